@@ -1,0 +1,58 @@
+//! The name of a Kubernetes object: what every other module uses to say which object it speaks of.
+//! Knows nothing of what objects hold.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+/// Group of the Gateway API's own kinds.
+pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+/// Group, kind, namespace and name of one object. The core group and the namespace of cluster-scoped objects are empty.
+///
+/// Prints as `Kind namespace/name` (`Kind name` when cluster-scoped); orders by group, kind, namespace, name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectRef {
+    /// API group, empty for core kinds.
+    pub group: Arc<str>,
+    /// Kind, in the API's spelling.
+    pub kind: Arc<str>,
+    /// Namespace, empty for cluster-scoped kinds.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+impl ObjectRef {
+    /// Names one object.
+    pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
+        Self { group: group.into(), kind: kind.into(), namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Names an object of the Gateway API's group.
+    pub fn gateway_api(kind: &str, namespace: &str, name: &str) -> Self {
+        Self::new(GATEWAY_GROUP, kind, namespace, name)
+    }
+
+    /// Names an object of the core group, such as a Service or a Secret.
+    pub fn core(kind: &str, namespace: &str, name: &str) -> Self {
+        Self::new("", kind, namespace, name)
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{} {}", self.kind, self.name)
+        } else {
+            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        }
+    }
+}
+
+impl Serialize for ObjectRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

@@ -1,0 +1,25 @@
+//! Portcullis: a Kubernetes Gateway API data plane.
+//!
+//! Configuration flows one way: a [`provider`] publishes an immutable [`snapshot`] of Gateway API objects,
+//! [`translate`] turns it into the [`ir`] and a [`status`] report, [`table`] indexes the IR for matching, and the
+//! [`proxy`] serves traffic from the table that is current when a request arrives. `controller` is the loop that
+//! drives those steps; `tests/layering.rs` pins which module may import which.
+
+pub mod admin;
+pub mod api;
+pub mod cli;
+pub mod controller;
+pub mod filter;
+pub mod ir;
+pub mod provider;
+pub mod proxy;
+pub mod server;
+pub mod settings;
+pub mod shutdown;
+pub mod snapshot;
+pub mod status;
+pub mod table;
+pub mod telemetry;
+pub mod tls;
+pub mod translate;
+pub mod upstream;
