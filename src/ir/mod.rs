@@ -1,6 +1,46 @@
 //! The intermediate representation: everything the data plane needs to know, as plain validated values.
 //! Knows nothing of Kubernetes objects, sockets or clocks. Two equal IRs serve the same traffic.
 
+pub mod backend;
+pub mod filter;
+pub mod listener;
 pub mod object_ref;
+pub mod pattern;
+pub mod route;
+pub mod tls;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+pub use backend::{Backend, BackendId, UpstreamProtocol};
+pub use filter::Filter;
+pub use listener::{
+    AttachedRoute, Bind, BindReport, Hostname, Listener, ListenerKey, Port, PortProtocol,
+};
 pub use object_ref::ObjectRef;
+pub use pattern::Pattern;
+pub use route::{Precedence, Route, Rule, RuleId};
+pub use tls::{Certificate, ServerTls};
+
+/// One whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Ir {
+    /// What to bind, in order of [`Bind`].
+    pub ports: Vec<Arc<Port>>,
+    /// Every backend that a rule refers to.
+    #[serde(serialize_with = "backends_as_list")]
+    pub backends: BTreeMap<BackendId, Arc<Backend>>,
+}
+
+fn backends_as_list<S: Serializer>(
+    backends: &BTreeMap<BackendId, Arc<Backend>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(
+        backends
+            .iter()
+            .map(|(id, backend)| (id.to_string(), backend)),
+    )
+}

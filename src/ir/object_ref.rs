@@ -27,7 +27,12 @@ pub struct ObjectRef {
 impl ObjectRef {
     /// Names one object.
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
-        Self { group: group.into(), kind: kind.into(), namespace: namespace.into(), name: name.into() }
+        Self {
+            group: group.into(),
+            kind: kind.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     /// Names an object of the Gateway API's group.

@@ -1,0 +1,147 @@
+//! The core kinds that Gateways lean on: Namespace, Service, EndpointSlice, Secret, ConfigMap.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+
+/// A Namespace, read for its labels.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Namespace {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+}
+resource!(Namespace, "", "Namespace", namespaced: false);
+
+/// A Service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Service {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: ServiceSpec,
+}
+resource!(Service, "", "Service");
+
+/// Spec of a [`Service`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    /// `ClusterIP` (the default), `NodePort`, `LoadBalancer` or `ExternalName`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Ports.
+    pub ports: Vec<ServicePort>,
+    /// Labels of its pods.
+    pub selector: BTreeMap<String, String>,
+}
+
+/// A port of a [`Service`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Name, the key that joins it with EndpointSlice ports; absent on a single unnamed port.
+    pub name: Option<String>,
+    /// Port of the Service.
+    pub port: u16,
+    /// `TCP` (the default), `UDP` or `SCTP`.
+    pub protocol: Option<String>,
+    /// What the port speaks, such as `kubernetes.io/h2c`.
+    pub app_protocol: Option<String>,
+}
+
+/// Label of an EndpointSlice that names its Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// Endpoints of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointSlice {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// `IPv4`, `IPv6` or `FQDN`.
+    pub address_type: String,
+    /// Endpoints.
+    #[serde(default)]
+    pub endpoints: Vec<SliceEndpoint>,
+    /// Ports.
+    #[serde(default)]
+    pub ports: Vec<SlicePort>,
+}
+resource!(EndpointSlice, "discovery.k8s.io", "EndpointSlice");
+
+/// An endpoint of an [`EndpointSlice`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct SliceEndpoint {
+    /// Addresses, which all mean the same endpoint.
+    pub addresses: Vec<String>,
+    /// State; absent members mean ready.
+    #[serde(default)]
+    pub conditions: EndpointConditions,
+}
+
+/// State of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct EndpointConditions {
+    /// May get new traffic; absent means true.
+    pub ready: Option<bool>,
+    /// Serves, whether or not it terminates; absent means as `ready`.
+    pub serving: Option<bool>,
+    /// Shuts down; absent means false.
+    pub terminating: Option<bool>,
+}
+
+/// A port of an [`EndpointSlice`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlicePort {
+    /// Name, as in the Service.
+    pub name: Option<String>,
+    /// Port of the endpoints.
+    pub port: Option<u16>,
+    /// `TCP` (the default), `UDP` or `SCTP`.
+    pub protocol: Option<String>,
+    /// What the port speaks.
+    pub app_protocol: Option<String>,
+}
+
+/// A Secret. Never prints its data.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+pub struct Secret {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Type, such as `kubernetes.io/tls`.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// Values, base64-encoded.
+    #[serde(default)]
+    pub data: BTreeMap<String, String>,
+    /// Values in plain text, which win over `data`.
+    #[serde(rename = "stringData", default)]
+    pub string_data: BTreeMap<String, String>,
+}
+resource!(Secret, "", "Secret");
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret")
+            .field("metadata", &self.metadata)
+            .field("type", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ConfigMap {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Values.
+    #[serde(default)]
+    pub data: BTreeMap<String, String>,
+}
+resource!(ConfigMap, "", "ConfigMap");

@@ -1,0 +1,295 @@
+//! GatewayClass, Gateway, ListenerSet and ReferenceGrant as Portcullis reads them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+use super::reference::{LocalObjectReference, ObjectReference, ParentRef, SecretRef};
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+/// A class of Gateways and the controller that owns them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GatewayClass {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: GatewayClassSpec,
+}
+resource!(GatewayClass, GATEWAY_GROUP, "GatewayClass", namespaced: false);
+
+/// Spec of a [`GatewayClass`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayClassSpec {
+    /// The controller that owns Gateways of this class.
+    pub controller_name: String,
+    /// Parameters of all Gateways of the class.
+    pub parameters_ref: Option<ObjectReference>,
+}
+
+/// A Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Gateway {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: GatewaySpec,
+}
+resource!(Gateway, GATEWAY_GROUP, "Gateway");
+
+/// Spec of a [`Gateway`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewaySpec {
+    /// Name of the Gateway's class.
+    pub gateway_class_name: String,
+    /// Listeners, 1 to 64.
+    pub listeners: Vec<Listener>,
+    /// Requested addresses; in stand-alone mode the addresses to bind.
+    #[serde(default)]
+    pub addresses: Vec<GatewayAddress>,
+    /// Infrastructure parameters.
+    pub infrastructure: Option<Infrastructure>,
+    /// Which ListenerSets may attach; none by default.
+    pub allowed_listeners: Option<AllowedListeners>,
+    /// TLS of the whole Gateway: client certificates in front and behind.
+    pub tls: Option<GatewayTls>,
+}
+
+/// An entry of `spec.addresses`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GatewayAddress {
+    /// `IPAddress`, `Hostname`, `NamedAddress` or a domain-prefixed type.
+    #[serde(rename = "type", default = "ip_address")]
+    pub kind: String,
+    /// The address; absent means any.
+    pub value: Option<String>,
+}
+
+fn ip_address() -> String {
+    "IPAddress".to_owned()
+}
+
+/// `spec.infrastructure`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Infrastructure {
+    /// Labels of generated objects.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of generated objects.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+    /// Parameters of this Gateway.
+    pub parameters_ref: Option<LocalObjectReference>,
+}
+
+/// `spec.allowedListeners`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct AllowedListeners {
+    /// Namespaces that ListenerSets may be in.
+    pub namespaces: Option<NamespacesFrom>,
+}
+
+/// Which namespaces something may come from.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct NamespacesFrom {
+    /// `All`, `Selector`, `Same` or (for ListenerSets) `None`; absent means the place's default.
+    pub from: Option<String>,
+    /// Labels of the namespaces, with `Selector`.
+    pub selector: Option<LabelSelector>,
+}
+
+/// A Kubernetes label selector.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LabelSelector {
+    /// Labels that must be equal.
+    pub match_labels: BTreeMap<String, String>,
+    /// Expressions that must hold.
+    pub match_expressions: Vec<LabelExpression>,
+}
+
+/// One requirement of a [`LabelSelector`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct LabelExpression {
+    /// Label key.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    pub operator: String,
+    /// Values of `In` and `NotIn`.
+    #[serde(default)]
+    pub values: Vec<String>,
+}
+
+/// A listener of a Gateway or ListenerSet.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listener {
+    /// Name, unique in its object.
+    pub name: String,
+    /// Hostname; absent or empty means every host.
+    pub hostname: Option<String>,
+    /// Port, 1 to 65535.
+    pub port: u16,
+    /// Protocol.
+    pub protocol: String,
+    /// TLS, for HTTPS and TLS.
+    pub tls: Option<ListenerTls>,
+    /// Which routes may attach.
+    pub allowed_routes: Option<AllowedRoutes>,
+}
+
+/// `listeners[].tls`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListenerTls {
+    /// `Terminate` (the default) or `Passthrough`.
+    pub mode: Option<String>,
+    /// Certificates.
+    #[serde(default)]
+    pub certificate_refs: Vec<SecretRef>,
+    /// Options under a domain prefix.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+}
+
+/// `listeners[].allowedRoutes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct AllowedRoutes {
+    /// Namespaces that routes may be in; `Same` by default.
+    pub namespaces: Option<NamespacesFrom>,
+    /// Route kinds; empty means all that the protocol supports.
+    #[serde(default)]
+    pub kinds: Vec<RouteGroupKind>,
+}
+
+/// Group and kind of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
+pub struct RouteGroupKind {
+    /// Group, the Gateway API's by default.
+    #[serde(default = "gateway_group")]
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+}
+
+fn gateway_group() -> String {
+    GATEWAY_GROUP.to_owned()
+}
+
+/// `spec.tls` of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GatewayTls {
+    /// Client certificates of downstream connections.
+    pub frontend: Option<FrontendTls>,
+    /// The Gateway's identity towards TLS backends.
+    pub backend: Option<BackendTls>,
+}
+
+/// `spec.tls.frontend`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendTls {
+    /// Validation on every HTTPS port without its own.
+    pub default: TlsConfig,
+    /// Validation by port, which replaces the default.
+    #[serde(default)]
+    pub per_port: Vec<TlsPortConfig>,
+}
+
+/// Frontend TLS of one port.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TlsPortConfig {
+    /// Port.
+    pub port: u16,
+    /// Its configuration.
+    pub tls: TlsConfig,
+}
+
+/// Frontend TLS configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TlsConfig {
+    /// Client certificate validation; absent means none is asked for.
+    pub validation: Option<FrontendValidation>,
+}
+
+/// Client certificate validation.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendValidation {
+    /// Certificate authorities, 1 to 16.
+    pub ca_certificate_refs: Vec<ObjectReference>,
+    /// `AllowValidOnly` (the default) or `AllowInsecureFallback`.
+    pub mode: Option<String>,
+}
+
+/// `spec.tls.backend`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendTls {
+    /// Secret with the client certificate.
+    pub client_certificate_ref: Option<SecretRef>,
+}
+
+/// A set of listeners that attaches to a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ListenerSet {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: ListenerSetSpec,
+}
+resource!(ListenerSet, GATEWAY_GROUP, "ListenerSet");
+
+/// Spec of a [`ListenerSet`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListenerSetSpec {
+    /// The Gateway.
+    pub parent_ref: ParentRef,
+    /// Listeners, 1 to 64.
+    pub listeners: Vec<Listener>,
+}
+
+/// Permission for references from other namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ReferenceGrant {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: ReferenceGrantSpec,
+}
+resource!(ReferenceGrant, GATEWAY_GROUP, "ReferenceGrant");
+
+/// Spec of a [`ReferenceGrant`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ReferenceGrantSpec {
+    /// Who may refer.
+    pub from: Vec<GrantFrom>,
+    /// To what.
+    pub to: Vec<GrantTo>,
+}
+
+/// Source of a granted reference.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GrantFrom {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace.
+    pub namespace: String,
+}
+
+/// Target of a granted reference.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GrantTo {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Name; absent means every object of the kind.
+    pub name: Option<String>,
+}

@@ -1,0 +1,176 @@
+//! HTTPRoute as Portcullis reads it. Filters that are not served yet are kept as their type's name, so that
+//! translation can refuse them aloud.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+use super::reference::{BackendRef, ParentRef};
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+/// An HTTPRoute.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HttpRoute {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: HttpRouteSpec,
+}
+resource!(HttpRoute, GATEWAY_GROUP, "HTTPRoute");
+
+/// Spec of an [`HttpRoute`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpRouteSpec {
+    /// Parents, at most 32.
+    pub parent_refs: Vec<ParentRef>,
+    /// Hostnames, at most 16; empty means the listeners'.
+    pub hostnames: Vec<String>,
+    /// Rules, 1 to 16.
+    pub rules: Vec<HttpRule>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpRule {
+    /// Name.
+    pub name: Option<String>,
+    /// Matches, any of which suffices. Empty means every path.
+    pub matches: Vec<HttpMatch>,
+    /// Filters, in order.
+    pub filters: Vec<HttpFilter>,
+    /// Backends, by weight.
+    pub backend_refs: Vec<BackendRef<HttpFilter>>,
+    /// Timeouts.
+    pub timeouts: Option<HttpTimeouts>,
+    /// Retries; present means that the experimental field is used.
+    pub retry: Option<serde_json::Value>,
+    /// Session persistence; present means that the experimental field is used.
+    pub session_persistence: Option<serde_json::Value>,
+}
+
+/// Conditions that must all hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpMatch {
+    /// Path; absent means prefix `/`.
+    pub path: Option<PathMatch>,
+    /// Headers.
+    pub headers: Vec<NameValueMatch>,
+    /// Query parameters.
+    pub query_params: Vec<NameValueMatch>,
+    /// Method.
+    pub method: Option<String>,
+}
+
+/// A path condition.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct PathMatch {
+    /// `Exact`, `PathPrefix` (the default) or `RegularExpression`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Value, `/` by default.
+    pub value: Option<String>,
+}
+
+/// A condition on a named header or query parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct NameValueMatch {
+    /// `Exact` (the default) or `RegularExpression`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Value or pattern.
+    pub value: String,
+}
+
+/// A filter. `type` says which of the members counts.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpFilter {
+    /// Type of the filter.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Changes of request headers.
+    pub request_header_modifier: Option<HeaderModifier>,
+    /// Changes of response headers.
+    pub response_header_modifier: Option<HeaderModifier>,
+    /// Redirect.
+    pub request_redirect: Option<RequestRedirect>,
+    /// Rewrite.
+    pub url_rewrite: Option<UrlRewrite>,
+    /// A filter of another kind.
+    pub extension_ref: Option<super::reference::LocalObjectReference>,
+}
+
+/// Header changes: set, add, remove.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct HeaderModifier {
+    /// Headers to overwrite.
+    pub set: Vec<HeaderValue>,
+    /// Headers to append.
+    pub add: Vec<HeaderValue>,
+    /// Headers to delete.
+    pub remove: Vec<String>,
+}
+
+/// A header name and value.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HeaderValue {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// A redirect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequestRedirect {
+    /// `http` or `https`; absent means the request's.
+    pub scheme: Option<String>,
+    /// Host; absent means the request's.
+    pub hostname: Option<String>,
+    /// Path; absent means the request's.
+    pub path: Option<PathModifier>,
+    /// Port; absent means derived from scheme or listener.
+    pub port: Option<u16>,
+    /// 301, 302 (the default), 303, 307 or 308.
+    pub status_code: Option<u16>,
+}
+
+/// A rewrite of host and path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct UrlRewrite {
+    /// Host sent to the backend.
+    pub hostname: Option<String>,
+    /// Path sent to the backend.
+    pub path: Option<PathModifier>,
+}
+
+/// How a path is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PathModifier {
+    /// `ReplaceFullPath` or `ReplacePrefixMatch`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The whole new path.
+    pub replace_full_path: Option<String>,
+    /// What the matched prefix becomes.
+    pub replace_prefix_match: Option<String>,
+}
+
+/// Timeouts, as Gateway API durations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpTimeouts {
+    /// The whole exchange.
+    pub request: Option<String>,
+    /// One try.
+    pub backend_request: Option<String>,
+}

@@ -1,0 +1,134 @@
+//! One object of any watched kind, and the table of those kinds: group, versions, scope, type and schema. Knows
+//! neither where an object comes from nor whether it is valid.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
+use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
+use super::http_route::HttpRoute;
+use super::meta::{ObjectMeta, Resource};
+use super::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+/// An object of a watched kind, cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant is named for its kind")]
+pub enum Object {
+    GatewayClass(Arc<GatewayClass>),
+    Gateway(Arc<Gateway>),
+    ListenerSet(Arc<ListenerSet>),
+    HttpRoute(Arc<HttpRoute>),
+    UnservedRoute(Arc<UnservedRoute>),
+    BackendTlsPolicy(Arc<BackendTlsPolicy>),
+    ReferenceGrant(Arc<ReferenceGrant>),
+    Namespace(Arc<Namespace>),
+    Service(Arc<Service>),
+    EndpointSlice(Arc<EndpointSlice>),
+    Secret(Arc<Secret>),
+    ConfigMap(Arc<ConfigMap>),
+}
+
+impl Object {
+    /// The object's metadata.
+    pub fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::GatewayClass(object) => object.meta(),
+            Self::Gateway(object) => object.meta(),
+            Self::ListenerSet(object) => object.meta(),
+            Self::HttpRoute(object) => object.meta(),
+            Self::UnservedRoute(object) => &object.metadata,
+            Self::BackendTlsPolicy(object) => object.meta(),
+            Self::ReferenceGrant(object) => object.meta(),
+            Self::Namespace(object) => object.meta(),
+            Self::Service(object) => object.meta(),
+            Self::EndpointSlice(object) => object.meta(),
+            Self::Secret(object) => object.meta(),
+            Self::ConfigMap(object) => object.meta(),
+        }
+    }
+}
+
+/// A watched kind.
+#[derive(Debug)]
+pub struct Kind {
+    /// API group, empty for the core group.
+    pub group: &'static str,
+    /// Kind.
+    pub kind: &'static str,
+    /// Versions that name the same shape, the released one first.
+    pub versions: &'static [&'static str],
+    /// False for cluster-scoped kinds.
+    pub namespaced: bool,
+    /// The kind's schema, as compact JSON.
+    pub(super) schema: &'static str,
+    decode: fn(Value) -> Result<Object, serde_json::Error>,
+}
+
+impl Kind {
+    /// The watched kind of this `apiVersion` and `kind`.
+    pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        KINDS.iter().find(|known| known.group == group && known.kind == kind && known.versions.contains(&version))
+    }
+
+    /// All watched kinds.
+    pub fn all() -> &'static [Self] {
+        KINDS
+    }
+
+    /// The `apiVersion` of the released shape.
+    pub fn api_version(&self) -> String {
+        let version = self.versions.first().copied().unwrap_or("v1");
+        if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
+    }
+
+    /// The name of an object of this kind.
+    pub fn object_ref(&self, namespace: &str, name: &str) -> ObjectRef {
+        ObjectRef::new(self.group, self.kind, namespace, name)
+    }
+
+    /// Reads an object that satisfies the kind's schema.
+    pub fn decode(&self, value: Value) -> Result<Object, serde_json::Error> {
+        (self.decode)(value)
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value, wrap: fn(Arc<T>) -> Object) -> Result<Object, serde_json::Error> {
+    serde_json::from_value(value).map(|object| wrap(Arc::new(object)))
+}
+
+/// An entry of [`KINDS`], decoded into a variant of [`Object`].
+macro_rules! kind {
+    ($group:expr, $kind:literal, $versions:expr, $namespaced:literal, $schema:literal, $variant:ident) => {
+        Kind {
+            group: $group,
+            kind: $kind,
+            versions: &$versions,
+            namespaced: $namespaced,
+            schema: include_str!(concat!("schema/", $schema, ".json")),
+            decode: |value| read(value, Object::$variant),
+        }
+    };
+}
+
+static KINDS: &[Kind] = &[
+    kind!(GATEWAY_GROUP, "GatewayClass", ["v1", "v1beta1"], false, "gatewayclass", GatewayClass),
+    kind!(GATEWAY_GROUP, "Gateway", ["v1", "v1beta1"], true, "gateway", Gateway),
+    kind!(GATEWAY_GROUP, "ListenerSet", ["v1"], true, "listenerset", ListenerSet),
+    kind!(GATEWAY_GROUP, "HTTPRoute", ["v1", "v1beta1"], true, "httproute", HttpRoute),
+    kind!(GATEWAY_GROUP, "GRPCRoute", ["v1"], true, "grpcroute", UnservedRoute),
+    kind!(GATEWAY_GROUP, "TLSRoute", ["v1"], true, "tlsroute", UnservedRoute),
+    kind!(GATEWAY_GROUP, "TCPRoute", ["v1"], true, "tcproute", UnservedRoute),
+    kind!(GATEWAY_GROUP, "UDPRoute", ["v1"], true, "udproute", UnservedRoute),
+    kind!(GATEWAY_GROUP, "BackendTLSPolicy", ["v1"], true, "backendtlspolicy", BackendTlsPolicy),
+    kind!(GATEWAY_GROUP, "ReferenceGrant", ["v1", "v1beta1"], true, "referencegrant", ReferenceGrant),
+    kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
+    kind!("", "Service", ["v1"], true, "service", Service),
+    kind!("discovery.k8s.io", "EndpointSlice", ["v1"], true, "endpointslice", EndpointSlice),
+    kind!("", "Secret", ["v1"], true, "secret", Secret),
+    kind!("", "ConfigMap", ["v1"], true, "configmap", ConfigMap),
+];

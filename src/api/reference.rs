@@ -1,0 +1,123 @@
+//! The shapes by which objects name each other, one each for all kinds that use them. Knows not what they point at.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+fn gateway_group() -> String {
+    GATEWAY_GROUP.to_owned()
+}
+
+fn gateway_kind() -> String {
+    "Gateway".to_owned()
+}
+
+fn service_kind() -> String {
+    "Service".to_owned()
+}
+
+fn secret_kind() -> String {
+    "Secret".to_owned()
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// A route's or ListenerSet's reference to its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentRef {
+    /// Group, the Gateway API's by default.
+    #[serde(default = "gateway_group")]
+    pub group: String,
+    /// Kind, `Gateway` by default.
+    #[serde(default = "gateway_kind")]
+    pub kind: String,
+    /// Namespace; absent means that of the object that holds the reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Name of one listener; absent means all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
+    /// Port of the listeners meant; absent means all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// A reference to a backend without weight or filters, as mirrors and external authorization use it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendObjectRef {
+    /// Group, core by default.
+    #[serde(default)]
+    pub group: String,
+    /// Kind, `Service` by default.
+    #[serde(default = "service_kind")]
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent means that of the object that holds the reference.
+    pub namespace: Option<String>,
+    /// Port of the Service; required for a Service.
+    pub port: Option<u16>,
+}
+
+/// A weighted reference to a backend, with `F` the kind's filter type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendRef<F> {
+    /// The backend.
+    #[serde(flatten)]
+    pub backend: BackendObjectRef,
+    /// Share of the traffic, 0 to 1,000,000.
+    #[serde(default = "one")]
+    pub weight: u32,
+    /// Filters of requests that go to this backend.
+    #[serde(default = "Vec::new")]
+    pub filters: Vec<F>,
+}
+
+/// A reference to a Secret.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRef {
+    /// Group, core by default.
+    #[serde(default)]
+    pub group: String,
+    /// Kind, `Secret` by default.
+    #[serde(default = "secret_kind")]
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent means that of the object that holds the reference.
+    pub namespace: Option<String>,
+}
+
+/// A reference to an object whose group and kind must be given, in any namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectReference {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Namespace; absent means that of the object that holds the reference.
+    pub namespace: Option<String>,
+}
+
+/// A reference to an object of the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalObjectReference {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}

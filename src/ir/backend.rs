@@ -1,0 +1,48 @@
+//! Where requests can be sent: a backend is one port of one referenced object, with its endpoints.
+//! Knows nothing of how an endpoint is chosen or reached.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use serde::{Serialize, Serializer};
+
+use super::ObjectRef;
+
+/// The identity of a backend. Everything that must not be shared between two uses of the same object is part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendId {
+    /// The referenced object, such as a Service.
+    pub object: ObjectRef,
+    /// The referenced port, such as a Service's.
+    pub port: u16,
+}
+
+impl fmt::Display for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.object, self.port)
+    }
+}
+
+impl Serialize for BackendId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// How to talk to a backend and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Backend {
+    /// What its endpoints speak.
+    pub protocol: UpstreamProtocol,
+    /// Its usable endpoints, sorted and without duplicates; empty means 503.
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// What an endpoint speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1, upgrades included.
+    Http1,
+    /// HTTP/2 with prior knowledge (`kubernetes.io/h2c`).
+    H2c,
+}

@@ -1,0 +1,241 @@
+//! Ports to bind and the listeners merged onto them, with the routes attached to each. Knows nothing of sockets; what
+//! became of binding comes back as a [`BindReport`].
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+use super::{ObjectRef, Route, ServerTls};
+
+/// Something to bind: a port on one address, or on every address of both families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bind {
+    /// The address; `None` means all, IPv4 and IPv6.
+    pub address: Option<IpAddr>,
+    /// The port that listeners declare.
+    pub port: u16,
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => SocketAddr::new(address, self.port).fmt(f),
+            None => write!(f, "*:{}", self.port),
+        }
+    }
+}
+
+impl Serialize for Bind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What binding came to: the bound address, or why there is none.
+pub type BindReport = BTreeMap<Bind, Result<SocketAddr, Arc<str>>>;
+
+/// One port of one Gateway, with all listeners that share it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Port {
+    /// What to bind.
+    pub bind: Bind,
+    /// The Gateway that it belongs to.
+    pub gateway: ObjectRef,
+    /// What clients speak.
+    pub protocol: PortProtocol,
+    /// Listeners with distinct hostnames; never empty.
+    pub listeners: Vec<Arc<Listener>>,
+}
+
+/// What clients of a port speak first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum PortProtocol {
+    /// HTTP/1.1, or HTTP/2 with prior knowledge.
+    Http,
+    /// TLS.
+    Tls,
+}
+
+/// The name of a listener: names are unique only within their own object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct ListenerKey {
+    /// The Gateway or ListenerSet that declares it.
+    pub origin: ObjectRef,
+    /// Its name there.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for ListenerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} listener {}", self.origin, self.name)
+    }
+}
+
+/// A valid listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Listener {
+    /// Its name.
+    pub key: ListenerKey,
+    /// The hosts that it serves.
+    pub hostname: Hostname,
+    /// TLS termination; `None` on ports of [`PortProtocol::Http`].
+    pub tls: Option<Arc<ServerTls>>,
+    /// Routes attached to it.
+    pub routes: Vec<AttachedRoute>,
+}
+
+/// A route on one listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct AttachedRoute {
+    /// The hosts that both route and listener name; never empty.
+    pub hostnames: Vec<Hostname>,
+    /// The route.
+    pub route: Arc<Route>,
+}
+
+/// A set of hosts, all in lower case. Orders from the most specific to the least: exact names, then wildcards by
+/// length, then every host (GEP-1 and the API's "Hostname" rules).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Hostname {
+    /// One name.
+    Exact(Arc<str>),
+    /// Every name that ends in `.` and this suffix: one or more labels more, never the suffix itself.
+    Wildcard(Arc<str>),
+    /// Every host.
+    Any,
+}
+
+impl Hostname {
+    /// Reads a hostname as objects write it; empty means any. Its syntax is the validator's business.
+    pub fn new(text: &str) -> Self {
+        let text = text.to_ascii_lowercase();
+        match text.strip_prefix("*.") {
+            _ if text.is_empty() => Self::Any,
+            Some(suffix) => Self::Wildcard(suffix.into()),
+            None => Self::Exact(text.into()),
+        }
+    }
+
+    /// Whether `host`, in lower case and without port, is in the set.
+    pub fn contains(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(name) => **name == *host,
+            Self::Wildcard(suffix) => is_below(host, suffix),
+            Self::Any => true,
+        }
+    }
+
+    /// The hosts in both sets.
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        let narrower = match (self, other) {
+            (Self::Any, side) | (side, Self::Any) => return Some(side.clone()),
+            (Self::Exact(name), set) | (set, Self::Exact(name)) => {
+                return set.contains(name).then(|| Self::Exact(name.clone()));
+            }
+            (Self::Wildcard(one), Self::Wildcard(two)) => {
+                if one == two || is_below(one, two) {
+                    one
+                } else if is_below(two, one) {
+                    two
+                } else {
+                    return None;
+                }
+            }
+        };
+        Some(Self::Wildcard(narrower.clone()))
+    }
+
+    fn rank(&self) -> (u8, Reverse<usize>, &str) {
+        match self {
+            Self::Exact(name) => (0, Reverse(name.len()), name),
+            Self::Wildcard(suffix) => (1, Reverse(suffix.len()), suffix),
+            Self::Any => (2, Reverse(0), ""),
+        }
+    }
+}
+
+fn is_below(host: &str, suffix: &str) -> bool {
+    host.strip_suffix(suffix)
+        .and_then(|rest| rest.strip_suffix('.'))
+        .is_some_and(|rest| !rest.is_empty())
+}
+
+impl PartialOrd for Hostname {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Hostname {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl fmt::Display for Hostname {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
+            Self::Any => f.write_str("*"),
+        }
+    }
+}
+
+impl Serialize for Hostname {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_hold_one_or_more_labels_and_never_the_apex() {
+        let wildcard = Hostname::new("*.Example.com");
+        assert!(wildcard.contains("a.example.com"));
+        assert!(wildcard.contains("a.b.example.com"));
+        assert!(!wildcard.contains("example.com"));
+        assert!(!wildcard.contains("badexample.com"));
+        assert!(!wildcard.contains(".example.com"));
+    }
+
+    #[test]
+    fn intersections_take_the_narrower_side() {
+        let host = Hostname::new;
+        let cases = [
+            ("", "a.com", Some("a.com")),
+            ("*.a.com", "", Some("*.a.com")),
+            ("*.a.com", "x.a.com", Some("x.a.com")),
+            ("x.a.com", "*.a.com", Some("x.a.com")),
+            ("*.a.com", "*.b.a.com", Some("*.b.a.com")),
+            ("*.b.a.com", "*.a.com", Some("*.b.a.com")),
+            ("*.a.com", "a.com", None),
+            ("*.a.com", "*.b.com", None),
+            ("a.com", "b.com", None),
+        ];
+        for (one, two, both) in cases {
+            assert_eq!(
+                host(one).intersection(&host(two)),
+                both.map(host),
+                "{one} and {two}"
+            );
+        }
+    }
+
+    #[test]
+    fn orders_from_specific_to_general() {
+        let mut hosts = ["", "*.com", "*.a.com", "b.com", "a.b.com"].map(Hostname::new);
+        hosts.sort();
+        assert_eq!(
+            hosts.map(|host| host.to_string()),
+            ["a.b.com", "b.com", "*.a.com", "*.com", "*"]
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! Regular expressions of matches: always matched against the whole value, in time linear to its length.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use regex::{Regex, RegexBuilder};
+use serde::{Serialize, Serializer};
+
+/// Compiled size that one pattern may take, in bytes.
+const SIZE_LIMIT: usize = 256 * 1024;
+
+/// A compiled pattern; equal when its source is.
+#[derive(Clone)]
+pub struct Pattern {
+    source: Box<str>,
+    regex: Regex,
+}
+
+impl Pattern {
+    /// Compiles a pattern of RE2 syntax. Fails with a one-line reason on bad syntax or excessive size.
+    pub fn new(source: &str) -> Result<Self, String> {
+        // Parsed alone first, so that unbalanced groups cannot escape the anchors.
+        let build = |text: &str| RegexBuilder::new(text).size_limit(SIZE_LIMIT).build();
+        build(source)
+            .and_then(|_| {
+                build(&format!("^(?:{source})$")).or_else(|_| build(&format!("^(?:{source}\n)$")))
+            })
+            .map(|regex| Self {
+                source: source.into(),
+                regex,
+            })
+            .map_err(|error| match error {
+                regex::Error::CompiledTooBig(limit) => {
+                    format!("the pattern compiles to more than {limit} bytes")
+                }
+                other => other
+                    .to_string()
+                    .lines()
+                    .last()
+                    .unwrap_or("bad pattern")
+                    .trim()
+                    .to_owned(),
+            })
+    }
+
+    /// Whether the whole of `value` matches.
+    pub fn matches(&self, value: &str) -> bool {
+        self.regex.is_match(value)
+    }
+
+    /// The pattern as written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/", self.source)
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl Eq for Pattern {}
+
+impl Hash for Pattern {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.source.hash(state);
+    }
+}
+
+impl Serialize for Pattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_whole_values_only() {
+        let pattern = Pattern::new("/v[0-9]+|/x").unwrap();
+        assert!(pattern.matches("/v12"));
+        assert!(pattern.matches("/x"));
+        assert!(!pattern.matches("/v12/y"));
+        assert!(!pattern.matches("a/x"));
+        assert!(!pattern.matches("/v12\n"));
+    }
+
+    #[test]
+    fn comments_of_verbose_mode_do_not_swallow_the_anchor() {
+        let pattern = Pattern::new("(?x)/a # tail").unwrap();
+        assert!(pattern.matches("/a"));
+        assert!(!pattern.matches("/ab"));
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_compiled_within_bounds() {
+        assert!(Pattern::new("a)(b").is_err());
+        assert!(Pattern::new("(").is_err());
+        assert!(
+            Pattern::new(&"(a{100}){100}".repeat(4))
+                .unwrap_err()
+                .contains("bytes")
+        );
+    }
+}

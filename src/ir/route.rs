@@ -1,0 +1,210 @@
+//! Routes as rules with matches, and the order in which matches are tried. Knows nothing of indexes or requests.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, Method};
+use serde::{Serialize, Serializer};
+
+use super::{BackendId, Filter, ObjectRef, Pattern};
+
+/// A route of any HTTP kind, once for all listeners that it is attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Route {
+    /// The object.
+    pub object: ObjectRef,
+    /// Creation time in seconds since 1970; `None` counts as older than any.
+    pub created: Option<i64>,
+    /// Rules, in the object's order.
+    pub rules: Vec<Arc<Rule>>,
+}
+
+/// The name of a rule in logs and metrics.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct RuleId {
+    /// The route object.
+    pub route: ObjectRef,
+    /// Index in `spec.rules`.
+    pub index: usize,
+    /// `name` of the rule.
+    pub name: Option<Arc<str>>,
+}
+
+/// A rule: what it matches and what happens then.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Rule {
+    /// Its name.
+    pub id: RuleId,
+    /// Alternatives; never empty.
+    pub matches: Vec<Match>,
+    /// Filters, in order.
+    pub filters: Vec<Filter>,
+    /// What becomes of a request that the filters let through.
+    pub action: Action,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+}
+
+/// What becomes of a matched request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Action {
+    /// It is forwarded by weight. An empty list, or one of weight 0 in all, answers 500.
+    Forward(Vec<WeightedBackend>),
+    /// It is answered with 500: the rule cannot be served as written, for this reason.
+    Broken(Arc<str>),
+}
+
+/// A share of a rule's traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct WeightedBackend {
+    /// Share, 0 to 1,000,000.
+    pub weight: u32,
+    /// Where it goes.
+    pub target: Target,
+    /// Filters of this share only, after the rule's.
+    pub filters: Vec<Filter>,
+}
+
+/// Where a share of traffic goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Target {
+    /// A backend of [`super::Ir::backends`].
+    Backend(BackendId),
+    /// Nowhere: answered with 500, for this reason.
+    Invalid(Arc<str>),
+}
+
+/// Timeouts of a rule; `None` is no timeout.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Timeouts {
+    /// The whole exchange, retries included; over it: 504.
+    pub request: Option<Duration>,
+    /// One try; over it: 504.
+    pub backend_request: Option<Duration>,
+}
+
+/// Conditions that must all hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Match {
+    /// Path.
+    pub path: PathMatch,
+    /// Method.
+    #[serde(serialize_with = "method")]
+    pub method: Option<Method>,
+    /// Headers; each name once.
+    pub headers: Vec<HeaderMatch>,
+    /// Query parameters; each name once.
+    pub query: Vec<QueryMatch>,
+}
+
+/// A path condition, compared with the path as it is forwarded, percent-encoding included.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum PathMatch {
+    /// The whole path.
+    Exact(Arc<str>),
+    /// Whole elements at its beginning. Holds no `/` at the end, so that `/` is the empty string.
+    Prefix(Arc<str>),
+    /// A pattern that the whole path matches.
+    Regex(Pattern),
+}
+
+/// A header condition. Repeated fields are compared joined by `,`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct HeaderMatch {
+    /// Name.
+    #[serde(serialize_with = "header_name")]
+    pub name: HeaderName,
+    /// Value.
+    pub value: ValueMatch,
+}
+
+/// A query parameter condition. Of repeated parameters the first counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct QueryMatch {
+    /// Name, case-sensitive.
+    pub name: Arc<str>,
+    /// Value.
+    pub value: ValueMatch,
+}
+
+/// A condition on a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum ValueMatch {
+    /// Equal.
+    Exact(Arc<str>),
+    /// Matched as a whole.
+    Regex(Pattern),
+}
+
+/// The rank of a path condition: exact paths first, then patterns, then prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathRank {
+    /// `Exact`.
+    Exact,
+    /// `RegularExpression`. The API leaves its place open and suggests this one.
+    Regex,
+    /// `PathPrefix`.
+    Prefix,
+}
+
+/// The order of matches of equally specific hostnames: the smallest is tried first, and the first that fits wins.
+/// The fields stand in the order of the API's list (HTTPRouteRule.matches).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    /// Kind of path condition.
+    pub path: PathRank,
+    /// Characters of the path, pattern or prefix; more is first.
+    pub path_length: Reverse<usize>,
+    /// Whether the method is matched; so is first.
+    pub method: Reverse<bool>,
+    /// Number of header conditions; more is first.
+    pub headers: Reverse<usize>,
+    /// Number of query conditions; more is first.
+    pub query: Reverse<usize>,
+    /// Creation time; older is first, and none is oldest.
+    pub created: Option<i64>,
+    /// Namespace of the route, alphabetically.
+    pub namespace: Arc<str>,
+    /// Name of the route, alphabetically.
+    pub name: Arc<str>,
+    /// Index of the rule.
+    pub rule: usize,
+    /// Index of the match.
+    pub r#match: usize,
+}
+
+impl Precedence {
+    /// The place of the `index`-th match of `rule` of an HTTPRoute.
+    pub fn http(route: &Route, rule: &Rule, index: usize) -> Self {
+        let condition = &rule.matches[index];
+        let (path, length) = match &condition.path {
+            PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
+            PathMatch::Regex(pattern) => (PathRank::Regex, pattern.source().chars().count()),
+            PathMatch::Prefix(prefix) => (PathRank::Prefix, prefix.chars().count()),
+        };
+        Self {
+            path,
+            path_length: Reverse(length),
+            method: Reverse(condition.method.is_some()),
+            headers: Reverse(condition.headers.len()),
+            query: Reverse(condition.query.len()),
+            created: route.created,
+            namespace: route.object.namespace.clone(),
+            name: route.object.name.clone(),
+            rule: rule.id.index,
+            r#match: index,
+        }
+    }
+}
+
+fn method<S: Serializer>(method: &Option<Method>, serializer: S) -> Result<S::Ok, S::Error> {
+    match method {
+        Some(method) => serializer.serialize_str(method.as_str()),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn header_name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name.as_str())
+}

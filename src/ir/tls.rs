@@ -1,0 +1,92 @@
+//! What a listener needs to terminate TLS. Key material is never printed: certificates show as fingerprints.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Serialize, Serializer};
+
+use super::ObjectRef;
+
+/// TLS termination of one listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ServerTls {
+    /// Certificates; never empty. Which one a client gets is decided by SNI, then by signature algorithm, then by order.
+    pub certificates: Vec<Arc<Certificate>>,
+    /// The oldest protocol version to accept.
+    pub min_version: TlsVersion,
+    /// Which cipher suites to offer.
+    pub ciphers: CipherPolicy,
+}
+
+/// A protocol version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub enum TlsVersion {
+    /// TLS 1.2
+    Tls12,
+    /// TLS 1.3
+    Tls13,
+}
+
+/// A set of cipher suites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum CipherPolicy {
+    /// Every suite that the library considers safe.
+    Default,
+    /// AES-GCM suites only, for installations that must not use ChaCha20.
+    AesGcm,
+}
+
+/// A certificate chain with its key, checked to belong together.
+#[derive(PartialEq, Eq)]
+pub struct Certificate {
+    /// Where it came from.
+    pub source: ObjectRef,
+    /// Chain, leaf first; never empty.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Private key.
+    pub key: PrivateKeyDer<'static>,
+    /// DNS names of the leaf, lower-case; wildcards as `*.suffix`.
+    pub names: Vec<Box<str>>,
+    /// End of the leaf's validity, in seconds since 1970.
+    pub not_after: i64,
+    /// SHA-256 of the leaf, in lower-case hexadecimal.
+    pub fingerprint: Box<str>,
+}
+
+impl Hash for Certificate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.source.hash(state);
+        self.fingerprint.hash(state);
+    }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Certificate({} sha256:{})",
+            self.source, self.fingerprint
+        )
+    }
+}
+
+impl Serialize for Certificate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            source: &'a ObjectRef,
+            names: &'a [Box<str>],
+            not_after: i64,
+            sha256: &'a str,
+        }
+        let shown = Shown {
+            source: &self.source,
+            names: &self.names,
+            not_after: self.not_after,
+            sha256: &self.fingerprint,
+        };
+        shown.serialize(serializer)
+    }
+}
