@@ -8,7 +8,7 @@ use crate::api::core::{ConfigMap, EndpointSlice, Namespace, SERVICE_NAME_LABEL, 
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
-use crate::api::{Key, Resource};
+use crate::api::{Key, Object, Resource};
 
 /// The objects of one kind, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,28 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Puts an object in its place, replacing the one of the same kind and key.
+    pub fn insert(&mut self, object: Object) {
+        match object {
+            Object::GatewayClass(object) => drop(self.gateway_classes.insert(object)),
+            Object::Gateway(object) => drop(self.gateways.insert(object)),
+            Object::ListenerSet(object) => drop(self.listener_sets.insert(object)),
+            Object::HttpRoute(object) => drop(self.http_routes.insert(object)),
+            Object::UnservedRoute(object) => {
+                let name = format!("{}/{}", object.kind, object.metadata.name);
+                self.unserved_routes
+                    .insert_at(Key::new(&object.metadata.namespace, &name), object);
+            }
+            Object::BackendTlsPolicy(object) => drop(self.backend_tls_policies.insert(object)),
+            Object::ReferenceGrant(object) => drop(self.reference_grants.insert(object)),
+            Object::Namespace(object) => drop(self.namespaces.insert(object)),
+            Object::Service(object) => drop(self.services.insert(object)),
+            Object::EndpointSlice(object) => drop(self.endpoint_slices.insert(object)),
+            Object::Secret(object) => drop(self.secrets.insert(object)),
+            Object::ConfigMap(object) => drop(self.config_maps.insert(object)),
+        }
+    }
+
     /// The EndpointSlices of every Service, by the Service's key. Made once for a translation.
     pub fn slices_by_service(&self) -> BTreeMap<Key, Vec<&EndpointSlice>> {
         let mut slices: BTreeMap<Key, Vec<&EndpointSlice>> = BTreeMap::new();

@@ -1,11 +1,19 @@
 //! The edge of Kubernetes: slim types of the watched kinds, with only the fields that Portcullis reads, the defaults
 //! that an API server adds, and the validation that it applies. Knows no client, no file and no meaning of an object.
 
+pub mod admission;
 pub mod core;
 pub mod gateway;
 pub mod http_route;
+mod legacy;
 pub mod meta;
+pub mod object;
 pub mod policy;
 pub mod reference;
+mod schema;
 
+pub use admission::{Admission, Finding, Severity, admit};
 pub use meta::{Key, ObjectMeta, Resource};
+pub use object::{Kind, Object};
+
+pub use crate::ir::ObjectRef;

@@ -72,7 +72,9 @@ impl Kind {
     /// The watched kind of this `apiVersion` and `kind`.
     pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        KINDS.iter().find(|known| known.group == group && known.kind == kind && known.versions.contains(&version))
+        KINDS.iter().find(|known| {
+            known.group == group && known.kind == kind && known.versions.contains(&version)
+        })
     }
 
     /// All watched kinds.
@@ -83,7 +85,11 @@ impl Kind {
     /// The `apiVersion` of the released shape.
     pub fn api_version(&self) -> String {
         let version = self.versions.first().copied().unwrap_or("v1");
-        if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
+        if self.group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{}/{version}", self.group)
+        }
     }
 
     /// The name of an object of this kind.
@@ -97,7 +103,10 @@ impl Kind {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value, wrap: fn(Arc<T>) -> Object) -> Result<Object, serde_json::Error> {
+fn read<T: DeserializeOwned>(
+    value: Value,
+    wrap: fn(Arc<T>) -> Object,
+) -> Result<Object, serde_json::Error> {
     serde_json::from_value(value).map(|object| wrap(Arc::new(object)))
 }
 
@@ -116,19 +125,96 @@ macro_rules! kind {
 }
 
 static KINDS: &[Kind] = &[
-    kind!(GATEWAY_GROUP, "GatewayClass", ["v1", "v1beta1"], false, "gatewayclass", GatewayClass),
-    kind!(GATEWAY_GROUP, "Gateway", ["v1", "v1beta1"], true, "gateway", Gateway),
-    kind!(GATEWAY_GROUP, "ListenerSet", ["v1"], true, "listenerset", ListenerSet),
-    kind!(GATEWAY_GROUP, "HTTPRoute", ["v1", "v1beta1"], true, "httproute", HttpRoute),
-    kind!(GATEWAY_GROUP, "GRPCRoute", ["v1"], true, "grpcroute", UnservedRoute),
-    kind!(GATEWAY_GROUP, "TLSRoute", ["v1"], true, "tlsroute", UnservedRoute),
-    kind!(GATEWAY_GROUP, "TCPRoute", ["v1"], true, "tcproute", UnservedRoute),
-    kind!(GATEWAY_GROUP, "UDPRoute", ["v1"], true, "udproute", UnservedRoute),
-    kind!(GATEWAY_GROUP, "BackendTLSPolicy", ["v1"], true, "backendtlspolicy", BackendTlsPolicy),
-    kind!(GATEWAY_GROUP, "ReferenceGrant", ["v1", "v1beta1"], true, "referencegrant", ReferenceGrant),
+    kind!(
+        GATEWAY_GROUP,
+        "GatewayClass",
+        ["v1", "v1beta1"],
+        false,
+        "gatewayclass",
+        GatewayClass
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "Gateway",
+        ["v1", "v1beta1"],
+        true,
+        "gateway",
+        Gateway
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "ListenerSet",
+        ["v1"],
+        true,
+        "listenerset",
+        ListenerSet
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "HTTPRoute",
+        ["v1", "v1beta1"],
+        true,
+        "httproute",
+        HttpRoute
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "GRPCRoute",
+        ["v1"],
+        true,
+        "grpcroute",
+        UnservedRoute
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "TLSRoute",
+        ["v1"],
+        true,
+        "tlsroute",
+        UnservedRoute
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "TCPRoute",
+        ["v1"],
+        true,
+        "tcproute",
+        UnservedRoute
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "UDPRoute",
+        ["v1"],
+        true,
+        "udproute",
+        UnservedRoute
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "BackendTLSPolicy",
+        ["v1"],
+        true,
+        "backendtlspolicy",
+        BackendTlsPolicy
+    ),
+    kind!(
+        GATEWAY_GROUP,
+        "ReferenceGrant",
+        ["v1", "v1beta1"],
+        true,
+        "referencegrant",
+        ReferenceGrant
+    ),
     kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
     kind!("", "Service", ["v1"], true, "service", Service),
-    kind!("discovery.k8s.io", "EndpointSlice", ["v1"], true, "endpointslice", EndpointSlice),
+    kind!(
+        "discovery.k8s.io",
+        "EndpointSlice",
+        ["v1"],
+        true,
+        "endpointslice",
+        EndpointSlice
+    ),
     kind!("", "Secret", ["v1"], true, "secret", Secret),
     kind!("", "ConfigMap", ["v1"], true, "configmap", ConfigMap),
 ];

@@ -1,0 +1,192 @@
+//! What happens to an object at the door, as an API server would have it: which kind it is, defaults, validation, and
+//! the typed object or the findings against it. Pure; knows not where the object comes from.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::object::{Kind, Object};
+use super::{legacy, schema};
+use crate::ir::ObjectRef;
+
+/// Findings kept of one object. What is worse than this is not read to the end by anyone.
+const MAX_FINDINGS: usize = 50;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// The object cannot be used.
+    Error,
+    /// The object is used all the same.
+    Warning,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}
+
+/// Something wrong with an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where in the object, such as `spec.rules[0].matches[1].path.value`; empty for the whole.
+    pub field: String,
+    /// What is wrong, in the API server's words where it has them.
+    pub message: String,
+    /// The rule that is broken, such as `maxLength: 253` or a CEL expression; empty where the message says it all.
+    pub rule: String,
+}
+
+impl Finding {
+    /// An error without a rule of its own.
+    pub fn error(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            field: field.into(),
+            message: message.into(),
+            rule: String::new(),
+        }
+    }
+
+    /// A warning.
+    pub fn warning(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(field, message)
+        }
+    }
+}
+
+/// What became of one object.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// The object's name, as far as it can be told.
+    pub id: Option<ObjectRef>,
+    /// The object, unless it is invalid or of a kind that is not watched.
+    pub object: Option<Object>,
+    /// What was found, errors and warnings.
+    pub findings: Vec<Finding>,
+}
+
+impl Admission {
+    fn refused(id: Option<ObjectRef>, finding: Finding) -> Self {
+        Self {
+            id,
+            object: None,
+            findings: vec![finding],
+        }
+    }
+
+    /// Whether any finding is an error.
+    pub fn has_errors(&self) -> bool {
+        self.findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Error)
+    }
+}
+
+/// Admits one object: `value` is as its author wrote it.
+pub fn admit(value: Value) -> Admission {
+    let Value::Object(mut value) = value else {
+        return Admission::refused(
+            None,
+            Finding::error("", "must be an object with apiVersion, kind and metadata"),
+        );
+    };
+    let api_version = text(&value, "apiVersion");
+    let kind_name = text(&value, "kind");
+    if api_version.is_empty() || kind_name.is_empty() {
+        let field = if kind_name.is_empty() {
+            "kind"
+        } else {
+            "apiVersion"
+        };
+        return Admission::refused(None, Finding::error(field, "Required value"));
+    }
+    let Some(kind) = Kind::find(&api_version, &kind_name) else {
+        return unwatched(&value, &api_version, &kind_name);
+    };
+    let id = identify(kind, &mut value);
+    let mut findings = legacy::shapes(kind, &value);
+    if findings.is_empty() {
+        findings = schema::apply(kind, &mut value);
+    }
+    let mut admission = Admission {
+        id,
+        object: None,
+        findings,
+    };
+    if !admission.has_errors() {
+        match kind.decode(Value::Object(value)) {
+            Ok(object) => admission.object = Some(object),
+            Err(error) => admission
+                .findings
+                .push(Finding::error("", format!("cannot be read: {error}"))),
+        }
+    }
+    cut(&mut admission.findings);
+    admission
+}
+
+/// Drops what exceeds [`MAX_FINDINGS`], warnings first.
+fn cut(findings: &mut Vec<Finding>) {
+    if findings.len() <= MAX_FINDINGS {
+        return;
+    }
+    let dropped = findings.len() - MAX_FINDINGS;
+    findings.sort_by_key(|finding| finding.severity);
+    findings.truncate(MAX_FINDINGS);
+    let last = findings
+        .last()
+        .map_or(Severity::Warning, |finding| finding.severity);
+    findings.push(Finding {
+        severity: last,
+        ..Finding::error("", format!("and {dropped} more"))
+    });
+}
+
+/// An object of a kind that is not watched: either a shape of the past, or somebody else's.
+fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admission {
+    let metadata = value.get("metadata").and_then(Value::as_object);
+    let part = |key| {
+        metadata
+            .map(|metadata| text(metadata, key))
+            .unwrap_or_default()
+    };
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let id = ObjectRef::new(group, kind, &part("namespace"), &part("name"));
+    let finding = legacy::kind(api_version, kind, value).unwrap_or_else(|| {
+        Finding::warning(
+            "kind",
+            format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored"),
+        )
+    });
+    Admission::refused(Some(id), finding)
+}
+
+/// Fills in what a file may leave out (`kind` of the typed object comes with it) and tells the object's name.
+fn identify(kind: &Kind, value: &mut Map<String, Value>) -> Option<ObjectRef> {
+    let metadata = value.get_mut("metadata")?.as_object_mut()?;
+    if !kind.namespaced {
+        metadata.remove("namespace");
+    } else if matches!(metadata.get("namespace"), None | Some(Value::Null))
+        || text(metadata, "namespace").is_empty()
+    {
+        metadata.insert("namespace".to_owned(), Value::from("default"));
+    }
+    let name = text(metadata, "name");
+    (!name.is_empty()).then(|| kind.object_ref(&text(metadata, "namespace"), &name))
+}
+
+fn text(map: &Map<String, Value>, key: &str) -> String {
+    map.get(key)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}

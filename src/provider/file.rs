@@ -1,0 +1,339 @@
+//! The objects in a directory of YAML and JSON files. Owns which version of an object is served when files disagree,
+//! break or vanish; leaves parsing, validation and watching to others.
+
+mod parse;
+mod scan;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use self::parse::SyntaxError;
+use super::Problem;
+use crate::api::{self, Admission, Finding, Object, ObjectRef, Severity};
+use crate::snapshot::Snapshot;
+
+/// What a directory holds at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// The valid objects.
+    pub snapshot: Arc<Snapshot>,
+    /// What is wrong with the rest, in order of files and documents.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads a directory again and again, and validates only what has changed since.
+#[derive(Debug)]
+pub struct FileProvider {
+    directory: PathBuf,
+    files: BTreeMap<PathBuf, Entry>,
+    served: HashMap<ObjectRef, Object>,
+    /// Real directories in which a change may matter, as of the last load.
+    watched: BTreeSet<PathBuf>,
+}
+
+/// A file as it was read last.
+#[derive(Debug, Default)]
+struct Entry {
+    digest: u64,
+    documents: Vec<Document>,
+    /// Why the file could not be read; its documents are then those read before.
+    failure: Option<String>,
+    /// Objects of the file when it was last whole. They stay while it is broken.
+    objects: BTreeSet<ObjectRef>,
+}
+
+impl Entry {
+    fn is_broken(&self) -> bool {
+        self.failure.is_some()
+            || self
+                .documents
+                .iter()
+                .any(|document| document.outcome.is_err())
+    }
+}
+
+/// A document of a file.
+#[derive(Clone, Debug)]
+struct Document {
+    line: usize,
+    digest: u64,
+    outcome: Result<Arc<[Admission]>, SyntaxError>,
+}
+
+/// Where an object was found.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    file: &'a Path,
+    document: usize,
+    line: usize,
+}
+
+impl Place<'_> {
+    fn problem(&self, object: Option<&ObjectRef>, finding: &Finding) -> Problem {
+        Problem {
+            severity: finding.severity,
+            file: self.file.to_owned(),
+            document: self.document,
+            line: self.line,
+            object: object.cloned(),
+            field: finding.field.clone(),
+            message: finding.message.clone(),
+            rule: finding.rule.clone(),
+        }
+    }
+}
+
+impl FileProvider {
+    /// A provider of the objects below a directory. Nothing is read yet.
+    pub fn new(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            files: BTreeMap::new(),
+            served: HashMap::new(),
+            watched: BTreeSet::new(),
+        }
+    }
+
+    /// Reads the directory. Fails only when the directory itself cannot be read; everything else is a problem.
+    pub fn load(&mut self) -> anyhow::Result<Load> {
+        self.load_except(&BTreeSet::new())
+    }
+
+    /// Reads the directory, but takes files that are being written to for unchanged. `unfinished` has real paths.
+    fn load_except(&mut self, unfinished: &BTreeSet<PathBuf>) -> anyhow::Result<Load> {
+        let scan = scan::scan(&self.directory).with_context(|| {
+            format!(
+                "the configuration directory {} cannot be read",
+                self.directory.display()
+            )
+        })?;
+        let mut previous = std::mem::take(&mut self.files);
+        for (path, real) in scan.files {
+            let before = previous.remove(&path);
+            let entry = if unfinished.contains(&real) {
+                before
+            } else {
+                read_entry(&path, &real, before)
+            };
+            if let Some(entry) = entry {
+                self.files.insert(path, entry);
+            }
+        }
+        self.watched = scan.directories;
+        let mut merge = Merge {
+            served: &self.served,
+            places: HashMap::new(),
+            objects: HashMap::new(),
+            problems: scan.problems,
+        };
+        self.files
+            .iter()
+            .for_each(|(path, entry)| merge.file(path, entry));
+        self.files
+            .values()
+            .filter(|entry| entry.is_broken())
+            .for_each(|entry| merge.keep(entry));
+        let Merge {
+            objects,
+            mut problems,
+            ..
+        } = merge;
+        problems.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
+        self.served = objects;
+        let mut snapshot = Snapshot::default();
+        self.served
+            .values()
+            .for_each(|object| snapshot.insert(object.clone()));
+        Ok(Load {
+            snapshot: Arc::new(snapshot),
+            problems,
+        })
+    }
+}
+
+/// Puts the objects of all files together.
+struct Merge<'a> {
+    served: &'a HashMap<ObjectRef, Object>,
+    places: HashMap<&'a ObjectRef, Place<'a>>,
+    objects: HashMap<ObjectRef, Object>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Merge<'a> {
+    fn file(&mut self, path: &'a Path, entry: &'a Entry) {
+        if let Some(failure) = &entry.failure {
+            self.problems
+                .push(Problem::of_file(Severity::Error, path, failure.clone()));
+        }
+        let is_held = entry.is_broken() && !entry.objects.is_empty();
+        for (index, document) in entry.documents.iter().enumerate() {
+            let place = Place {
+                file: path,
+                document: index + 1,
+                line: document.line,
+            };
+            match &document.outcome {
+                Err(error) => self.broken(place, error, is_held),
+                Ok(admissions) if !is_held => admissions
+                    .iter()
+                    .for_each(|admission| self.object(place, admission)),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn broken(&mut self, place: Place<'a>, error: &SyntaxError, is_held: bool) {
+        let consequence = if is_held {
+            "the objects of this file stay as they were"
+        } else {
+            "the document is left out"
+        };
+        let line = place.line + error.line.saturating_sub(1);
+        let message = format!("{}; {consequence}", error.message);
+        self.problems
+            .push(Place { line, ..place }.problem(None, &Finding::error("", message)));
+    }
+
+    fn object(&mut self, place: Place<'a>, admission: &'a Admission) {
+        let id = admission.id.as_ref();
+        if let Some(first) = id.and_then(|id| self.places.get(id)) {
+            let message = format!(
+                "is already in {}:{} (document {}); that one counts, this one is left out",
+                first.file.display(),
+                first.line,
+                first.document
+            );
+            return self
+                .problems
+                .push(place.problem(id, &Finding::error("", message)));
+        }
+        self.problems.extend(
+            admission
+                .findings
+                .iter()
+                .map(|finding| place.problem(id, finding)),
+        );
+        let Some(id) = id else { return };
+        self.places.insert(id, place);
+        if let Some(object) = &admission.object {
+            self.objects.insert(id.clone(), object.clone());
+        } else if let Some(object) = self.served.get(id) {
+            self.objects.insert(id.clone(), object.clone());
+            let finding = Finding::warning("", "is invalid now; its previous valid version stays");
+            self.problems.push(place.problem(Some(id), &finding));
+        }
+    }
+
+    /// Keeps what a broken file held, unless another file has it by now.
+    fn keep(&mut self, entry: &'a Entry) {
+        for id in &entry.objects {
+            if let (false, Some(object)) = (self.places.contains_key(id), self.served.get(id)) {
+                self.objects
+                    .entry(id.clone())
+                    .or_insert_with(|| object.clone());
+            }
+        }
+    }
+}
+
+/// Reads a file, reusing every document that is as before. `None` when the file is gone.
+fn read_entry(path: &Path, real: &Path, before: Option<Entry>) -> Option<Entry> {
+    let before = before.unwrap_or_default();
+    let text = match read(real) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            return Some(Entry {
+                digest: 0,
+                failure: Some(format!("cannot be read: {error}")),
+                ..before
+            });
+        }
+    };
+    let digest = parse::digest(text.as_bytes());
+    if before.failure.is_none() && before.digest == digest {
+        return Some(before);
+    }
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    let known: HashMap<u64, &Document> = before
+        .documents
+        .iter()
+        .map(|document| (document.digest, document))
+        .collect();
+    let sources = if is_json {
+        vec![parse::Source {
+            line: 1,
+            text: &text,
+        }]
+    } else {
+        parse::documents(&text)
+    };
+    let documents = sources
+        .into_iter()
+        .map(|source| read_document(source, is_json, &known))
+        .collect();
+    let mut entry = Entry {
+        digest,
+        documents,
+        failure: None,
+        objects: before.objects,
+    };
+    if !entry.is_broken() {
+        let admissions = entry
+            .documents
+            .iter()
+            .flat_map(|document| document.outcome.iter().flat_map(|all| all.iter()));
+        entry.objects = admissions
+            .filter_map(|admission| admission.id.clone())
+            .collect();
+    }
+    Some(entry)
+}
+
+fn read_document(
+    source: parse::Source<'_>,
+    is_json: bool,
+    known: &HashMap<u64, &Document>,
+) -> Document {
+    let digest = source.digest();
+    if let Some(document) = known.get(&digest) {
+        return Document {
+            line: source.line,
+            ..Document::clone(document)
+        };
+    }
+    let outcome =
+        parse::parse(source, is_json).map(|values| values.into_iter().map(admit).collect());
+    Document {
+        line: source.line,
+        digest,
+        outcome,
+    }
+}
+
+fn admit(value: Value) -> Admission {
+    api::admit(value)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    let limit = parse::MAX_FILE;
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {} MiB", limit >> 20),
+        ));
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}

@@ -1,0 +1,67 @@
+//! What a provider has to say about its input: where it is wrong, how badly and why. Knows not who prints it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::api::{ObjectRef, Severity};
+
+/// Something wrong with the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The file, or the directory.
+    pub file: PathBuf,
+    /// Number of the document in the file, from 1; 0 when the whole file is meant.
+    pub document: usize,
+    /// Line the document starts on, or of the syntax error, from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// The object, as far as its name is known.
+    pub object: Option<ObjectRef>,
+    /// Where in the object, such as `spec.rules[0].matches[1].path.value`; empty for the whole.
+    pub field: String,
+    /// What is wrong, and what comes of it.
+    pub message: String,
+    /// The rule that is broken, such as `maxLength: 253` or a CEL expression; empty where the message says it all.
+    pub rule: String,
+}
+
+impl Problem {
+    /// A problem of a whole file.
+    pub fn of_file(
+        severity: Severity,
+        file: impl Into<PathBuf>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity,
+            file: file.into(),
+            document: 0,
+            line: 0,
+            object: None,
+            field: String::new(),
+            message: message.into(),
+            rule: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.severity, self.file.display())?;
+        if self.document > 0 {
+            write!(f, ":{} (document {})", self.line, self.document)?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, ": {object}")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ": {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if !self.rule.is_empty() {
+            write!(f, " [{}]", self.rule)?;
+        }
+        Ok(())
+    }
+}
