@@ -1,1 +1,147 @@
-//! To be written.
+//! Everything that one process is told at start, resolved to plain data with its defaults. Knows neither flags nor
+//! environment variables (`cli::flags` reads those) and nothing that can change while the process runs.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// Static configuration of a data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Folder of Gateway API YAML.
+    pub config_dir: PathBuf,
+    /// Where health, metrics and the configuration are shown; `None` turns that off. Default: [`Self::ADMIN`].
+    pub admin: Option<SocketAddr>,
+    /// Worker threads, at least 1. Default: the cores that the process may use.
+    pub workers: usize,
+    /// Shape of the log on standard error. The access log is JSON always. Default: text.
+    pub log_format: LogFormat,
+    /// Whether every request writes a line to standard output. Default: yes.
+    pub access_log: bool,
+    /// Which ports to bind. Default: as declared.
+    pub ports: Ports,
+    /// Timeouts and caps.
+    pub limits: Limits,
+    /// Peers whose `X-Forwarded-*` and `Forwarded` fields are believed. Default: none.
+    pub trusted_proxies: Vec<IpNet>,
+    /// How the process leaves.
+    pub drain: Drain,
+}
+
+impl Settings {
+    /// The admin address when none is given.
+    pub const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 19000);
+
+    /// Settings for a folder, with the default of everything else.
+    pub fn new(config_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            config_dir: config_dir.into(),
+            admin: Some(Self::ADMIN),
+            workers: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            log_format: LogFormat::Text,
+            access_log: true,
+            ports: Ports::AsDeclared,
+            limits: Limits::default(),
+            trusted_proxies: Vec::new(),
+            drain: Drain::default(),
+        }
+    }
+}
+
+/// Shape of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// Lines for people.
+    Text,
+}
+
+/// Which ports to bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// The ports that listeners declare.
+    AsDeclared,
+    /// A free port of 127.0.0.1 for every port that listeners declare, for tests.
+    Ephemeral,
+}
+
+/// How the process leaves once it is told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// From "not ready" until nothing new is accepted, so that load balancers notice first. Default: 5 s.
+    pub delay: Duration,
+    /// From then until what is still in flight is cut. Default: 30 s.
+    pub deadline: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_secs(5),
+            deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Timeouts and caps of connections. There is no total timeout of a request unless its route asks for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// From the first byte of a request to the end of its head, and from accepting to that first byte. Default: 10 s.
+    pub header_timeout: Duration,
+    /// Idle time between requests of a connection. Default: 75 s.
+    pub keep_alive_timeout: Duration,
+    /// No byte of a request body while one is awaited. Default: 30 s.
+    pub body_timeout: Duration,
+    /// The client takes nothing of what is written to it. Default: 30 s.
+    pub write_timeout: Duration,
+    /// A TLS handshake. Default: 10 s.
+    pub handshake_timeout: Duration,
+    /// No byte either way while an answer is awaited or streamed. Default: 5 min.
+    pub stream_idle_timeout: Duration,
+    /// No byte either way in an upgraded connection, such as a WebSocket. Default: 1 h.
+    pub tunnel_idle_timeout: Duration,
+    /// Connecting to an endpoint. Default: 5 s.
+    pub connect_timeout: Duration,
+    /// How long an unused connection to an endpoint is kept. Default: 60 s.
+    pub upstream_idle_timeout: Duration,
+    /// How long a connection is idle before it gives its buffers back. Default: 1 s.
+    pub park_after: Duration,
+    /// Client connections of the process. Default: 65,536.
+    pub max_connections: usize,
+    /// TLS handshakes of the process at one time. Default: 512.
+    pub max_handshakes: usize,
+    /// Bytes of a request's or response's head. Default: 64 KiB.
+    pub max_header_bytes: usize,
+    /// Header fields of a request or response. Default: 100.
+    pub max_headers: usize,
+    /// Streams of an HTTP/2 connection at one time. Default: 100.
+    pub max_streams: u32,
+    /// Unused connections kept per endpoint and worker. Default: 128.
+    pub upstream_max_idle: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(75),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            stream_idle_timeout: Duration::from_secs(5 * 60),
+            tunnel_idle_timeout: Duration::from_secs(60 * 60),
+            connect_timeout: Duration::from_secs(5),
+            upstream_idle_timeout: Duration::from_secs(60),
+            park_after: Duration::from_secs(1),
+            max_connections: 65_536,
+            max_handshakes: 512,
+            max_header_bytes: 64 * 1024,
+            max_headers: 100,
+            max_streams: 100,
+            upstream_max_idle: 128,
+        }
+    }
+}

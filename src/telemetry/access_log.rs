@@ -1,0 +1,410 @@
+//! One JSON line per request, written by a thread of its own. A sender never waits: it leaves its record in a bounded
+//! queue, and what does not fit is counted. Knows nothing of how a request is handled.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use http::Method;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::ir::RuleId;
+
+/// Records that can wait at one time; a record takes about 400 bytes.
+const QUEUE: usize = 16_384;
+
+/// How long the writer gathers records, so that a busy process does not wake it for each.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// Characters of a text that a line shows.
+const SHOWN: usize = 2048;
+
+/// What is known of a request when its exchange is over.
+#[derive(Clone, Debug)]
+pub struct AccessRecord {
+    /// When its head had been read.
+    pub time: SystemTime,
+    /// Method.
+    pub method: Method,
+    /// Path without query: query values can be credentials.
+    pub path: Box<str>,
+    /// Host that it asked for, without port.
+    pub host: Box<str>,
+    /// Status that the client got; 0 when it got none.
+    pub status: u16,
+    /// From its head to the last byte of the answer.
+    pub duration: Duration,
+    /// Bytes of the answer's body.
+    pub bytes_sent: u64,
+    /// Bytes of its body.
+    pub bytes_received: u64,
+    /// Protocol of the client, such as `HTTP/2`.
+    pub protocol: &'static str,
+    /// Address of the client's connection.
+    pub client: SocketAddr,
+    /// `X-Request-Id`.
+    pub request_id: Box<str>,
+    /// The rule that it matched.
+    pub rule: Option<Arc<RuleId>>,
+    /// The endpoint that answered or was tried last.
+    pub upstream: Option<SocketAddr>,
+    /// Why Portcullis answered it by itself, or cut it.
+    pub error: Option<&'static str>,
+    /// `User-Agent`, at its beginning.
+    pub user_agent: Option<Box<str>>,
+}
+
+/// Where records are sent. Clones write to the same place; what was sent is written when the last one is dropped.
+#[derive(Clone, Debug)]
+pub struct AccessLog(Option<Arc<Writer>>);
+
+#[derive(Debug)]
+struct Writer {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    records: Vec<AccessRecord>,
+    closed: bool,
+}
+
+impl AccessLog {
+    /// Writes to standard output from now on.
+    pub fn start() -> io::Result<Self> {
+        Self::to(io::stdout())
+    }
+
+    /// Writes to `sink` from now on.
+    pub fn to(sink: impl Write + Send + 'static) -> io::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let thread = std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn({
+                let queue = queue.clone();
+                move || queue.write_to(sink)
+            })?;
+        Ok(Self(Some(Arc::new(Writer {
+            queue,
+            thread: Some(thread),
+        }))))
+    }
+
+    /// Writes nothing.
+    pub fn disabled() -> Self {
+        Self(None)
+    }
+
+    /// Whether records are written. Not making one saves its cost.
+    pub fn enabled(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Leaves a record to be written. Never waits for the sink: what the queue cannot take is dropped.
+    pub fn send(&self, record: AccessRecord) {
+        if let Some(writer) = &self.0 {
+            writer.queue.push(record);
+        }
+    }
+
+    /// How many records were dropped.
+    pub fn dropped(&self) -> u64 {
+        match &self.0 {
+            Some(writer) => writer.queue.dropped.load(Ordering::Relaxed),
+            None => 0,
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue.lock().closed = true;
+        self.queue.filled.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // The thread ends with nothing to say, unless the sink panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, record: AccessRecord) {
+        let mut waiting = self.lock();
+        if waiting.records.len() >= QUEUE {
+            drop(waiting);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let was_empty = waiting.records.is_empty();
+        waiting.records.push(record);
+        drop(waiting);
+        if was_empty {
+            self.filled.notify_one();
+        }
+    }
+
+    fn write_to(&self, mut sink: impl Write) {
+        let mut records = Vec::new();
+        let mut lines = Vec::new();
+        while self.take(&mut records) {
+            for record in records.drain(..) {
+                write_line(&record, &mut lines);
+            }
+            // Nobody is left to tell of a sink that is gone; the next batch tries again.
+            let _ = sink.write_all(&lines).and_then(|()| sink.flush());
+            lines.clear();
+        }
+    }
+
+    /// Swaps the waiting records for `records`, once there are some. False when there will be none.
+    fn take(&self, records: &mut Vec<AccessRecord>) -> bool {
+        let mut waiting = self.lock();
+        while waiting.records.is_empty() && !waiting.closed {
+            waiting = self
+                .filled
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        if !waiting.closed {
+            waiting = self
+                .filled
+                .wait_timeout_while(waiting, GATHER, |waiting| !waiting.closed)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        std::mem::swap(&mut waiting.records, records);
+        !records.is_empty()
+    }
+}
+
+/// A record in the order in which people read it.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: Timestamp,
+    client: SocketAddr,
+    method: &'a str,
+    host: &'a str,
+    path: &'a str,
+    protocol: &'a str,
+    status: u16,
+    duration_ms: f64,
+    bytes_received: u64,
+    bytes_sent: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    route: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<&'a str>,
+}
+
+fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
+    let rule = record.rule.as_deref();
+    let line = Line {
+        time: Timestamp::try_from(record.time).unwrap_or(Timestamp::UNIX_EPOCH),
+        client: record.client,
+        method: record.method.as_str(),
+        host: beginning(&record.host),
+        path: beginning(record.path.split('?').next().unwrap_or_default()),
+        protocol: record.protocol,
+        status: record.status,
+        duration_ms: record.duration.as_micros() as f64 / 1000.0,
+        bytes_received: record.bytes_received,
+        bytes_sent: record.bytes_sent,
+        route: rule.map(|rule| rule.route.to_string()),
+        rule: rule.map(|rule| rule.index),
+        upstream: record.upstream,
+        error: record.error,
+        request_id: beginning(&record.request_id),
+        user_agent: record.user_agent.as_deref().map(beginning),
+    };
+    let start = lines.len();
+    if serde_json::to_writer(&mut *lines, &line).is_err() {
+        lines.truncate(start);
+        return;
+    }
+    escape_unprintable(lines, start);
+    lines.push(b'\n');
+}
+
+fn beginning(text: &str) -> &str {
+    text.char_indices()
+        .nth(SHOWN)
+        .map_or(text, |(end, _)| &text[..end])
+}
+
+/// Escapes what JSON allows but a terminal obeys: control characters (JSON escapes those below U+0020 only), line
+/// separators, and characters that hide or reorder text.
+fn escape_unprintable(lines: &mut Vec<u8>, start: usize) {
+    if lines[start..]
+        .iter()
+        .all(|byte| (0x20..0x7f).contains(byte))
+    {
+        return;
+    }
+    let line = String::from_utf8_lossy(&lines[start..]).into_owned();
+    lines.truncate(start);
+    for character in line.chars() {
+        if character.is_control() || is_invisible(character) {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                lines.extend_from_slice(format!("\\u{unit:04x}").as_bytes());
+            }
+        } else {
+            lines.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
+}
+
+/// Line separators, bidirectional controls, zero-width and other format characters, and tags.
+fn is_invisible(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::ir::ObjectRef;
+
+    fn record(path: &str) -> AccessRecord {
+        AccessRecord {
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
+            method: Method::GET,
+            path: path.into(),
+            host: "demo.example.com".into(),
+            status: 200,
+            duration: Duration::from_micros(1234),
+            bytes_sent: 13,
+            bytes_received: 0,
+            protocol: "HTTP/1.1",
+            client: "127.0.0.1:4000".parse().unwrap(),
+            request_id: "id".into(),
+            rule: Some(Arc::new(RuleId {
+                route: ObjectRef::gateway_api("HTTPRoute", "default", "demo"),
+                index: 1,
+                name: None,
+            })),
+            upstream: None,
+            error: None,
+            user_agent: None,
+        }
+    }
+
+    fn line(record: &AccessRecord) -> String {
+        let mut lines = Vec::new();
+        write_line(record, &mut lines);
+        String::from_utf8(lines).unwrap()
+    }
+
+    struct Channel(mpsc::Sender<Vec<u8>>);
+
+    impl Write for Channel {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_json_in_reading_order() {
+        assert_eq!(
+            line(&record("/a")),
+            concat!(
+                r#"{"time":"1970-01-01T00:00:01.5Z","client":"127.0.0.1:4000","method":"GET","#,
+                r#""host":"demo.example.com","path":"/a","protocol":"HTTP/1.1","status":200,"duration_ms":1.234,"#,
+                r#""bytes_received":0,"bytes_sent":13,"route":"HTTPRoute default/demo","rule":1,"request_id":"id"}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn nothing_in_a_line_reaches_a_terminal() {
+        let hostile = "/\u{1b}[31m\n\r\"\u{9b}\u{202e}\u{2028}\u{200b}\u{7f}\u{e0041}é";
+        let line = line(&record(hostile));
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(
+            line.trim_end()
+                .chars()
+                .all(|c| !c.is_control() && !is_invisible(c))
+        );
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["path"], hostile);
+    }
+
+    #[test]
+    fn a_query_is_never_written() {
+        assert!(!line(&record("/a?token=secret")).contains("secret"));
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        assert!(line(&record(&"é".repeat(100_000))).len() < 5000);
+    }
+
+    #[test]
+    fn what_was_sent_is_written_at_the_end() {
+        let (sender, receiver) = mpsc::channel();
+        let log = AccessLog::to(Channel(sender)).unwrap();
+        for _ in 0..1000 {
+            log.send(record("/a"));
+        }
+        assert_eq!(log.dropped(), 0);
+        drop(log);
+        let bytes: Vec<u8> = receiver.iter().flatten().collect();
+        assert_eq!(bytes.iter().filter(|byte| **byte == b'\n').count(), 1000);
+    }
+
+    struct Stuck(mpsc::Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stuck_sink_drops_and_counts() {
+        let (release, stuck) = mpsc::channel();
+        let log = AccessLog::to(Stuck(stuck)).unwrap();
+        for _ in 0..3 * QUEUE {
+            log.send(record("/a"));
+        }
+        assert!(log.dropped() >= QUEUE as u64);
+        drop(release);
+    }
+}

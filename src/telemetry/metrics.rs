@@ -1,0 +1,108 @@
+//! Numbers of the process for `/metrics`. Those of rules and backends live in the table and are read from it; the
+//! others are here. Label values name configuration objects and fixed reasons only, never anything of a request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Numbers of client connections.
+#[derive(Debug, Default)]
+pub struct ConnectionStats {
+    /// Accepted, ever.
+    pub accepted: AtomicU64,
+    /// Closed, ever.
+    pub closed: AtomicU64,
+    /// Refused because there were too many.
+    pub refused: AtomicU64,
+    /// Parked now: idle and without buffers.
+    pub parked: AtomicU64,
+    /// TLS handshakes that were completed.
+    pub handshakes: AtomicU64,
+    /// TLS handshakes that failed.
+    pub handshake_failures: AtomicU64,
+    /// Requests that could not be read as HTTP.
+    pub bad_requests: AtomicU64,
+    timeouts: [AtomicU64; TimeoutKind::ALL.len()],
+}
+
+/// Which limit of time ended a client's connection or stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutKind {
+    /// The head of a request.
+    Header,
+    /// The body of a request.
+    Body,
+    /// Writing to the client.
+    Write,
+    /// The TLS handshake.
+    Handshake,
+    /// Silence while an answer was awaited or streamed.
+    StreamIdle,
+    /// Silence in an upgraded connection.
+    TunnelIdle,
+}
+
+impl TimeoutKind {
+    const ALL: [Self; 6] = [
+        Self::Header,
+        Self::Body,
+        Self::Write,
+        Self::Handshake,
+        Self::StreamIdle,
+        Self::TunnelIdle,
+    ];
+}
+
+impl ConnectionStats {
+    /// Counts a timeout.
+    pub fn timed_out(&self, kind: TimeoutKind) {
+        self.timeouts[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections that are open now.
+    pub fn open(&self) -> u64 {
+        let closed = self.closed.load(Ordering::Relaxed);
+        self.accepted.load(Ordering::Relaxed).saturating_sub(closed)
+    }
+}
+
+/// Numbers of the configuration.
+#[derive(Debug, Default)]
+pub struct ConfigStats {
+    /// Reloads that changed what is served.
+    generation: AtomicU64,
+    /// Time of the last, in milliseconds since 1970; 0 when there was none.
+    loaded: AtomicU64,
+    /// Objects that are left out or held at an older version, and conditions that are not met.
+    problems: AtomicU64,
+}
+
+impl ConfigStats {
+    /// Notes that a configuration is served from now on.
+    pub fn loaded(&self, generation: u64, problems: usize) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_millis() as u64);
+        self.generation.store(generation, Ordering::Relaxed);
+        self.loaded.store(now, Ordering::Relaxed);
+        self.problems.store(problems as u64, Ordering::Relaxed);
+    }
+
+    /// The generation that is served; 0 before the first.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Faults of the configuration that is served.
+    pub fn problems(&self) -> u64 {
+        self.problems.load(Ordering::Relaxed)
+    }
+}
+
+/// What outlives any one configuration.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessStats {
+    /// Connections.
+    pub connections: Arc<ConnectionStats>,
+    /// Configuration.
+    pub config: Arc<ConfigStats>,
+}
