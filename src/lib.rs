@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod api;
 pub mod cli;
+pub mod clock;
 pub mod controller;
 pub mod filter;
 pub mod ir;

@@ -1,0 +1,206 @@
+//! Bodies of responses in HTTP/1.1, taken off a read buffer (RFC 9112, 6 and 7). Knows no socket and forwards no
+//! byte that its framing does not cover.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::Fault;
+use super::head::ResponseFraming;
+
+/// Bytes that a chunk-size line may take, extensions included.
+const MAX_CHUNK_LINE: usize = 4096;
+/// Bytes that a trailer section may take.
+const MAX_TRAILERS: usize = 16 * 1024;
+
+/// Where in a body the next byte belongs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decoder {
+    /// So many bytes remain.
+    Length(u64),
+    /// A chunk-size line is next.
+    ChunkSize,
+    /// So many bytes of a chunk remain, its line end not counted.
+    Chunk(u64),
+    /// The line end behind a chunk is next.
+    ChunkEnd,
+    /// The trailer section is next.
+    Trailers,
+    /// Everything until the end of the connection.
+    Close,
+    /// Nothing.
+    Done,
+}
+
+/// What a read buffer holds next.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// Bytes of the body, never none.
+    Data(Bytes),
+    /// The trailer section, never empty.
+    Trailers(HeaderMap),
+    /// More bytes must be read first.
+    NeedMore,
+    /// The body is whole.
+    End,
+}
+
+impl Decoder {
+    pub(super) fn new(framing: ResponseFraming) -> Self {
+        match framing {
+            ResponseFraming::Length(0) | ResponseFraming::Upgrade => Self::Done,
+            ResponseFraming::Length(length) => Self::Length(length),
+            ResponseFraming::Chunked => Self::ChunkSize,
+            ResponseFraming::Close => Self::Close,
+        }
+    }
+
+    /// Whether the body is whole.
+    pub(super) fn is_done(&self) -> bool {
+        *self == Self::Done
+    }
+
+    /// Bytes still to come, where that is known.
+    pub(super) fn remaining(&self) -> Option<u64> {
+        match self {
+            Self::Length(length) => Some(*length),
+            Self::Done => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Takes the next piece off `buffer`.
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Piece, Fault> {
+        loop {
+            match self {
+                Self::Done => return Ok(Piece::End),
+                Self::Close if buffer.is_empty() => return Ok(Piece::NeedMore),
+                Self::Close => return Ok(Piece::Data(buffer.split().freeze())),
+                Self::Length(left) => {
+                    let Some(data) = take(buffer, left) else { return Ok(Piece::NeedMore) };
+                    if *left == 0 {
+                        *self = Self::Done;
+                    }
+                    return Ok(Piece::Data(data));
+                }
+                Self::Chunk(left) => {
+                    let Some(data) = take(buffer, left) else { return Ok(Piece::NeedMore) };
+                    if *left == 0 {
+                        *self = Self::ChunkEnd;
+                    }
+                    return Ok(Piece::Data(data));
+                }
+                Self::ChunkEnd => {
+                    if buffer.len() < 2 {
+                        return Ok(Piece::NeedMore);
+                    }
+                    if &buffer[..2] != b"\r\n" {
+                        return Err(Fault::Protocol("chunk without its line end in a response"));
+                    }
+                    buffer.advance(2);
+                    *self = Self::ChunkSize;
+                }
+                Self::ChunkSize => match chunk_size(buffer)? {
+                    None => return Ok(Piece::NeedMore),
+                    Some(0) => *self = Self::Trailers,
+                    Some(size) => *self = Self::Chunk(size),
+                },
+                Self::Trailers => {
+                    let Some(trailers) = trailers(buffer)? else { return Ok(Piece::NeedMore) };
+                    *self = Self::Done;
+                    if !trailers.is_empty() {
+                        return Ok(Piece::Trailers(trailers));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
+    if buffer.is_empty() {
+        return None;
+    }
+    let count = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+    *left -= count as u64;
+    Some(if count == buffer.len() { buffer.split() } else { buffer.split_to(count) }.freeze())
+}
+
+fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
+    match httparse::parse_chunk_size(buffer) {
+        Ok(httparse::Status::Complete((consumed, size))) => {
+            buffer.advance(consumed);
+            Ok(Some(size))
+        }
+        Ok(httparse::Status::Partial) if buffer.len() <= MAX_CHUNK_LINE => Ok(None),
+        _ => Err(Fault::Protocol("malformed chunk size in a response")),
+    }
+}
+
+fn trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
+    const BAD: Fault = Fault::Protocol("malformed trailers in a response");
+    if buffer.starts_with(b"\r\n") {
+        buffer.advance(2);
+        return Ok(Some(HeaderMap::new()));
+    }
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let (length, fields) = match httparse::parse_headers(buffer, &mut fields) {
+        Ok(httparse::Status::Complete(complete)) => complete,
+        Ok(httparse::Status::Partial) if buffer.len() <= MAX_TRAILERS => return Ok(None),
+        _ => return Err(BAD),
+    };
+    let mut trailers = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BAD)?;
+        let value = HeaderValue::from_bytes(field.value).map_err(|_| BAD)?;
+        trailers.append(name, value);
+    }
+    buffer.advance(length);
+    Ok(Some(trailers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes `text`, given in pieces of `step` bytes, to its data, trailers and what is left over.
+    fn decode(framing: ResponseFraming, text: &str, step: usize) -> Result<(String, usize, String), Fault> {
+        let mut decoder = Decoder::new(framing);
+        let mut pieces = text.as_bytes().chunks(step);
+        let (mut buffer, mut data, mut fields) = (BytesMut::new(), Vec::new(), 0);
+        loop {
+            match decoder.decode(&mut buffer)? {
+                Piece::Data(bytes) => data.extend_from_slice(&bytes),
+                Piece::Trailers(map) => fields = map.len(),
+                Piece::End => break,
+                Piece::NeedMore => match pieces.next() {
+                    Some(piece) => buffer.extend_from_slice(piece),
+                    None => return Err(Fault::Truncated),
+                },
+            }
+        }
+        pieces.for_each(|piece| buffer.extend_from_slice(piece));
+        Ok((String::from_utf8(data).unwrap(), fields, String::from_utf8(buffer.to_vec()).unwrap()))
+    }
+
+    #[test]
+    fn bodies_end_where_their_framing_says() {
+        let chunked = "5;ext=1\r\nhello\r\nA\r\n, world!!!\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\nHTTP/1.1";
+        for step in [1, 2, 3, 7, 1000] {
+            let (data, fields, rest) = decode(ResponseFraming::Chunked, chunked, step).unwrap();
+            assert_eq!((data.as_str(), fields, rest.as_str()), ("hello, world!!!", 2, "HTTP/1.1"), "step {step}");
+            let (data, _, rest) = decode(ResponseFraming::Length(5), "helloHTTP", step).unwrap();
+            assert_eq!((data.as_str(), rest.as_str()), ("hello", "HTTP"), "step {step}");
+        }
+    }
+
+    #[test]
+    fn bad_chunks_are_refused() {
+        for text in ["g\r\n", "5\r\nhelloX\r\n", "-1\r\n", "ffffffffffffffffff\r\n", "0\r\nbad name: x\r\n\r\n", "\r\n"] {
+            for step in [1, 1000] {
+                assert!(matches!(decode(ResponseFraming::Chunked, text, step), Err(Fault::Protocol(_))), "{text:?}");
+            }
+        }
+        let long = format!("5;{}", "x".repeat(MAX_CHUNK_LINE));
+        assert!(matches!(decode(ResponseFraming::Chunked, &long, 100), Err(Fault::Protocol(_))));
+    }
+}

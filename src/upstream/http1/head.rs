@@ -1,0 +1,322 @@
+//! Message heads of HTTP/1.1 towards a backend: request heads written, response heads read and checked (RFC 9112).
+//! Owns framing and connection fields, so that neither ever passes through. Knows no socket.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, request};
+
+use super::Fault;
+
+/// Bytes that a response head may take.
+const MAX_HEAD: usize = 64 * 1024;
+/// Fields that a response head may have.
+const MAX_FIELDS: usize = 128;
+/// What a new head's buffer holds without growing.
+const HEAD_CAPACITY: usize = 1024;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// How a request's body is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestFraming {
+    /// There is none, and no field says so.
+    None,
+    /// A length that the client gave.
+    Length(u64),
+    /// Chunks.
+    Chunked,
+}
+
+/// How a response's body is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResponseFraming {
+    /// By its length, which may be 0.
+    Length(u64),
+    /// By chunks.
+    Chunked,
+    /// By the end of the connection.
+    Close,
+    /// It is a 101: the connection speaks something else from here on.
+    Upgrade,
+}
+
+/// A final response head.
+#[derive(Debug)]
+pub(super) struct ResponseHead {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) framing: ResponseFraming,
+    /// Whether the connection may carry another request afterwards.
+    pub(super) keep_alive: bool,
+}
+
+/// Writes a request head. `parts.headers` holds end-to-end fields only; `upgrade` is the protocol asked for.
+pub(super) fn encode(parts: &request::Parts, framing: RequestFraming, upgrade: Option<&HeaderValue>) -> BytesMut {
+    let mut head = BytesMut::with_capacity(HEAD_CAPACITY);
+    head.extend_from_slice(parts.method.as_str().as_bytes());
+    head.extend_from_slice(b" ");
+    head.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    head.extend_from_slice(b" HTTP/1.1\r\n");
+    for (name, value) in &parts.headers {
+        if *name == CONTENT_LENGTH {
+            continue;
+        }
+        field(&mut head, name.as_str(), value.as_bytes());
+    }
+    match framing {
+        RequestFraming::None => {}
+        RequestFraming::Length(length) => {
+            field(&mut head, "content-length", itoa::Buffer::new().format(length).as_bytes());
+        }
+        RequestFraming::Chunked => field(&mut head, "transfer-encoding", b"chunked"),
+    }
+    if let Some(protocol) = upgrade {
+        field(&mut head, "connection", b"upgrade");
+        field(&mut head, "upgrade", protocol.as_bytes());
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn field(head: &mut BytesMut, name: &str, value: &[u8]) {
+    head.extend_from_slice(name.as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
+}
+
+/// Takes the next response head off `buffer`: `None` until it is whole. Informational responses other than 101 are
+/// skipped; a 101 counts only when an upgrade was asked for.
+pub(super) fn parse(
+    buffer: &mut BytesMut,
+    method: &Method,
+    upgrade: Option<&HeaderValue>,
+) -> Result<Option<ResponseHead>, Fault> {
+    loop {
+        let Some(head) = parse_one(buffer, method)? else { return Ok(None) };
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            let switched = head.headers.get(UPGRADE);
+            let agreed = upgrade.zip(switched).is_some_and(|(asked, got)| got.as_bytes().eq_ignore_ascii_case(asked.as_bytes()));
+            return if agreed { Ok(Some(head)) } else { Err(Fault::Protocol("101 that was not asked for")) };
+        }
+        if !head.status.is_informational() {
+            return Ok(Some(head));
+        }
+    }
+}
+
+fn parse_one(buffer: &mut BytesMut, method: &Method) -> Result<Option<ResponseHead>, Fault> {
+    let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buffer, &mut fields);
+    let length = match parsed {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => return Ok(None),
+        Ok(httparse::Status::Partial) => return Err(Fault::Protocol("response head over 64 KiB")),
+        Err(_) => return Err(Fault::Protocol("malformed response head")),
+    };
+    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = status.ok_or(Fault::Protocol("response status out of range"))?;
+    let http10 = response.version == Some(0);
+    // Fields are kept as offsets, so that their values can share the one allocation of the head.
+    let base = buffer.as_ptr() as usize;
+    let mut spans = [(0_u32, 0_u32, 0_u32, 0_u32); MAX_FIELDS];
+    let count = response.headers.len();
+    for (span, field) in spans.iter_mut().zip(response.headers.iter()) {
+        let name = field.name.as_ptr() as usize - base;
+        let value = field.value.as_ptr() as usize - base;
+        *span = (name as u32, field.name.len() as u32, value as u32, field.value.len() as u32);
+    }
+    let bytes = buffer.split_to(length).freeze();
+    let fields = Fields { bytes: &bytes, spans: &spans[..count] };
+    fields.into_head(status, http10, method).map(Some)
+}
+
+struct Fields<'a> {
+    bytes: &'a Bytes,
+    spans: &'a [(u32, u32, u32, u32)],
+}
+
+impl Fields<'_> {
+    fn into_head(self, status: StatusCode, http10: bool, method: &Method) -> Result<ResponseHead, Fault> {
+        let mut headers = HeaderMap::with_capacity(self.spans.len());
+        let mut length = None;
+        let mut chunked = false;
+        let mut close = http10;
+        let mut named = Vec::new();
+        for &(name, name_length, value, value_length) in self.spans {
+            let name = &self.bytes[name as usize..(name + name_length) as usize];
+            let name = HeaderName::from_bytes(name).map_err(|_| Fault::Protocol("malformed response field name"))?;
+            let value = self.bytes.slice(value as usize..(value + value_length) as usize);
+            if name == CONTENT_LENGTH {
+                let parsed = content_length(&value)?;
+                if length.is_some_and(|known| known != parsed) {
+                    return Err(Fault::Protocol("differing Content-Length fields in a response"));
+                }
+                if length.replace(parsed).is_some() {
+                    continue;
+                }
+            } else if name == TRANSFER_ENCODING {
+                if chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Fault::Protocol("Transfer-Encoding other than chunked in a response"));
+                }
+                chunked = true;
+                continue;
+            } else if name == CONNECTION {
+                close |= connection_options(&value, &mut named);
+                continue;
+            } else if name == KEEP_ALIVE || name == PROXY_CONNECTION {
+                continue;
+            }
+            let value = HeaderValue::from_maybe_shared(value).map_err(|_| Fault::Protocol("malformed response field"))?;
+            headers.append(name, value);
+        }
+        if status != StatusCode::SWITCHING_PROTOCOLS {
+            headers.remove(UPGRADE);
+        }
+        for name in named {
+            headers.remove(name);
+        }
+        if chunked {
+            // RFC 9112, 6.3: Transfer-Encoding overrides Content-Length, and the connection is not to be trusted.
+            close |= length.is_some();
+            headers.remove(CONTENT_LENGTH);
+        }
+        let framing = framing(status, method, chunked, length);
+        let keep_alive = !close && !matches!(framing, ResponseFraming::Close | ResponseFraming::Upgrade);
+        Ok(ResponseHead { status, headers, framing, keep_alive })
+    }
+}
+
+/// RFC 9112, 6.3: the length of a response body.
+fn framing(status: StatusCode, method: &Method, chunked: bool, length: Option<u64>) -> ResponseFraming {
+    let bodiless = *method == Method::HEAD
+        || status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || status == StatusCode::NOT_MODIFIED;
+    match length {
+        _ if status == StatusCode::SWITCHING_PROTOCOLS => ResponseFraming::Upgrade,
+        _ if bodiless => ResponseFraming::Length(0),
+        _ if chunked => ResponseFraming::Chunked,
+        Some(length) => ResponseFraming::Length(length),
+        None => ResponseFraming::Close,
+    }
+}
+
+/// Reads `Content-Length`, where a list of equal numbers is one number (RFC 9110, 8.6).
+fn content_length(value: &[u8]) -> Result<u64, Fault> {
+    let bad = Fault::Protocol("malformed Content-Length in a response");
+    let text = std::str::from_utf8(value).map_err(|_| bad)?;
+    let mut numbers = text.split(',').map(|number| {
+        let number = number.trim_matches([' ', '\t']);
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(bad);
+        }
+        number.parse::<u64>().map_err(|_| bad)
+    });
+    let first = numbers.next().ok_or(bad)??;
+    for number in numbers {
+        if number? != first {
+            return Err(bad);
+        }
+    }
+    Ok(first)
+}
+
+/// Whether the options close the connection; collects the field names among them.
+fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
+    let mut close = false;
+    for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+        if option.eq_ignore_ascii_case(b"close") {
+            close = true;
+        } else if !option.eq_ignore_ascii_case(b"keep-alive") && !option.eq_ignore_ascii_case(b"upgrade") {
+            named.extend(HeaderName::from_bytes(option));
+        }
+    }
+    // Framing is decided by these fields before options are looked at, so they cannot be named away.
+    named.retain(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING);
+    close
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, method: Method) -> Result<Option<ResponseHead>, Fault> {
+        parse(&mut BytesMut::from(text), &method, None)
+    }
+
+    fn head(text: &str) -> ResponseHead {
+        read(text, Method::GET).unwrap().unwrap()
+    }
+
+    #[test]
+    fn framing_follows_rfc_9112() {
+        assert_eq!(head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").framing, ResponseFraming::Length(5));
+        assert_eq!(head("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\nContent-Length: 5\r\n\r\n").framing, ResponseFraming::Length(5));
+        assert_eq!(head("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n").framing, ResponseFraming::Chunked);
+        assert_eq!(head("HTTP/1.1 200 OK\r\n\r\n").framing, ResponseFraming::Close);
+        assert_eq!(head("HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\n").framing, ResponseFraming::Length(0));
+        let answer = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD).unwrap().unwrap();
+        assert_eq!(answer.framing, ResponseFraming::Length(0));
+        assert_eq!(answer.headers[CONTENT_LENGTH], "5");
+    }
+
+    #[test]
+    fn ambiguous_answers_are_refused() {
+        for fields in [
+            "Content-Length: 5\r\nContent-Length: 6",
+            "Content-Length: 5, 6",
+            "Content-Length: +5",
+            "Content-Length: ",
+            "Transfer-Encoding: gzip, chunked",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: identity",
+            "Bad Name: x",
+            "X: a\0b",
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
+            assert!(read(&text, Method::GET).is_err(), "{fields}");
+        }
+        assert!(read("HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n", Method::GET).is_err());
+    }
+
+    #[test]
+    fn connection_fields_end_here() {
+        let answer = head(
+            "HTTP/1.1 200 OK\r\nConnection: close, X-Secret, content-length\r\nX-Secret: 1\r\nKeep-Alive: 5\r\nUpgrade: h2c\r\nX-Kept: 2\r\nContent-Length: 0\r\n\r\n",
+        );
+        assert!(!answer.keep_alive);
+        assert_eq!(answer.headers.len(), 2);
+        assert_eq!(answer.headers["x-kept"], "2");
+    }
+
+    #[test]
+    fn a_length_beside_chunks_is_dropped_and_ends_the_connection() {
+        let answer = head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n");
+        assert_eq!(answer.framing, ResponseFraming::Chunked);
+        assert!(!answer.headers.contains_key(CONTENT_LENGTH));
+        assert!(!answer.keep_alive);
+    }
+
+    #[test]
+    fn informational_answers_are_skipped_and_partial_heads_waited_for() {
+        let answer = head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(answer.status, StatusCode::OK);
+        assert!(read("HTTP/1.1 200 OK\r\nContent-Le", Method::GET).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_switch_counts_only_to_the_protocol_asked_for() {
+        let asked = HeaderValue::from_static("websocket");
+        let mut buffer = BytesMut::from("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: WebSocket\r\n\r\nrest");
+        let answer = parse(&mut buffer, &Method::GET, Some(&asked)).unwrap().unwrap();
+        assert_eq!(answer.framing, ResponseFraming::Upgrade);
+        assert_eq!(&buffer[..], b"rest");
+        let mut buffer = BytesMut::from("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n");
+        assert!(parse(&mut buffer, &Method::GET, Some(&asked)).is_err());
+    }
+}

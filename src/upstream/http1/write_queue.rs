@@ -1,0 +1,107 @@
+//! What is still to be written of a request: its head, and one piece of its body with chunk framing around it.
+//! Never copies body bytes and never holds more than one piece, so that a slow backend slows the client.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Frame;
+use tokio::io::AsyncWrite;
+
+/// The bytes on their way, in the order of the fields.
+pub(super) struct WriteQueue {
+    prefix: BytesMut,
+    data: Bytes,
+    suffix: &'static [u8],
+    ended: bool,
+    wrote: bool,
+}
+
+impl WriteQueue {
+    pub(super) fn new(head: BytesMut) -> Self {
+        Self { prefix: head, data: Bytes::new(), suffix: b"", ended: false, wrote: false }
+    }
+
+    /// Whether any byte has left.
+    pub(super) fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.prefix.is_empty() && self.data.is_empty() && self.suffix.is_empty()
+    }
+
+    /// Whether another piece can be taken: a head waits for the first one, so that both leave together.
+    pub(super) fn has_room(&self) -> bool {
+        self.data.is_empty() && self.suffix.is_empty() && !self.ended
+    }
+
+    /// Takes a frame of the body.
+    pub(super) fn push(&mut self, frame: Frame<Bytes>, chunked: bool) {
+        match frame.into_data() {
+            Ok(data) if data.is_empty() => {}
+            Ok(data) => {
+                if chunked {
+                    self.prefix.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                    self.suffix = b"\r\n";
+                }
+                self.data = data;
+            }
+            Err(frame) => {
+                if let (Ok(trailers), true) = (frame.into_trailers(), chunked) {
+                    self.push_trailers(&trailers);
+                }
+            }
+        }
+    }
+
+    /// Takes the end of a chunked body without trailers.
+    pub(super) fn push_end(&mut self) {
+        if !self.ended {
+            self.ended = true;
+            self.prefix.extend_from_slice(b"0\r\n\r\n");
+        }
+    }
+
+    fn push_trailers(&mut self, trailers: &HeaderMap) {
+        self.ended = true;
+        self.prefix.extend_from_slice(b"0\r\n");
+        for (name, value) in trailers {
+            self.prefix.extend_from_slice(name.as_str().as_bytes());
+            self.prefix.extend_from_slice(b": ");
+            self.prefix.extend_from_slice(value.as_bytes());
+            self.prefix.extend_from_slice(b"\r\n");
+        }
+        self.prefix.extend_from_slice(b"\r\n");
+    }
+
+    /// Writes until nothing is left.
+    pub(super) fn poll_write<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut W) -> Poll<io::Result<()>> {
+        while !self.is_empty() {
+            let count = if self.data.is_empty() && self.suffix.is_empty() {
+                ready!(Pin::new(&mut *io).poll_write(cx, &self.prefix))?
+            } else {
+                let slices = [IoSlice::new(&self.prefix), IoSlice::new(&self.data), IoSlice::new(self.suffix)];
+                ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices))?
+            };
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.wrote = true;
+            self.advance(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        let part = count.min(self.prefix.len());
+        self.prefix.advance(part);
+        count -= part;
+        let part = count.min(self.data.len());
+        self.data.advance(part);
+        count -= part;
+        self.suffix = &self.suffix[count.min(self.suffix.len())..];
+    }
+}
