@@ -1,1 +1,82 @@
-//! To be written.
+//! The immutable table that requests are served from, built from the IR: hostnames, rules and backends indexed for
+//! look-ups that do not allocate. Building cannot fail and keeps every node of the previous table whose IR is equal.
+//! Must not know Kubernetes, sockets or HTTP connections.
+
+mod backend;
+mod build;
+mod hostname;
+mod listener;
+mod matcher;
+mod router;
+mod rule;
+mod stats;
+
+use std::sync::Arc;
+
+pub use backend::{Backend, Endpoint, Endpoints};
+pub use listener::{Considered, Listener, MatchVerdict, Port};
+pub use matcher::{Mismatch, RequestView};
+pub use rule::{Pick, Rule, Share, Target};
+pub use stats::{BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, UpstreamFault};
+
+use crate::ir::{Bind, Ir};
+use crate::tls::ServerConfigs;
+
+/// One whole configuration, ready to serve.
+#[derive(Debug)]
+pub struct Table {
+    /// Counts the tables of this process, from 1; the empty table is 0.
+    pub generation: u64,
+    /// What it was built from.
+    pub ir: Arc<Ir>,
+    ports: Box<[Arc<Port>]>,
+    rules: Box<[Arc<Rule>]>,
+    /// In order of their identities.
+    backends: Box<[Arc<Backend>]>,
+    server_configs: ServerConfigs,
+}
+
+impl Table {
+    /// The table before the first configuration: it serves nothing.
+    pub fn empty() -> Self {
+        Self {
+            generation: 0,
+            ir: Arc::default(),
+            ports: Box::default(),
+            rules: Box::default(),
+            backends: Box::default(),
+            server_configs: ServerConfigs::default(),
+        }
+    }
+
+    /// Indexes `ir`. Nodes of `previous` that would come out equal are used again, and backends keep their identity
+    /// while their endpoints change: new endpoints are in effect at once, in both tables.
+    pub fn build(ir: Arc<Ir>, previous: Option<&Self>) -> Self {
+        match previous {
+            Some(previous) => build::build(ir, previous),
+            None => build::build(ir, &Self::empty()),
+        }
+    }
+
+    /// Ports, in order of [`Bind`].
+    pub fn ports(&self) -> &[Arc<Port>] {
+        &self.ports
+    }
+
+    /// The port of this address.
+    #[inline]
+    pub fn port(&self, bind: &Bind) -> Option<&Arc<Port>> {
+        let at = self.ports.partition_point(|port| port.ir.bind < *bind);
+        self.ports.get(at).filter(|port| port.ir.bind == *bind)
+    }
+
+    /// Every rule, each once.
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.iter()
+    }
+
+    /// Every backend, in order of its identity.
+    pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.backends.iter()
+    }
+}

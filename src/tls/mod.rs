@@ -1,1 +1,6 @@
-//! To be written.
+//! Turns the IR's TLS settings into rustls configurations. Knows nothing of sockets, handshakes under way or objects.
+
+mod resolver;
+mod server;
+
+pub use server::ServerConfigs;

@@ -1,0 +1,139 @@
+//! Backends and their endpoints. The endpoints sit in a cell of their own, so that they change without a new table and
+//! without losing what is in flight. Knows nothing of how an endpoint is chosen or reached.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use arc_swap::{ArcSwap, Guard};
+
+use super::stats::BackendStats;
+use crate::ir;
+use crate::ir::{BackendId, UpstreamProtocol};
+
+/// One port of one referenced object.
+#[derive(Debug)]
+pub struct Backend {
+    /// Its identity.
+    pub id: BackendId,
+    /// What its endpoints speak.
+    pub protocol: UpstreamProtocol,
+    /// Its counters; they outlive a change of protocol.
+    pub stats: Arc<BackendStats>,
+    endpoints: ArcSwap<Endpoints>,
+}
+
+impl Backend {
+    pub(super) fn new(id: BackendId, ir: &ir::Backend, stats: Arc<BackendStats>) -> Self {
+        Self {
+            id,
+            protocol: ir.protocol,
+            stats,
+            endpoints: ArcSwap::from_pointee(Endpoints::default().changed_to(&ir.endpoints)),
+        }
+    }
+
+    /// The endpoints of this moment.
+    #[inline]
+    pub fn endpoints(&self) -> Guard<Arc<Endpoints>> {
+        self.endpoints.load()
+    }
+
+    /// Makes these addresses the backend's endpoints. Those that were there before stay the same endpoints.
+    /// Only one thread may do so at a time.
+    pub fn set_endpoints(&self, addresses: &[SocketAddr]) {
+        let current = self.endpoints.load();
+        if !current
+            .iter()
+            .map(|endpoint| &endpoint.address)
+            .eq(addresses)
+        {
+            self.endpoints
+                .store(Arc::new(current.changed_to(addresses)));
+        }
+    }
+}
+
+/// The endpoints of a backend, in order of address.
+#[derive(Debug, Default)]
+pub struct Endpoints(Box<[Arc<Endpoint>]>);
+
+impl Endpoints {
+    fn changed_to(&self, addresses: &[SocketAddr]) -> Self {
+        let known = |address: &SocketAddr| {
+            self.0
+                .iter()
+                .find(|endpoint| endpoint.address == *address)
+                .cloned()
+        };
+        let endpoints = addresses
+            .iter()
+            .map(|address| known(address).unwrap_or_else(|| Arc::new(Endpoint::new(*address))));
+        Self(endpoints.collect())
+    }
+}
+
+impl Deref for Endpoints {
+    type Target = [Arc<Endpoint>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// One address of one backend.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Unique in the process and never used again; the key of connection pools.
+    pub id: u64,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Requests that it is working on, over all workers.
+    pub in_flight: AtomicU32,
+}
+
+impl Endpoint {
+    fn new(address: SocketAddr) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: NEXT.fetch_add(1, Relaxed),
+            address,
+            in_flight: AtomicU32::new(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::ObjectRef;
+
+    fn address(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn an_endpoint_survives_as_long_as_its_address() {
+        let ir = ir::Backend {
+            protocol: UpstreamProtocol::Http1,
+            endpoints: vec![address(1), address(2)],
+        };
+        let id = BackendId {
+            object: ObjectRef::core("Service", "ns", "one"),
+            port: 80,
+        };
+        let backend = Backend::new(id, &ir, Arc::default());
+        let before: Vec<_> = backend.endpoints().iter().cloned().collect();
+        before[1].in_flight.fetch_add(3, Relaxed);
+
+        backend.set_endpoints(&[address(2), address(3)]);
+        let after: Vec<_> = backend.endpoints().iter().cloned().collect();
+        assert!(Arc::ptr_eq(&before[1], &after[0]));
+        assert_eq!(after[0].in_flight.load(Relaxed), 3);
+        assert_ne!(after[1].id, before[0].id);
+
+        backend.set_endpoints(&[address(1)]);
+        assert_ne!(backend.endpoints()[0].id, before[0].id);
+    }
+}

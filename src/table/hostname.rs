@@ -1,0 +1,141 @@
+//! An index from hostnames to whatever they select, most specific first. Knows the API's specificity order and nothing
+//! of what is selected.
+
+use rustc_hash::FxHashMap;
+
+use crate::ir::Hostname;
+
+/// Values by hostname.
+#[derive(Debug)]
+pub(super) struct HostIndex<T> {
+    exact: FxHashMap<Box<str>, T>,
+    /// By suffix, without `*.`.
+    wildcards: FxHashMap<Box<str>, T>,
+    /// Length of the longest suffix, so that long hosts cost no more look-ups than there can be hits.
+    longest: usize,
+    any: Option<T>,
+}
+
+impl<T> HostIndex<T> {
+    /// Indexes `entries`. Of equal hostnames the first counts.
+    pub(super) fn new(entries: impl IntoIterator<Item = (Hostname, T)>) -> Self {
+        let mut index = Self {
+            exact: FxHashMap::default(),
+            wildcards: FxHashMap::default(),
+            longest: 0,
+            any: None,
+        };
+        for (hostname, value) in entries {
+            match hostname {
+                Hostname::Exact(name) => {
+                    index.exact.entry((&*name).into()).or_insert(value);
+                }
+                Hostname::Wildcard(suffix) => {
+                    index.longest = index.longest.max(suffix.len());
+                    index.wildcards.entry((&*suffix).into()).or_insert(value);
+                }
+                Hostname::Any => {
+                    index.any.get_or_insert(value);
+                }
+            }
+        }
+        index.exact.shrink_to_fit();
+        index.wildcards.shrink_to_fit();
+        index
+    }
+
+    /// Offers the values whose hostname contains `host` to `accept`, most specific first, until one is taken.
+    #[inline]
+    pub(super) fn find<'a, R>(
+        &'a self,
+        host: &str,
+        mut accept: impl FnMut(&'a T) -> Option<R>,
+    ) -> Option<R> {
+        if let Some(taken) = self.exact.get(host).and_then(&mut accept) {
+            return Some(taken);
+        }
+        if !self.wildcards.is_empty()
+            && let Some(taken) = self.find_wildcard(host, &mut accept)
+        {
+            return Some(taken);
+        }
+        self.any.as_ref().and_then(accept)
+    }
+
+    fn find_wildcard<'a, R>(
+        &'a self,
+        host: &str,
+        accept: &mut impl FnMut(&'a T) -> Option<R>,
+    ) -> Option<R> {
+        // A wildcard stands for at least one character, so a leading dot does not count.
+        let from = host.len().saturating_sub(self.longest + 1).max(1);
+        let tail = host.as_bytes().get(from..)?;
+        let dots = tail.iter().enumerate().filter(|(_, byte)| **byte == b'.');
+        dots.filter_map(|(at, _)| host.get(from + at + 1..))
+            .filter_map(|suffix| self.wildcards.get(suffix))
+            .find_map(accept)
+    }
+
+    /// The most specific value for `host`.
+    #[inline]
+    pub(super) fn most_specific(&self, host: &str) -> Option<&T> {
+        self.find(host, Some)
+    }
+
+    /// The value for every host.
+    pub(super) fn any(&self) -> Option<&T> {
+        self.any.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(names: &[&str]) -> HostIndex<String> {
+        HostIndex::new(
+            names
+                .iter()
+                .map(|name| (Hostname::new(name), (*name).to_owned())),
+        )
+    }
+
+    #[test]
+    fn prefers_exact_names_then_longer_wildcards_then_any() {
+        let index = index(&["", "*.com", "*.a.com", "x.a.com"]);
+        let found = |host| index.most_specific(host).map(String::as_str);
+        assert_eq!(found("x.a.com"), Some("x.a.com"));
+        assert_eq!(found("y.a.com"), Some("*.a.com"));
+        assert_eq!(found("z.y.a.com"), Some("*.a.com"));
+        assert_eq!(found("a.com"), Some("*.com"));
+        assert_eq!(found("com"), Some(""));
+        assert_eq!(found(".a.com"), Some("*.com"));
+        assert_eq!(found(".com"), Some(""));
+        assert_eq!(found(""), Some(""));
+    }
+
+    #[test]
+    fn falls_through_to_less_specific_names_until_one_is_taken() {
+        let index = index(&["", "*.com", "*.a.com", "x.a.com"]);
+        let mut offered = Vec::new();
+        let none: Option<()> = index.find("x.a.com", |value| {
+            offered.push(value.as_str());
+            None
+        });
+        assert_eq!(none, None);
+        assert_eq!(offered, ["x.a.com", "*.a.com", "*.com", ""]);
+    }
+
+    #[test]
+    fn cuts_hosts_at_character_boundaries() {
+        let index = index(&["*.é"]);
+        assert_eq!(index.most_specific("éé.é").map(String::as_str), Some("*.é"));
+        assert_eq!(index.most_specific("é"), None);
+    }
+
+    #[test]
+    fn keeps_the_first_of_equal_names() {
+        let index = HostIndex::new([(Hostname::Any, 1), (Hostname::Any, 2)]);
+        assert_eq!(index.any(), Some(&1));
+    }
+}

@@ -1,0 +1,228 @@
+//! Whether a request meets a match's conditions, without allocating unless a pattern meets an encoded or repeated
+//! value. Knows nothing of indexes or precedence.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+
+/// What matching looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestView<'a> {
+    /// Host in lower case, without port.
+    pub host: &'a str,
+    /// Method.
+    pub method: &'a Method,
+    /// Path as it is forwarded, percent-encoding included.
+    pub path: &'a str,
+    /// Query, without `?`.
+    pub query: Option<&'a str>,
+    /// Header fields.
+    pub headers: &'a HeaderMap,
+}
+
+/// The first condition that a request does not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch<'a> {
+    /// The path.
+    Path,
+    /// The method.
+    Method,
+    /// The header of this name.
+    Header(&'a HeaderName),
+    /// The query parameter of this name.
+    Query(&'a str),
+}
+
+/// Whether `path` is what the condition asks for.
+pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
+    match condition {
+        PathMatch::Exact(exact) => **exact == *path,
+        PathMatch::Prefix(prefix) => path
+            .strip_prefix(&**prefix)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+        PathMatch::Regex(pattern) => pattern.matches(path),
+    }
+}
+
+/// Whether there is nothing but a path condition.
+pub(super) fn is_plain(condition: &Match) -> bool {
+    condition.method.is_none() && condition.headers.is_empty() && condition.query.is_empty()
+}
+
+/// The first condition other than the path that the request does not meet.
+pub(super) fn mismatch<'a>(
+    condition: &'a Match,
+    request: &RequestView<'_>,
+) -> Option<Mismatch<'a>> {
+    let Match {
+        path: _,
+        method,
+        headers,
+        query,
+    } = condition;
+    if method
+        .as_ref()
+        .is_some_and(|method| method != request.method)
+    {
+        return Some(Mismatch::Method);
+    }
+    let header = headers.iter().find(|it| !header_fits(it, request.headers));
+    if let Some(header) = header {
+        return Some(Mismatch::Header(&header.name));
+    }
+    query
+        .iter()
+        .find(|it| !query_fits(it, request.query))
+        .map(|query| Mismatch::Query(&query.name))
+}
+
+fn header_fits(condition: &HeaderMatch, headers: &HeaderMap) -> bool {
+    let values = headers.get_all(&condition.name);
+    let mut others = values.iter();
+    let Some(first) = others.next() else {
+        return false;
+    };
+    let second = others.next();
+    match (&condition.value, second) {
+        (ValueMatch::Exact(exact), None) => exact.as_bytes() == first.as_bytes(),
+        (ValueMatch::Exact(exact), Some(_)) => is_joined(exact.as_bytes(), values),
+        (ValueMatch::Regex(pattern), None) => {
+            str::from_utf8(first.as_bytes()).is_ok_and(|value| pattern.matches(value))
+        }
+        (ValueMatch::Regex(pattern), Some(_)) => {
+            let parts: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
+            str::from_utf8(&parts.join(&b',')).is_ok_and(|value| pattern.matches(value))
+        }
+    }
+}
+
+/// Whether `whole` is `parts` joined by `,`.
+fn is_joined<'a>(whole: &[u8], parts: impl IntoIterator<Item = &'a HeaderValue>) -> bool {
+    let mut rest = Some(whole);
+    for (index, part) in parts.into_iter().enumerate() {
+        if index > 0 {
+            rest = rest.and_then(|rest| rest.strip_prefix(b","));
+        }
+        rest = rest.and_then(|rest| rest.strip_prefix(part.as_bytes()));
+    }
+    rest == Some(b"")
+}
+
+fn query_fits(condition: &QueryMatch, query: Option<&str>) -> bool {
+    let Some(value) = query.and_then(|query| parameter(query, &condition.name)) else {
+        return false;
+    };
+    match &condition.value {
+        ValueMatch::Exact(exact) => decode(value).eq(exact.bytes()),
+        ValueMatch::Regex(pattern) if value.contains(['%', '+']) => {
+            let decoded: Vec<u8> = decode(value).collect();
+            str::from_utf8(&decoded).is_ok_and(|value| pattern.matches(value))
+        }
+        ValueMatch::Regex(pattern) => pattern.matches(value),
+    }
+}
+
+/// The value of the first parameter of this name, still encoded.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .find(|(key, _)| decode(key).eq(name.bytes()))
+        .map(|(_, value)| value)
+}
+
+/// Decodes a name or value of `application/x-www-form-urlencoded`. A `%` without two digits stands for itself.
+fn decode(text: &str) -> impl Iterator<Item = u8> {
+    let mut rest = text.as_bytes();
+    std::iter::from_fn(move || {
+        let (first, tail) = rest.split_first()?;
+        rest = tail;
+        Some(match (first, tail) {
+            (b'+', _) => b' ',
+            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => {
+                    rest = after;
+                    high << 4 | low
+                }
+                _ => b'%',
+            },
+            _ => *first,
+        })
+    })
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Pattern;
+
+    #[test]
+    fn prefixes_fit_whole_elements() {
+        let fits = |prefix: &str, path| path_fits(&PathMatch::Prefix(prefix.into()), path);
+        assert!(fits("/foo", "/foo"));
+        assert!(fits("/foo", "/foo/"));
+        assert!(fits("/foo", "/foo/bar"));
+        assert!(!fits("/foo", "/foobar"));
+        assert!(!fits("/foo", "/Foo"));
+        assert!(fits("", "/anything"));
+        assert!(!fits("", "*"));
+    }
+
+    fn headers(values: &[&[u8]]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append("x-a", HeaderValue::from_bytes(value).unwrap());
+        }
+        headers
+    }
+
+    fn exact(value: &str) -> ValueMatch {
+        ValueMatch::Exact(value.into())
+    }
+
+    fn regex(value: &str) -> ValueMatch {
+        ValueMatch::Regex(Pattern::new(value).unwrap())
+    }
+
+    #[test]
+    fn repeated_fields_are_one_value_joined_by_commas() {
+        let fits = |value, fields: &[&[u8]]| {
+            let name = HeaderName::from_static("x-a");
+            header_fits(&HeaderMatch { name, value }, &headers(fields))
+        };
+        assert!(fits(exact("a"), &[b"a"]));
+        assert!(fits(exact("a,b"), &[b"a", b"b"]));
+        assert!(fits(exact("a,b"), &[b"a,b"]));
+        assert!(!fits(exact("a"), &[b"a", b"b"]));
+        assert!(!fits(exact("a,"), &[b"a", b"b"]));
+        assert!(!fits(exact("a"), &[]));
+        assert!(fits(exact(""), &[b""]));
+        assert!(fits(regex("a,b"), &[b"a", b"b"]));
+        assert!(!fits(regex("a"), &[b"a", b"b"]));
+        assert!(!fits(regex(".*"), &[b"a\xff"]));
+    }
+
+    #[test]
+    fn query_parameters_are_decoded_and_the_first_counts() {
+        let fits = |name: &str, value, query| {
+            let name = name.into();
+            query_fits(&QueryMatch { name, value }, query)
+        };
+        assert!(fits("a", exact("1"), Some("b=2&a=1&a=2")));
+        assert!(!fits("a", exact("2"), Some("b=2&a=1&a=2")));
+        assert!(fits("a b", exact("c d"), Some("a%20b=c+d")));
+        assert!(fits("a", exact(""), Some("a")));
+        assert!(fits("a", exact("b=c"), Some("a=b=c")));
+        assert!(!fits("A", exact("1"), Some("a=1")));
+        assert!(!fits("a", exact("1"), None));
+        assert!(fits("a", exact("%zz%4"), Some("a=%zz%4")));
+        assert!(fits("a", regex("é+"), Some("a=%C3%A9")) == fits("a", exact("é"), Some("a=é")));
+        assert!(!fits("a", regex(".*"), Some("a=%ff")));
+    }
+}

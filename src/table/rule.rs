@@ -1,0 +1,199 @@
+//! Rules at run time: their counters and the weighted choice among their backends. Knows nothing of how a request comes
+//! to a rule.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+
+use super::backend::Backend;
+use super::stats::RuleStats;
+use crate::ir;
+use crate::ir::BackendId;
+use crate::ir::route::{Action, WeightedBackend};
+
+/// A rule of a route, shared by all listeners that the route is attached to.
+#[derive(Debug)]
+pub struct Rule {
+    /// What the rule says.
+    pub ir: Arc<ir::Rule>,
+    /// Its counters; they outlive changes of the rule as long as its name stays.
+    pub stats: Arc<RuleStats>,
+    /// Shares of weight 1 and above.
+    shares: Box<[Share]>,
+    /// Sums of the weights up to and including each share.
+    sums: Box<[u64]>,
+}
+
+/// A share of a rule's traffic.
+#[derive(Debug)]
+pub struct Share {
+    /// Filters of this share only, after the rule's.
+    pub filters: Vec<ir::Filter>,
+    /// Where it goes.
+    pub target: Target,
+}
+
+/// Where a share goes.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// To a backend.
+    Backend(Arc<Backend>),
+    /// Nowhere: answered with 500, for this reason.
+    Invalid(Arc<str>),
+}
+
+impl Target {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Backend(one), Self::Backend(two)) => Arc::ptr_eq(one, two),
+            (Self::Invalid(one), Self::Invalid(two)) => one == two,
+            _ => false,
+        }
+    }
+}
+
+/// What [`Rule::pick`] came to.
+#[derive(Clone, Copy, Debug)]
+pub enum Pick<'a> {
+    /// This share.
+    Share(&'a Share),
+    /// The rule has no backends, or none with a weight.
+    None,
+}
+
+impl Rule {
+    pub(super) fn new(
+        ir: Arc<ir::Rule>,
+        stats: Arc<RuleStats>,
+        backend: impl Fn(&BackendId) -> Option<Arc<Backend>>,
+    ) -> Self {
+        let (mut shares, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
+        for share in weighted(&ir) {
+            sum += u64::from(share.weight);
+            sums.push(sum);
+            shares.push(Share {
+                filters: share.filters.clone(),
+                target: resolve(share, &backend),
+            });
+        }
+        Self {
+            ir,
+            stats,
+            shares: shares.into(),
+            sums: sums.into(),
+        }
+    }
+
+    /// Whether this node would be built from `ir` again.
+    pub(super) fn is_current(
+        &self,
+        ir: &Arc<ir::Rule>,
+        backend: impl Fn(&BackendId) -> Option<Arc<Backend>>,
+    ) -> bool {
+        self.ir == *ir
+            && weighted(ir)
+                .zip(&self.shares)
+                .all(|(share, old)| resolve(share, &backend).is_same(&old.target))
+    }
+
+    /// Chooses a share at random, by weight.
+    #[inline]
+    pub fn pick(&self) -> Pick<'_> {
+        match (&*self.shares, self.sums.last()) {
+            ([], _) | (_, None) => Pick::None,
+            ([share], _) => Pick::Share(share),
+            (shares, Some(total)) => {
+                let drawn = rand::rng().random_range(0..*total);
+                shares
+                    .get(self.sums.partition_point(|sum| *sum <= drawn))
+                    .map_or(Pick::None, Pick::Share)
+            }
+        }
+    }
+
+    /// The shares that can be picked.
+    pub fn shares(&self) -> &[Share] {
+        &self.shares
+    }
+}
+
+fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &WeightedBackend> {
+    let all: &[WeightedBackend] = match &ir.action {
+        Action::Forward(backends) => backends,
+        Action::Broken(_) => &[],
+    };
+    all.iter().filter(|share| share.weight > 0)
+}
+
+fn resolve(
+    share: &WeightedBackend,
+    backend: impl Fn(&BackendId) -> Option<Arc<Backend>>,
+) -> Target {
+    match &share.target {
+        ir::route::Target::Backend(id) => backend(id).map_or_else(
+            || Target::Invalid("the backend is not part of the configuration".into()),
+            Target::Backend,
+        ),
+        ir::route::Target::Invalid(reason) => Target::Invalid(reason.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{ObjectRef, RuleId};
+
+    fn rule(weights: &[u32]) -> Rule {
+        let share = |(index, weight): (usize, &u32)| WeightedBackend {
+            weight: *weight,
+            target: ir::route::Target::Invalid(index.to_string().into()),
+            filters: Vec::new(),
+        };
+        let ir = ir::Rule {
+            id: RuleId {
+                route: ObjectRef::gateway_api("HTTPRoute", "ns", "route"),
+                index: 0,
+                name: None,
+            },
+            matches: Vec::new(),
+            filters: Vec::new(),
+            action: Action::Forward(weights.iter().enumerate().map(share).collect()),
+            timeouts: ir::route::Timeouts::default(),
+        };
+        Rule::new(Arc::new(ir), Arc::default(), |_| None)
+    }
+
+    fn picked(rule: &Rule) -> Option<usize> {
+        match rule.pick() {
+            Pick::Share(Share {
+                target: Target::Invalid(name),
+                ..
+            }) => Some(name.parse().unwrap()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn without_weight_there_is_nothing_to_pick() {
+        assert_eq!(picked(&rule(&[])), None);
+        assert_eq!(picked(&rule(&[0, 0])), None);
+    }
+
+    #[test]
+    fn shares_of_weight_zero_are_never_picked() {
+        let rule = rule(&[0, 1, 0]);
+        assert!((0..100).all(|_| picked(&rule) == Some(1)));
+    }
+
+    #[test]
+    fn picks_in_proportion_to_weight() {
+        let rule = rule(&[1, 0, 3]);
+        let mut counts = [0; 3];
+        for _ in 0..20_000 {
+            counts[picked(&rule).unwrap()] += 1;
+        }
+        assert_eq!(counts[1], 0);
+        // Ten standard deviations of a binomial with n = 20,000 and p = 1/4.
+        assert!((4_380..=5_620).contains(&counts[0]), "{counts:?}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Counters of rules and backends: plain atomics that the proxy updates and telemetry reads. Knows nothing of how they
+//! are shown.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
+pub const DURATION_BOUNDS_MICROS: [u64; 13] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000,
+];
+
+/// Buckets of the duration histogram, the unbounded one included.
+pub const DURATION_BUCKETS: usize = DURATION_BOUNDS_MICROS.len() + 1;
+
+/// What became of a rule's requests.
+#[derive(Debug, Default)]
+pub struct RuleStats {
+    classes: [AtomicU64; 5],
+    durations: [AtomicU64; DURATION_BUCKETS],
+    total_micros: AtomicU64,
+    in_flight: AtomicI64,
+}
+
+impl RuleStats {
+    /// Counts an answered request by status and duration. A status outside 100 to 599 counts as 5xx.
+    #[inline]
+    pub fn record(&self, status: u16, elapsed: Duration) {
+        let class = match status / 100 {
+            class @ 1..=5 => usize::from(class) - 1,
+            _ => 4,
+        };
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        self.classes[class].fetch_add(1, Relaxed);
+        self.durations[bucket].fetch_add(1, Relaxed);
+        self.total_micros.fetch_add(micros, Relaxed);
+    }
+
+    /// Counts a request in.
+    #[inline]
+    pub fn enter(&self) {
+        self.in_flight.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request out.
+    #[inline]
+    pub fn leave(&self) {
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// Requests by status class, 1xx to 5xx.
+    pub fn classes(&self) -> [u64; 5] {
+        self.classes.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    /// Requests by duration, each bucket for itself, bounded by [`DURATION_BOUNDS_MICROS`].
+    pub fn durations(&self) -> [u64; DURATION_BUCKETS] {
+        self.durations.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    /// Sum of all durations, in microseconds.
+    pub fn total_micros(&self) -> u64 {
+        self.total_micros.load(Relaxed)
+    }
+
+    /// Requests that have entered and not left.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.load(Relaxed)
+    }
+}
+
+/// Why a try at a backend failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UpstreamFault {
+    /// The connection was refused or unreachable.
+    Connect,
+    /// The connection was not established in time.
+    ConnectTimeout,
+    /// The connection ended before the answer did.
+    Reset,
+    /// The endpoint did not speak its protocol.
+    Protocol,
+    /// The answer did not come in time.
+    Timeout,
+    /// There was no endpoint to ask.
+    NoEndpoint,
+}
+
+impl UpstreamFault {
+    /// Every fault, in the order of their counters.
+    pub const ALL: [Self; 6] = [
+        Self::Connect,
+        Self::ConnectTimeout,
+        Self::Reset,
+        Self::Protocol,
+        Self::Timeout,
+        Self::NoEndpoint,
+    ];
+
+    /// Its name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Reset => "reset",
+            Self::Protocol => "protocol",
+            Self::Timeout => "timeout",
+            Self::NoEndpoint => "no_endpoint",
+        }
+    }
+}
+
+/// What became of a backend's connections and tries.
+#[derive(Debug, Default)]
+pub struct BackendStats {
+    connects: AtomicU64,
+    faults: [AtomicU64; UpstreamFault::ALL.len()],
+}
+
+impl BackendStats {
+    /// Counts an established connection.
+    pub fn connected(&self) {
+        self.connects.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a failed try.
+    pub fn failed(&self, fault: UpstreamFault) {
+        self.faults[fault as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Connections established so far.
+    pub fn connects(&self) -> u64 {
+        self.connects.load(Relaxed)
+    }
+
+    /// Tries that failed this way so far.
+    pub fn faults(&self, fault: UpstreamFault) -> u64 {
+        self.faults[fault as usize].load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_class_and_by_duration() {
+        let stats = RuleStats::default();
+        stats.record(200, Duration::from_micros(1_000));
+        stats.record(404, Duration::from_micros(1_001));
+        stats.record(999, Duration::from_secs(11));
+        assert_eq!(stats.classes(), [0, 1, 0, 1, 1]);
+        let durations = stats.durations();
+        assert_eq!((durations[0], durations[1], durations[13]), (1, 1, 1));
+        assert_eq!(stats.total_micros(), 11_002_001);
+    }
+
+    #[test]
+    fn faults_stand_in_the_order_of_their_counters() {
+        let stats = BackendStats::default();
+        for (index, fault) in UpstreamFault::ALL.into_iter().enumerate() {
+            assert_eq!(fault as usize, index);
+            stats.failed(fault);
+            assert_eq!(stats.faults(fault), 1);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Chooses the certificate of a handshake: by server name, then by what the client can verify, then by order.
+//! Knows nothing of listeners.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use rustls::SignatureScheme;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::ir::Certificate;
+
+/// The certificates of one listener, in order, with an index of their names.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    keys: Box<[Arc<CertifiedKey>]>,
+    /// Which keys hold a name exactly.
+    exact: FxHashMap<Box<str>, Vec<usize>>,
+    /// Which keys hold a wildcard, by what follows `*.`.
+    wildcards: FxHashMap<Box<str>, Vec<usize>>,
+}
+
+impl Resolver {
+    /// Indexes `certificates`, whose keys are `keys`.
+    pub(super) fn new(certificates: &[Arc<Certificate>], keys: Vec<Arc<CertifiedKey>>) -> Self {
+        let mut exact: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
+        let mut wildcards: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
+        for (index, certificate) in certificates.iter().enumerate() {
+            for name in &certificate.names {
+                let list = match name.strip_prefix("*.") {
+                    Some(suffix) => wildcards.entry(suffix.into()),
+                    None => exact.entry(name.clone()),
+                };
+                list.or_default().push(index);
+            }
+        }
+        Self {
+            keys: keys.into(),
+            exact,
+            wildcards,
+        }
+    }
+
+    fn choose(
+        &self,
+        name: Option<&str>,
+        schemes: &[SignatureScheme],
+    ) -> Option<&Arc<CertifiedKey>> {
+        if let [only] = &*self.keys {
+            return Some(only);
+        }
+        let usable = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
+        let exact = name.and_then(|name| self.exact.get(name));
+        // A certificate's wildcard stands for exactly one label (RFC 6125, 6.4.3).
+        let wildcard = name
+            .and_then(|name| name.split_once('.'))
+            .filter(|(label, _)| !label.is_empty())
+            .and_then(|(_, suffix)| self.wildcards.get(suffix));
+        let named = [exact, wildcard].into_iter().flatten().flatten();
+        named
+            .filter_map(|index| self.keys.get(*index))
+            .find(usable)
+            .or_else(|| self.keys.iter().find(usable))
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        self.choose(name.as_deref(), hello.signature_schemes())
+            .cloned()
+    }
+}
