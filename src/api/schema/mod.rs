@@ -1,12 +1,129 @@
-//! What an API server checks of an object's shape, from the schemas of the Gateway API release (`generate`) and small
-//! ones of ours for the core kinds. Knows nothing of any single kind.
+//! What an API server checks of an object's shape, from the schemas of the Gateway API release (`generate` wrote
+//! them) and small ones of ours for metadata and the core kinds. Knows nothing of any single kind.
+
+mod cel;
+mod default;
+mod format;
+mod node;
+mod path;
+mod pattern;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::admission::Finding;
+use self::node::Schema;
+use self::path::Path;
+use super::admission::{Finding, Severity};
 use super::object::Kind;
 
 /// Applies defaults to the object, and returns everything that is wrong with it.
-pub(super) fn apply(_kind: &Kind, _value: &mut Map<String, Value>) -> Vec<Finding> {
-    Vec::new()
+///
+/// Rules in CEL are evaluated only when the rest of the object is in order, as in an API server.
+pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding> {
+    let schema = match of_kind(kind) {
+        Ok(schema) => schema,
+        Err(error) => {
+            return vec![Finding::error(
+                "",
+                format!("the schema of {} is broken: {error}", kind.kind),
+            )];
+        }
+    };
+    let mut findings = Vec::new();
+    metadata(object, &schema, &mut findings);
+    // An API server ignores the status that comes with a new object.
+    let mut body: Map<String, Value> = Map::new();
+    for (key, value) in object.iter_mut().filter(|(key, _)| !is_envelope(key)) {
+        body.insert(key.clone(), value.take());
+    }
+    let mut body = Value::Object(body);
+    default::apply(
+        &schema,
+        &schema.root,
+        &mut body,
+        &mut Path::default(),
+        &mut findings,
+    );
+    validate::check(
+        &schema,
+        &schema.root,
+        &body,
+        &mut Path::default(),
+        &mut findings,
+    );
+    if findings
+        .iter()
+        .all(|finding| finding.severity != Severity::Error)
+    {
+        cel::check(
+            &schema,
+            &schema.root,
+            &body,
+            &mut Path::default(),
+            &mut findings,
+        );
+    }
+    object.retain(|key, _| is_envelope(key) && key != "status");
+    if let Value::Object(body) = body {
+        object.extend(body);
+    }
+    findings
+}
+
+fn is_envelope(key: &str) -> bool {
+    matches!(key, "apiVersion" | "kind" | "metadata" | "status")
+}
+
+/// Checks `metadata` against the schema of all kinds, then against what the kind asks on top.
+fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec<Finding>) {
+    let Some(metadata) = object
+        .get_mut("metadata")
+        .filter(|metadata| !metadata.is_null())
+    else {
+        return findings.push(Finding::error("metadata.name", "Required value"));
+    };
+    match of_metadata() {
+        Ok(general) => {
+            let mut path = Path::default();
+            path.push_field("metadata");
+            default::apply(&general, &general.root, metadata, &mut path, findings);
+            validate::check(&general, &general.root, metadata, &mut path, findings);
+        }
+        Err(error) => findings.push(Finding::error(
+            "metadata",
+            format!("its schema is broken: {error}"),
+        )),
+    }
+    if let Some(particular) = schema.root.properties.get("metadata") {
+        let mut path = Path::default();
+        path.push_field("metadata");
+        validate::check(schema, particular, metadata, &mut path, findings);
+    }
+}
+
+/// The kind's schema, parsed when the kind is first used.
+fn of_kind(kind: &Kind) -> Result<Arc<Schema>, serde_json::Error> {
+    static SCHEMAS: Mutex<BTreeMap<&'static str, Arc<Schema>>> = Mutex::new(BTreeMap::new());
+    let mut schemas = SCHEMAS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(schema) = schemas.get(kind.schema) {
+        return Ok(Arc::clone(schema));
+    }
+    let schema = Arc::new(Schema::parse(kind.schema)?);
+    schemas.insert(kind.schema, Arc::clone(&schema));
+    Ok(schema)
+}
+
+fn of_metadata() -> Result<Arc<Schema>, serde_json::Error> {
+    static SCHEMA: OnceLock<Arc<Schema>> = OnceLock::new();
+    if let Some(schema) = SCHEMA.get() {
+        return Ok(Arc::clone(schema));
+    }
+    let schema = Arc::new(Schema::parse(include_str!("metadata.json"))?);
+    Ok(Arc::clone(SCHEMA.get_or_init(|| schema)))
 }

@@ -1,0 +1,243 @@
+//! The rules that CRDs state in CEL: compiled when first needed, evaluated with the functions that Kubernetes adds to
+//! the language. Knows no rule by name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cel::common::types::{
+    CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString,
+};
+use cel::common::value::Val;
+use cel::{Context, DeclarationError, Env, ExecutionError, Program, Value as CelValue};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::node::{Node, Schema};
+use super::path::Path;
+use super::pattern;
+use crate::api::admission::Finding;
+
+/// CEL's reserved words. A property of this name is reached by `__name__`.
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// A rule and what is said when it does not hold.
+#[derive(Debug, Deserialize)]
+pub(super) struct Rule {
+    rule: String,
+    message: String,
+    #[serde(skip)]
+    program: OnceLock<Result<Arc<Program>, String>>,
+}
+
+impl Rule {
+    /// Whether the rule compares with an earlier version of the object: it says nothing of a new one.
+    fn is_transition(&self) -> bool {
+        self.rule.contains("oldSelf")
+    }
+
+    fn program(&self) -> Result<&Program, String> {
+        match self.program.get_or_init(|| compile(&self.rule)) {
+            Ok(program) => Ok(program),
+            Err(error) => Err(error.clone()),
+        }
+    }
+}
+
+/// Evaluates the rules of a valid value and of everything in it.
+pub(super) fn check<'a>(
+    schema: &'a Schema,
+    node: &'a Node,
+    value: &'a Value,
+    path: &mut Path<'a>,
+    findings: &mut Vec<Finding>,
+) {
+    let node = schema.resolve(node);
+    if !node.rules.is_empty() {
+        rules(schema, node, value, path, findings);
+    }
+    match value {
+        Value::Array(items) => {
+            let Some(item_node) = &node.items else { return };
+            for (index, item) in items.iter().enumerate() {
+                path.push_index(index);
+                check(schema, item_node, item, path, findings);
+                path.pop();
+            }
+        }
+        Value::Object(map) => {
+            for (name, value) in map {
+                let Some(member) = node.member(name) else {
+                    continue;
+                };
+                if node.properties.contains_key(name) {
+                    path.push_field(name)
+                } else {
+                    path.push_key(name)
+                }
+                check(schema, member, value, path, findings);
+                path.pop();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn rules(
+    schema: &Schema,
+    node: &Node,
+    value: &Value,
+    path: &Path<'_>,
+    findings: &mut Vec<Finding>,
+) {
+    let mut context = Context::with_env(environment());
+    context.add_variable_as_val("self", convert(schema, node, value));
+    for rule in node.rules.iter().filter(|rule| !rule.is_transition()) {
+        let outcome = rule
+            .program()
+            .and_then(|program| evaluate(program, &context).map_err(|error| error.to_string()));
+        let message = match outcome {
+            Ok(true) => continue,
+            Ok(false) => rule.message.clone(),
+            Err(error) => format!("{error} evaluating rule: {}", rule.message),
+        };
+        findings.push(Finding {
+            rule: rule.rule.clone(),
+            ..Finding::error(path.to_string(), message)
+        });
+    }
+}
+
+fn evaluate(program: &Program, context: &Context<'_, '_>) -> Result<bool, ExecutionError> {
+    match program.execute(context)? {
+        CelValue::Bool(holds) => Ok(holds),
+        _ => Err(ExecutionError::function_error(
+            "rule",
+            "the rule gives no bool",
+        )),
+    }
+}
+
+/// Compiles a rule, once for all the places that state it.
+fn compile(rule: &str) -> Result<Arc<Program>, String> {
+    static PROGRAMS: Mutex<BTreeMap<String, Arc<Program>>> = Mutex::new(BTreeMap::new());
+    let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = programs.get(rule) {
+        return Ok(Arc::clone(program));
+    }
+    // The library's `matches` compiles its expression at each call; ours keeps it.
+    let source = rule.replace(".matches(", ".matchesPattern(");
+    let program = environment()
+        .compile(&source)
+        .map_err(|error| error.to_string())?;
+    let program = Arc::new(program);
+    programs.insert(rule.to_owned(), Arc::clone(&program));
+    Ok(program)
+}
+
+/// The language with what Kubernetes adds to it, as far as rules use it.
+fn environment() -> Arc<Env> {
+    static ENVIRONMENT: OnceLock<Arc<Env>> = OnceLock::new();
+    Arc::clone(ENVIRONMENT.get_or_init(|| {
+        let mut env = Env::stdlib();
+        // Declaring fails only on a name declared twice; `every_rule_compiles` would tell.
+        drop(declare(&mut env));
+        Arc::new(env)
+    }))
+}
+
+fn declare(env: &mut Env) -> Result<(), DeclarationError> {
+    env.add_extension(cel::extensions::strings)?;
+    cel::add_overload!(env, fn is_ip: (CelString) -> CelBool, name = "isIP")?;
+    cel::add_member_overload!(env, fn matches_pattern: (CelString, CelString) -> Result<CelBool>)
+}
+
+fn is_ip(text: &CelString) -> CelBool {
+    // Go's parser, unlike Rust's, takes an IPv6 zone; Kubernetes refuses it again.
+    CelBool::from(text.inner().parse::<IpAddr>().is_ok())
+}
+
+fn matches_pattern(text: &CelString, source: &CelString) -> Result<CelBool, ExecutionError> {
+    let regex = pattern::compile(source.inner())
+        .ok_or_else(|| ExecutionError::function_error("matches", "not a regular expression"))?;
+    Ok(CelBool::from(regex.is_match(text.inner())))
+}
+
+/// The value as CEL sees it. Text is borrowed.
+fn convert<'v>(schema: &Schema, node: &Node, value: &'v Value) -> Box<dyn Val + 'v> {
+    let node = schema.resolve(node);
+    match value {
+        Value::Null => Box::new(CelNull),
+        Value::Bool(value) => Box::new(CelBool::from(*value)),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => Box::new(CelInt::from(number)),
+            None => Box::new(CelDouble::from(number.as_f64().unwrap_or_default())),
+        },
+        Value::String(text) => Box::new(CelString::from(text.as_str())),
+        Value::Array(items) => {
+            let anything = Node::default();
+            let item_node = node.items.as_deref().unwrap_or(&anything);
+            let items: Vec<_> = items
+                .iter()
+                .map(|item| convert(schema, item_node, item))
+                .collect();
+            Box::new(CelList::from(items))
+        }
+        Value::Object(map) => {
+            let anything = Node::default();
+            let members = map.iter().map(|(name, value)| {
+                let key = if RESERVED.contains(&name.as_str()) && node.properties.contains_key(name)
+                {
+                    CelMapKey::from(format!("__{name}__"))
+                } else {
+                    CelMapKey::from(name.as_str())
+                };
+                (
+                    key,
+                    convert(schema, node.member(name).unwrap_or(&anything), value),
+                )
+            });
+            Box::new(CelMap::from(members.collect::<HashMap<_, _>>()))
+        }
+    }
+}
+
+#[cfg(test)]
+impl Rule {
+    /// Fails the test when the rule does not compile.
+    pub(super) fn assert_compiles(&self) {
+        assert_eq!(self.program().map(|_| ()), Ok(()), "{}", self.rule);
+    }
+
+    /// Whether the rule has been evaluated, or never will be.
+    pub(super) fn was_evaluated(&self) -> bool {
+        self.is_transition() || self.program.get().is_some()
+    }
+
+    /// The rule's text.
+    pub(super) fn text(&self) -> &str {
+        &self.rule
+    }
+}

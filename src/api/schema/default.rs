@@ -1,0 +1,82 @@
+//! What an API server does to an object before it validates: drops nulls and unknown fields, fills in defaults.
+
+use serde_json::{Map, Value};
+
+use super::node::{Node, Schema};
+use super::path::Path;
+use crate::api::admission::Finding;
+
+/// Brings a value into the shape that is validated and stored. Unknown fields are reported.
+pub(super) fn apply<'a>(
+    schema: &'a Schema,
+    node: &'a Node,
+    value: &mut Value,
+    path: &mut Path<'a>,
+    findings: &mut Vec<Finding>,
+) {
+    let node = schema.resolve(node);
+    match value {
+        Value::Object(map) => object(schema, node, map, path, findings),
+        Value::Array(items) => {
+            let Some(item_node) = &node.items else { return };
+            for (index, item) in items.iter_mut().enumerate() {
+                path.push_index(index);
+                apply(schema, item_node, item, path, findings);
+                path.pop();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn object<'a>(
+    schema: &'a Schema,
+    node: &'a Node,
+    map: &mut Map<String, Value>,
+    path: &mut Path<'a>,
+    findings: &mut Vec<Finding>,
+) {
+    let is_closed = !node.preserves_unknown_fields && node.additional_properties.is_none();
+    map.retain(
+        |name, value| match node.member(name).map(|member| schema.resolve(member)) {
+            Some(member) => !value.is_null() || member.nullable,
+            None if is_closed => {
+                findings.push(Finding::warning(path.field(name), "unknown field"));
+                false
+            }
+            None => true,
+        },
+    );
+    for (name, member) in &node.properties {
+        if let (Some(default), false) = (&schema.resolve(member).default, map.contains_key(name)) {
+            map.insert(name.clone(), default.clone());
+        }
+        if let Some(value) = map.get_mut(name) {
+            path.push_field(name);
+            apply(schema, member, value, path, findings);
+            path.pop();
+        }
+    }
+    if let Some(member) = node.additional_properties.as_deref() {
+        let additional = map
+            .iter_mut()
+            .filter(|(name, _)| !node.properties.contains_key(*name));
+        additional.for_each(|(name, value)| nested(schema, member, name, value, path, findings));
+    }
+}
+
+/// An entry of a map. Its key belongs to the object and not to the schema, so the path is made for it alone.
+fn nested<'a>(
+    schema: &'a Schema,
+    node: &'a Node,
+    key: &str,
+    value: &mut Value,
+    path: &Path<'a>,
+    findings: &mut Vec<Finding>,
+) {
+    let from = findings.len();
+    apply(schema, node, value, &mut Path::default(), findings);
+    for finding in &mut findings[from..] {
+        finding.field = format!("{path}[{key}].{}", finding.field);
+    }
+}

@@ -1,0 +1,152 @@
+//! A schema in memory: the subset of OpenAPI that CRDs use, with repeated subtrees shared. Holds data and no rule of
+//! its own.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::cel::Rule;
+use super::format::Format;
+use super::pattern::Pattern;
+
+/// A kind's schema.
+#[derive(Debug, Deserialize)]
+pub(super) struct Schema {
+    /// The object.
+    #[serde(flatten)]
+    pub(super) root: Node,
+    /// Subtrees that others refer to by number.
+    defs: Vec<Node>,
+}
+
+impl Schema {
+    /// Reads a schema as the `generate` script writes it.
+    pub(super) fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The node itself, or the one that it refers to.
+    pub(super) fn resolve<'a>(&'a self, node: &'a Node) -> &'a Node {
+        node.reference
+            .and_then(|index| self.defs.get(index))
+            .unwrap_or(node)
+    }
+}
+
+/// Type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Type {
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+}
+
+impl Type {
+    /// The type's name in messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
+/// What makes items of a list the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ListType {
+    /// Nothing.
+    #[default]
+    Atomic,
+    /// The whole item.
+    Set,
+    /// The item's keys.
+    Map,
+}
+
+/// What holds for one value. The fields are the keywords of the CRD.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(super) struct Node {
+    #[serde(rename = "ref")]
+    reference: Option<usize>,
+    #[serde(rename = "type")]
+    pub(super) kind: Option<Type>,
+    pub(super) format: Option<Format>,
+    pub(super) nullable: bool,
+    pub(super) default: Option<Value>,
+    #[serde(rename = "enum")]
+    pub(super) allowed: Vec<Value>,
+    pub(super) pattern: Option<Pattern>,
+    pub(super) minimum: Option<f64>,
+    pub(super) maximum: Option<f64>,
+    pub(super) min_length: Option<usize>,
+    pub(super) max_length: Option<usize>,
+    pub(super) min_items: Option<usize>,
+    pub(super) max_items: Option<usize>,
+    pub(super) min_properties: Option<usize>,
+    pub(super) max_properties: Option<usize>,
+    pub(super) required: Vec<String>,
+    pub(super) properties: BTreeMap<String, Node>,
+    pub(super) additional_properties: Option<Box<Node>>,
+    pub(super) property_names: Option<Box<Node>>,
+    pub(super) items: Option<Box<Node>>,
+    pub(super) one_of: Vec<Node>,
+    pub(super) any_of: Vec<Node>,
+    pub(super) all_of: Vec<Node>,
+    pub(super) not: Option<Box<Node>>,
+    pub(super) rules: Vec<Rule>,
+    #[serde(rename = "x-kubernetes-list-type")]
+    pub(super) list_type: ListType,
+    #[serde(rename = "x-kubernetes-list-map-keys")]
+    pub(super) list_map_keys: Vec<String>,
+    #[serde(rename = "x-kubernetes-preserve-unknown-fields")]
+    pub(super) preserves_unknown_fields: bool,
+    #[serde(rename = "x-kubernetes-int-or-string")]
+    pub(super) is_int_or_string: bool,
+}
+
+impl Node {
+    /// The schema of a member, declared or additional.
+    pub(super) fn member(&self, name: &str) -> Option<&Self> {
+        self.properties
+            .get(name)
+            .or(self.additional_properties.as_deref())
+    }
+}
+
+#[cfg(test)]
+impl Schema {
+    /// Every node, for tests that must reach them all.
+    pub(super) fn nodes(&self) -> Vec<&Node> {
+        let mut nodes = Vec::new();
+        let mut open: Vec<&Node> = self.defs.iter().chain([&self.root]).collect();
+        while let Some(node) = open.pop() {
+            nodes.push(node);
+            let single = [
+                &node.additional_properties,
+                &node.property_names,
+                &node.items,
+                &node.not,
+            ];
+            open.extend(single.into_iter().flatten().map(Box::as_ref));
+            open.extend(
+                node.properties
+                    .values()
+                    .chain(&node.one_of)
+                    .chain(&node.any_of)
+                    .chain(&node.all_of),
+            );
+        }
+        nodes
+    }
+}
