@@ -222,7 +222,8 @@ mod tests {
         assert!(!fits("A", exact("1"), Some("a=1")));
         assert!(!fits("a", exact("1"), None));
         assert!(fits("a", exact("%zz%4"), Some("a=%zz%4")));
-        assert!(fits("a", regex("é+"), Some("a=%C3%A9")) == fits("a", exact("é"), Some("a=é")));
+        assert!(fits("a", regex("é+"), Some("a=%C3%A9")));
+        assert!(fits("a", regex("é+"), Some("a=é")));
         assert!(!fits("a", regex(".*"), Some("a=%ff")));
     }
 }

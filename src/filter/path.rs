@@ -1,0 +1,115 @@
+//! The path that a redirect or a rewrite leads to (Gateway API, HTTPPathModifier). Knows nothing of either.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use crate::ir::filter::PathChange;
+
+/// The path after the change; always begins with `/`. The result is percent-encoded where `change` is not.
+pub(super) fn changed<'a>(change: Option<&'a PathChange>, path: &'a str) -> Cow<'a, str> {
+    let changed = match change {
+        None => Cow::Borrowed(path),
+        Some(PathChange::Full(path)) => encoded(path),
+        Some(PathChange::Prefix {
+            prefix,
+            replacement,
+        }) => match path.strip_prefix(&**prefix) {
+            // Nothing is left to join, so the replacement stays as it was written.
+            Some("") => encoded(replacement),
+            Some(rest) => {
+                Cow::Owned(encoded(replacement.trim_end_matches('/')).into_owned() + rest)
+            }
+            None => Cow::Borrowed(path),
+        },
+    };
+    if changed.starts_with('/') {
+        changed
+    } else if matches!(&*changed, "" | "*") {
+        Cow::Borrowed("/")
+    } else {
+        Cow::Owned(format!("/{changed}"))
+    }
+}
+
+/// Encodes what cannot stand in a path (RFC 3986, 3.3). A `%` is taken as the beginning of an encoded byte.
+fn encoded(path: &str) -> Cow<'_, str> {
+    if path.bytes().all(is_path_byte) {
+        return Cow::Borrowed(path);
+    }
+    let mut out = String::with_capacity(path.len() + 8);
+    for byte in path.bytes() {
+        if is_path_byte(byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn is_path_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_prefix(path: &str, prefix: &str, replacement: &str) -> String {
+        // The IR holds prefixes without `/` at the end.
+        let change = PathChange::Prefix {
+            prefix: prefix.trim_end_matches('/').into(),
+            replacement: replacement.into(),
+        };
+        changed(Some(&change), path).into_owned()
+    }
+
+    #[test]
+    fn replaces_prefixes_as_the_table_of_the_api_says() {
+        let rows = [
+            ("/foo/bar", "/foo", "/xyz", "/xyz/bar"),
+            ("/foo/bar", "/foo", "/xyz/", "/xyz/bar"),
+            ("/foo/bar", "/foo/", "/xyz", "/xyz/bar"),
+            ("/foo/bar", "/foo/", "/xyz/", "/xyz/bar"),
+            ("/foo", "/foo", "/xyz", "/xyz"),
+            ("/foo/", "/foo", "/xyz", "/xyz/"),
+            ("/foo/bar", "/foo", "", "/bar"),
+            ("/foo/bar", "/foo", "/", "/bar"),
+            ("/foo/", "/foo", "", "/"),
+            ("/foo", "/foo", "", "/"),
+            ("/foo/", "/foo", "/", "/"),
+            ("/foo", "/foo", "/", "/"),
+        ];
+        for (path, prefix, replacement, result) in rows {
+            assert_eq!(
+                with_prefix(path, prefix, replacement),
+                result,
+                "{path}: {prefix} to {replacement}"
+            );
+        }
+    }
+
+    #[test]
+    fn replaces_the_root_prefix() {
+        assert_eq!(with_prefix("/a", "/", "/xyz"), "/xyz/a");
+        assert_eq!(with_prefix("/", "/", "/xyz"), "/xyz/");
+        assert_eq!(with_prefix("/a", "/", "/"), "/a");
+        assert_eq!(with_prefix("/foo", "/foo", "/xyz/"), "/xyz/");
+    }
+
+    #[test]
+    fn encodes_what_cannot_stand_in_a_path() {
+        assert_eq!(with_prefix("/a/b", "/a", "x y?#"), "/x%20y%3F%23/b");
+        let full = PathChange::Full("/é%20".into());
+        assert_eq!(changed(Some(&full), "/a"), "/%C3%A9%20");
+    }
+
+    #[test]
+    fn keeps_the_path_when_nothing_changes_it() {
+        assert_eq!(changed(None, "/a%2Fb//c"), "/a%2Fb//c");
+        assert_eq!(changed(None, ""), "/");
+        assert_eq!(changed(None, "*"), "/");
+        assert_eq!(with_prefix("/other", "/foo", "/xyz"), "/other");
+    }
+}
