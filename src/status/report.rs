@@ -1,0 +1,300 @@
+//! The status of every object after one translation, and what binding sockets makes of it. Plain data: knows neither
+//! how it came about nor where it is written.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use crate::ir::{Bind, BindReport, ObjectRef};
+
+/// Status of all objects that are ours to judge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusReport {
+    /// Conditions of GatewayClasses.
+    pub gateway_classes: BTreeMap<ObjectRef, Vec<Condition>>,
+    /// Gateways.
+    pub gateways: BTreeMap<ObjectRef, GatewayStatus>,
+    /// ListenerSets.
+    pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
+    /// Routes of all kinds: one entry per parentRef that names an object of ours.
+    pub routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+    /// What no condition has a place for, such as a Gateway that nobody serves.
+    pub notes: Vec<Note>,
+}
+
+/// Status of a Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayStatus {
+    /// Conditions of the Gateway as a whole.
+    pub conditions: Vec<Condition>,
+    /// Requested addresses that are usable; empty when none was requested.
+    pub addresses: Vec<IpAddr>,
+    /// Number of ListenerSets that are accepted.
+    pub attached_listener_sets: usize,
+    /// Listeners, in the order of the spec.
+    pub listeners: Vec<ListenerStatus>,
+}
+
+/// Status of a ListenerSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListenerSetStatus {
+    /// Conditions of the set as a whole.
+    pub conditions: Vec<Condition>,
+    /// Listeners, in the order of the spec; empty while the set is not attached to its Gateway.
+    pub listeners: Vec<ListenerStatus>,
+}
+
+/// Status of a listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListenerStatus {
+    /// Name.
+    pub name: Arc<str>,
+    /// Number of routes that are accepted on it.
+    pub attached_routes: usize,
+    /// Kinds of routes that may attach.
+    pub supported_kinds: Vec<RouteKind>,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+    /// What has to be bound before it is programmed; empty when it cannot be served.
+    #[serde(skip)]
+    pub binds: Vec<Bind>,
+}
+
+/// Group and kind of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RouteKind {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+}
+
+/// Status of a route under one of its parents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentStatus {
+    /// The parent, exactly as the route names it.
+    pub parent_ref: ParentRef,
+    /// Who speaks.
+    pub controller_name: Arc<str>,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// A copy of a route's parentRef.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentRef {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Namespace, where the route gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Listener name, where the route gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
+    /// Port, where the route gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// Something worth knowing about an object that gets no status from us.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Note {
+    /// The object.
+    pub object: ObjectRef,
+    /// What there is to know.
+    pub message: String,
+}
+
+impl StatusReport {
+    /// The report after binding: listeners without a bound socket are not programmed.
+    #[must_use]
+    pub fn with_binds(&self, binds: &BindReport) -> Self {
+        let mut report = self.clone();
+        for gateway in report.gateways.values_mut() {
+            settle_listeners(&mut gateway.listeners, binds);
+            settle_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
+            settle_addresses(gateway, binds);
+        }
+        for set in report.listener_sets.values_mut() {
+            settle_listeners(&mut set.listeners, binds);
+            settle_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
+        }
+        report
+    }
+
+    /// Everything that is not as its author wanted it, in order of objects, each with the object that has to change.
+    pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> {
+        let mut problems = Vec::new();
+        for (object, conditions) in &self.gateway_classes {
+            collect(&mut problems, object, "", conditions);
+        }
+        for (object, status) in &self.gateways {
+            collect(&mut problems, object, "", &status.conditions);
+            collect_listeners(&mut problems, object, &status.listeners);
+        }
+        for (object, status) in &self.listener_sets {
+            collect(&mut problems, object, "", &status.conditions);
+            collect_listeners(&mut problems, object, &status.listeners);
+        }
+        for (object, parents) in &self.routes {
+            for parent in parents {
+                let place = format!("parent {}: ", parent.parent_ref.shown());
+                collect(&mut problems, object, &place, &parent.conditions);
+            }
+        }
+        let notes = self.notes.iter();
+        problems.extend(notes.map(|note| (note.object.clone(), note.message.clone())));
+        problems.into_iter()
+    }
+}
+
+impl ParentRef {
+    fn shown(&self) -> String {
+        let mut shown = format!("{} {}", self.kind, self.name);
+        if let Some(section) = &self.section_name {
+            shown.push_str(&format!(" listener {section}"));
+        }
+        if let Some(port) = self.port {
+            shown.push_str(&format!(" port {port}"));
+        }
+        shown
+    }
+}
+
+fn collect(
+    problems: &mut Vec<(ObjectRef, String)>,
+    object: &ObjectRef,
+    place: &str,
+    conditions: &[Condition],
+) {
+    let mut told: Vec<&str> = Vec::new();
+    for condition in conditions.iter().filter(|condition| condition.is_problem()) {
+        // What is not accepted is not programmed either, for the same cause: one line tells both.
+        if !told.contains(&condition.message.as_str()) {
+            problems.push((object.clone(), format!("{place}{condition}")));
+            told.push(&condition.message);
+        }
+    }
+}
+
+fn collect_listeners(
+    problems: &mut Vec<(ObjectRef, String)>,
+    object: &ObjectRef,
+    listeners: &[ListenerStatus],
+) {
+    for listener in listeners {
+        let place = format!("listener {}: ", listener.name);
+        collect(problems, object, &place, &listener.conditions);
+    }
+}
+
+fn programmed(conditions: &mut [Condition]) -> Option<&mut Condition> {
+    let holds = |condition: &&mut Condition| {
+        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+    };
+    conditions.iter_mut().find(holds)
+}
+
+fn settle_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
+    for listener in listeners {
+        let Some(condition) = programmed(&mut listener.conditions) else {
+            continue;
+        };
+        let outcomes = listener.binds.iter().map(|bind| (bind, binds.get(bind)));
+        let (mut bound, mut failures) = (false, Vec::new());
+        for (bind, outcome) in outcomes {
+            match outcome {
+                Some(Ok(_)) => bound = true,
+                Some(Err(error)) => failures.push(format!("cannot bind {bind}: {error}")),
+                None => {}
+            }
+        }
+        let generation = condition.observed_generation;
+        let failures = failures.join("; ");
+        if bound {
+            condition.message = failures;
+        } else if failures.is_empty() {
+            let message = "its port is not bound yet";
+            *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
+        } else {
+            let message = format!("{failures}; it is tried again until the port is free");
+            let reason = Reason::PortUnavailable;
+            *condition = Condition::fails(condition.kind, reason, &message, generation);
+        }
+    }
+}
+
+fn settle_object(conditions: &mut [Condition], listeners: &[ListenerStatus], failed: Reason) {
+    let Some(condition) = programmed(conditions) else {
+        return;
+    };
+    let state = |listener: &ListenerStatus| {
+        let conditions = listener.conditions.iter();
+        let mut programmed = conditions.filter(|one| one.kind == ConditionType::Programmed);
+        programmed.next().map(|one| (one.status, one.reason))
+    };
+    let states: Vec<_> = listeners.iter().filter_map(state).collect();
+    let generation = condition.observed_generation;
+    if states
+        .iter()
+        .any(|(status, _)| *status == ConditionStatus::True)
+    {
+        return;
+    }
+    if states.iter().any(|(_, reason)| *reason == Reason::Pending) {
+        let message = "none of its ports is bound yet";
+        *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
+    } else {
+        let message = "none of its listeners is programmed: see their conditions";
+        *condition = Condition::fails(condition.kind, failed, message, generation);
+    }
+}
+
+/// Leaves only the requested addresses on which something could be bound (status.addresses).
+fn settle_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
+    let unusable = |address: &IpAddr| {
+        let on_address = |bind: &&Bind| bind.address == Some(*address);
+        let all = gateway
+            .listeners
+            .iter()
+            .flat_map(|listener| &listener.binds);
+        let mut outcomes = all
+            .filter(on_address)
+            .map(|bind| binds.get(bind))
+            .peekable();
+        outcomes.peek().is_some() && outcomes.all(|outcome| matches!(outcome, Some(Err(_))))
+    };
+    let (bad, good): (Vec<_>, Vec<_>) = gateway.addresses.iter().copied().partition(unusable);
+    gateway.addresses = good;
+    if bad.is_empty() {
+        return;
+    }
+    let of_programmed = |condition: &&mut Condition| condition.kind == ConditionType::Programmed;
+    if let Some(condition) = gateway.conditions.iter_mut().find(of_programmed) {
+        let bad: Vec<_> = bad.iter().map(IpAddr::to_string).collect();
+        let message = format!(
+            "spec.addresses: nothing could be bound on {}; give addresses that this machine has",
+            bad.join(", ")
+        );
+        let generation = condition.observed_generation;
+        *condition = Condition::fails(
+            condition.kind,
+            Reason::AddressNotUsable,
+            &message,
+            generation,
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Which listeners a route's parentRefs reach, and with which hostnames; refuses routes of kinds that are not served.
+//! Knows nothing of rules.
+
+use std::collections::BTreeMap;
+
+use crate::api::reference::ParentRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::{Hostname, ObjectRef};
+use crate::status::{self, ParentStatus};
+
+use super::gateway::GatewayDraft;
+use super::listener::ListenerDraft;
+use super::listener_set::SetDraft;
+use super::reason::{ConditionType, Fault, Reason};
+use super::{Input, selector};
+
+/// A listener among all Gateways: index of the Gateway, index of the listener.
+pub(super) type Place = (usize, usize);
+
+/// Listeners by the object that declares them: kind, namespace, name.
+pub(super) struct Parents(BTreeMap<ObjectRef, Vec<Place>>);
+
+/// What attaching asks of a route.
+pub(super) struct Candidate<'a> {
+    pub(super) name: &'a ObjectRef,
+    pub(super) hostnames: &'a [Hostname],
+}
+
+/// The listeners that a parentRef reaches, each with the hostnames that are served there.
+pub(super) type Attachment = Result<Vec<(Place, Vec<Hostname>)>, Fault>;
+
+impl Parents {
+    pub(super) fn new(gateways: &[GatewayDraft<'_>], sets: &[SetDraft]) -> Self {
+        let mut parents = Self(BTreeMap::new());
+        for set in sets {
+            parents.0.insert(set.name.clone(), Vec::new());
+        }
+        for (index, gateway) in gateways.iter().enumerate() {
+            parents.0.entry(gateway.name.clone()).or_default();
+            for (place, listener) in gateway.listeners.iter().enumerate() {
+                let origin = listener.key.origin.clone();
+                parents.0.entry(origin).or_default().push((index, place));
+            }
+        }
+        parents
+    }
+
+    /// Attaches a route to one of its parents; `None` when that is not ours.
+    pub(super) fn attach(
+        &self,
+        input: &Input<'_>,
+        gateways: &[GatewayDraft<'_>],
+        route: &Candidate<'_>,
+        reference: &ParentRef,
+    ) -> Option<Attachment> {
+        let parent = parent_name(reference, &route.name.namespace);
+        let places = self.0.get(&parent)?;
+        let listener = |place: &Place| &gateways[place.0].listeners[place.1];
+        let named: Vec<Place> = places
+            .iter()
+            .copied()
+            .filter(|place| is_meant(reference, listener(place)))
+            .collect();
+        if named.is_empty() {
+            return Some(Err(no_parent(&parent, reference)));
+        }
+        let allowed: Vec<Place> = named
+            .into_iter()
+            .filter(|place| allows(input, listener(place), route.name))
+            .collect();
+        if allowed.is_empty() {
+            return Some(Err(not_allowed(&parent, route.name)));
+        }
+        let hosts = allowed
+            .iter()
+            .map(|place| (*place, shared(&listener(place).hostname, route.hostnames)));
+        let reached: Vec<_> = hosts.filter(|(_, hosts)| !hosts.is_empty()).collect();
+        if reached.is_empty() {
+            let shown: Vec<String> = allowed
+                .iter()
+                .map(|place| listener(place).hostname.to_string())
+                .collect();
+            let message = format!(
+                "spec.hostnames share no host with the listeners of {parent} that the route may attach to; theirs are \
+                 {}",
+                shown.join(", ")
+            );
+            return Some(Err(Fault::new(Reason::NoMatchingListenerHostname, message)));
+        }
+        Some(Ok(reached))
+    }
+}
+
+/// The full name of a parent, seen from a namespace.
+pub(super) fn parent_name(reference: &ParentRef, namespace: &str) -> ObjectRef {
+    let namespace = reference.namespace.as_deref().unwrap_or(namespace);
+    ObjectRef::new(
+        &reference.group,
+        &reference.kind,
+        namespace,
+        &reference.name,
+    )
+}
+
+/// A parentRef as the report holds it.
+pub(super) fn reported(reference: &ParentRef) -> status::ParentRef {
+    let reference = reference.clone();
+    status::ParentRef {
+        group: reference.group,
+        kind: reference.kind,
+        namespace: reference.namespace,
+        name: reference.name,
+        section_name: reference.section_name,
+        port: reference.port,
+    }
+}
+
+/// Answers routes of kinds that no translator serves.
+pub(super) fn refuse_unserved(
+    input: &Input<'_>,
+    parents: &Parents,
+    gateways: &[GatewayDraft<'_>],
+) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
+    let mut statuses = BTreeMap::new();
+    for route in input.snapshot.unserved_routes.iter() {
+        let metadata = &route.metadata;
+        let name = ObjectRef::gateway_api(&route.kind, &metadata.namespace, &metadata.name);
+        let hostnames: Vec<Hostname> = route
+            .spec
+            .hostnames
+            .iter()
+            .map(|name| Hostname::new(name))
+            .collect();
+        let candidate = Candidate {
+            name: &name,
+            hostnames: &hostnames,
+        };
+        let answer = |reference: &ParentRef| {
+            let fault = match parents.attach(input, gateways, &candidate, reference)? {
+                Err(fault) if fault.reason == Reason::NoMatchingParent => fault,
+                _ => Fault::new(
+                    Reason::NotAllowedByListeners,
+                    format!(
+                        "{} is not served by this version; use an HTTPRoute",
+                        route.kind
+                    ),
+                ),
+            };
+            Some(ParentStatus {
+                parent_ref: reported(reference),
+                controller_name: input.options.controller_name.clone(),
+                conditions: vec![fault.against(ConditionType::Accepted, metadata.generation)],
+            })
+        };
+        let answers: Vec<_> = route.spec.parent_refs.iter().filter_map(answer).collect();
+        if !answers.is_empty() {
+            statuses.insert(name, answers);
+        }
+    }
+    statuses
+}
+
+fn is_meant(reference: &ParentRef, listener: &ListenerDraft<'_>) -> bool {
+    let section = reference
+        .section_name
+        .as_deref()
+        .filter(|name| !name.is_empty());
+    section.is_none_or(|name| *name == *listener.key.name)
+        && reference.port.is_none_or(|port| port == listener.spec.port)
+}
+
+fn allows(input: &Input<'_>, listener: &ListenerDraft<'_>, route: &ObjectRef) -> bool {
+    let allowed = listener.spec.allowed_routes.as_ref();
+    let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+    &*route.group == GATEWAY_GROUP
+        && listener.kinds.contains(&&*route.kind)
+        && selector::allows(
+            input,
+            from,
+            "Same",
+            &listener.key.origin.namespace,
+            &route.namespace,
+        )
+}
+
+/// The hosts that a listener and a route share; an empty list of the route's takes the listener's.
+fn shared(listener: &Hostname, route: &[Hostname]) -> Vec<Hostname> {
+    if route.is_empty() {
+        return vec![listener.clone()];
+    }
+    let mut hosts: Vec<Hostname> = route
+        .iter()
+        .filter_map(|host| listener.intersection(host))
+        .collect();
+    hosts.sort();
+    hosts.dedup();
+    hosts
+}
+
+fn no_parent(parent: &ObjectRef, reference: &ParentRef) -> Fault {
+    let mut wanted = String::new();
+    if let Some(section) = &reference.section_name {
+        wanted.push_str(&format!(" named {section} (sectionName)"));
+    }
+    if let Some(port) = reference.port {
+        wanted.push_str(&format!(" on port {port}"));
+    }
+    let message = format!(
+        "{parent} has no listener{wanted} that a route can attach to; see its spec.listeners"
+    );
+    Fault::new(Reason::NoMatchingParent, message)
+}
+
+fn not_allowed(parent: &ObjectRef, route: &ObjectRef) -> Fault {
+    let message = format!(
+        "no listener of {parent} that is meant admits a {} of namespace {}; allowedRoutes.namespaces (by default only \
+         the listener's own namespace), allowedRoutes.kinds and the protocol decide",
+        route.kind, route.namespace
+    );
+    Fault::new(Reason::NotAllowedByListeners, message)
+}

@@ -1,0 +1,158 @@
+//! Services as backends: the port that is meant, what it speaks, and its endpoints from EndpointSlices. Knows nothing of
+//! who refers to it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::api::Key;
+use crate::api::core::{EndpointSlice, Service, ServicePort, SliceEndpoint};
+use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
+
+use super::super::reason::{Fault, Reason};
+use super::Backends;
+
+/// Finds a port of a Service. Messages continue a sentence that begins with the Service's name.
+pub(super) fn resolve(
+    backends: &Backends<'_>,
+    name: &ObjectRef,
+    port: Option<u16>,
+) -> Result<(BackendId, Backend), Fault> {
+    let found = backends
+        .input
+        .snapshot
+        .services
+        .get(&name.namespace, &name.name);
+    let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+    if service.spec.kind.as_deref() == Some("ExternalName") {
+        let message =
+            "is of type ExternalName, which is not served; use a Service with EndpointSlices";
+        return Err(Fault::new(Reason::InvalidKind, message));
+    }
+    let port = find_port(service, port)?;
+    let protocol = protocol(port)?;
+    refuse_tls_policy(backends, name, port)?;
+    let key = Key::new(&name.namespace, &name.name);
+    let slices = backends.slices.get(&key).map_or(&[][..], Vec::as_slice);
+    let id = BackendId {
+        object: name.clone(),
+        port: port.port,
+    };
+    let endpoints = endpoints(slices, port.name.as_deref().unwrap_or_default());
+    Ok((
+        id,
+        Backend {
+            protocol,
+            endpoints,
+        },
+    ))
+}
+
+fn find_port(service: &Service, port: Option<u16>) -> Result<&ServicePort, Fault> {
+    let shown: Vec<String> = service
+        .spec
+        .ports
+        .iter()
+        .map(|port| port.port.to_string())
+        .collect();
+    let shown = shown.join(", ");
+    let Some(wanted) = port else {
+        let message = format!("needs a port in the reference; its ports: [{shown}]");
+        return Err(Fault::new(Reason::BackendNotFound, message));
+    };
+    let mut same = service
+        .spec
+        .ports
+        .iter()
+        .filter(|port| port.port == wanted)
+        .peekable();
+    if same.peek().is_none() {
+        let message = format!("has no port {wanted}; its ports: [{shown}]");
+        return Err(Fault::new(Reason::BackendNotFound, message));
+    }
+    let is_tcp = |port: &&ServicePort| is_tcp(port.protocol.as_deref());
+    same.find(is_tcp).ok_or_else(|| {
+        let message =
+            format!("has port {wanted} only for other protocols than TCP, which HTTP needs");
+        Fault::new(Reason::UnsupportedProtocol, message)
+    })
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
+}
+
+/// What a port speaks (GEP-1911). Names outside `kubernetes.io/` that are not TLS say nothing that matters here.
+fn protocol(port: &ServicePort) -> Result<UpstreamProtocol, Fault> {
+    let name = port.app_protocol.as_deref().unwrap_or_default();
+    let lower = name.to_ascii_lowercase();
+    let problem = match lower.as_str() {
+        "kubernetes.io/h2c" => return Ok(UpstreamProtocol::H2c),
+        "kubernetes.io/ws" => return Ok(UpstreamProtocol::Http1),
+        "kubernetes.io/wss" | "https" | "tls" | "wss" => {
+            "which needs TLS to the backend, not served by this version"
+        }
+        other if other.starts_with("kubernetes.io/") => "which is not known",
+        _ => return Ok(UpstreamProtocol::Http1),
+    };
+    let message = format!("has appProtocol {name} on port {}, {problem}", port.port);
+    Err(Fault::new(Reason::UnsupportedProtocol, message))
+}
+
+/// A BackendTLSPolicy demands TLS with verification: until that is served, nothing may go there in plain text.
+fn refuse_tls_policy(
+    backends: &Backends<'_>,
+    name: &ObjectRef,
+    port: &ServicePort,
+) -> Result<(), Fault> {
+    let key = Key::new(&name.namespace, &name.name);
+    let policies = backends.tls_policies.get(&key).into_iter().flatten();
+    let mut meant = policies
+        .filter(|(_, section)| section.is_none_or(|section| port.name.as_deref() == Some(section)));
+    let Some((policy, _)) = meant.next() else {
+        return Ok(());
+    };
+    let message = format!(
+        "is a target of BackendTLSPolicy {}, and TLS to backends is not served by this version; requests are refused \
+         rather than sent in plain text",
+        policy.metadata.name
+    );
+    Err(Fault::new(Reason::UnsupportedProtocol, message))
+}
+
+/// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.
+fn endpoints(slices: &[&EndpointSlice], port: &str) -> Vec<SocketAddr> {
+    let ready = |endpoint: &SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
+    let draining = |endpoint: &SliceEndpoint| {
+        let conditions = &endpoint.conditions;
+        let serving = conditions.serving.or(conditions.ready).unwrap_or(true);
+        serving && conditions.terminating.unwrap_or(false)
+    };
+    let usable = select(slices, port, ready);
+    if usable.is_empty() {
+        select(slices, port, draining)
+    } else {
+        usable
+    }
+}
+
+fn select(
+    slices: &[&EndpointSlice],
+    port: &str,
+    wanted: impl Fn(&SliceEndpoint) -> bool,
+) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
+        let ports = slice.ports.iter().filter(|slice| {
+            slice.name.as_deref().unwrap_or_default() == port && is_tcp(slice.protocol.as_deref())
+        });
+        for number in ports.filter_map(|port| port.port) {
+            let endpoints = slice.endpoints.iter().filter(|endpoint| wanted(endpoint));
+            // All addresses of an endpoint mean the same one; the API tells consumers to use the first.
+            let first = endpoints.filter_map(|endpoint| endpoint.addresses.first());
+            let parsed = first.filter_map(|address| address.parse::<IpAddr>().ok());
+            addresses.extend(parsed.map(|address| SocketAddr::new(address, number)));
+        }
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}

@@ -1,0 +1,342 @@
+//! Certificates of HTTPS listeners: from references to Secrets to chains with their keys, checked to be usable. Knows
+//! no clock (an expired certificate is served and seen by monitoring), and never tells a byte of a key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::{cipher_suite, sign};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, SupportedCipherSuite};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::api::core::Secret;
+use crate::api::reference::SecretRef;
+use crate::ir::{Certificate, Ir, ObjectRef, ServerTls};
+
+use super::gateway::GatewayDraft;
+use super::listener::{ListenerDraft, Protocol};
+use super::reason::{Fault, Reason, merge};
+use super::{Input, base64};
+
+/// Certificates that a chain may hold.
+const MAX_CHAIN: usize = 32;
+/// Bytes that `tls.crt` and `tls.key` may have, each.
+const MAX_BYTES: usize = 256 * 1024;
+
+/// Gives every HTTPS listener its certificates, or says what is wrong with them. The good ones of several serve.
+pub(super) fn load(input: &Input<'_>, gateways: &mut [GatewayDraft<'_>]) {
+    let mut store = Store {
+        input,
+        last_good: input.previous.map(last_good).unwrap_or_default(),
+        read: BTreeMap::new(),
+    };
+    for gateway in gateways {
+        let listeners = gateway.listeners.iter_mut();
+        for listener in listeners.filter(|listener| listener.protocol == Protocol::Https) {
+            store.load(listener);
+        }
+    }
+}
+
+/// The Secret that `reference` in `origin` names, if it may be used and holds a good certificate.
+pub(super) fn resolve(
+    input: &Input<'_>,
+    origin: &ObjectRef,
+    reference: &SecretRef,
+    place: &str,
+) -> Result<Certificate, Fault> {
+    let (name, secret) = find(input, origin, reference, place)?;
+    read(secret, &name, None).map_err(|problem| unusable(place, &name, &problem))
+}
+
+/// What one Secret came to: a certificate, a problem, or the last good certificate beside a problem.
+#[derive(Clone)]
+struct Read {
+    certificate: Option<Arc<Certificate>>,
+    problem: Option<String>,
+}
+
+struct Store<'i, 'a> {
+    input: &'i Input<'a>,
+    last_good: BTreeMap<ObjectRef, Arc<Certificate>>,
+    /// Every Secret is read once, however many listeners name it.
+    read: BTreeMap<ObjectRef, Read>,
+}
+
+impl Store<'_, '_> {
+    fn load(&mut self, listener: &mut ListenerDraft<'_>) {
+        let references = listener
+            .spec
+            .tls
+            .as_ref()
+            .map_or(&[][..], |tls| &tls.certificate_refs);
+        let place = listener.place("tls.certificateRefs");
+        let mut faults = Vec::new();
+        if references.is_empty() {
+            let message = format!("{place} is empty; name a Secret of type kubernetes.io/tls");
+            faults.push(Fault::new(Reason::InvalidCertificateRef, message));
+        }
+        let mut certificates: Vec<Arc<Certificate>> = Vec::new();
+        for (index, reference) in references.iter().enumerate() {
+            let place = format!("{place}[{index}]");
+            match self.get(&listener.key.origin, reference, &place) {
+                Ok(read) => {
+                    let name = read
+                        .certificate
+                        .iter()
+                        .map(|certificate| &certificate.source);
+                    let known = name
+                        .clone()
+                        .any(|name| certificates.iter().any(|one| one.source == *name));
+                    certificates.extend(read.certificate.clone().filter(|_| !known));
+                    faults.extend(
+                        read.problem
+                            .map(|problem| Fault::new(Reason::InvalidCertificateRef, problem)),
+                    );
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if certificates.is_empty() {
+            let why = merge(&faults)
+                .map(|fault| fault.message)
+                .unwrap_or_default();
+            let message = format!("no usable certificate: {why}");
+            listener.unprogrammed = Some(Fault::new(Reason::Invalid, message));
+        } else {
+            listener.tls = Some(Arc::new(ServerTls {
+                certificates,
+                min_version: listener.options.min_version,
+                ciphers: listener.options.ciphers,
+            }));
+        }
+        listener.unresolved.extend(faults);
+    }
+
+    fn get(
+        &mut self,
+        origin: &ObjectRef,
+        reference: &SecretRef,
+        place: &str,
+    ) -> Result<Read, Fault> {
+        let (name, secret) = find(self.input, origin, reference, place)?;
+        let read = self.read.entry(name).or_insert_with_key(|name| {
+            let last = self.last_good.get(name);
+            match read(secret, name, last) {
+                Ok(certificate) => Read {
+                    certificate: Some(match last {
+                        Some(last) if **last == certificate => last.clone(),
+                        _ => Arc::new(certificate),
+                    }),
+                    problem: None,
+                },
+                Err(problem) => Read {
+                    certificate: last.cloned(),
+                    problem: Some(problem),
+                },
+            }
+        });
+        let mut read = read.clone();
+        if let Some(problem) = &mut read.problem {
+            let name = find_name(origin, reference);
+            let fault = unusable(place, &name, problem);
+            problem.clone_from(&fault.message);
+            if let Some(last) = &read.certificate {
+                let short = last.fingerprint.get(..16).unwrap_or_default();
+                problem.push_str(&format!(
+                    "; its last good certificate (sha256 {short}…) keeps serving"
+                ));
+            } else {
+                return Err(fault);
+            }
+        }
+        Ok(read)
+    }
+}
+
+fn last_good(ir: &Ir) -> BTreeMap<ObjectRef, Arc<Certificate>> {
+    let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
+    listeners
+        .filter_map(|listener| listener.tls.as_ref())
+        .flat_map(|tls| &tls.certificates)
+        .map(|certificate| (certificate.source.clone(), certificate.clone()))
+        .collect()
+}
+
+fn unusable(place: &str, name: &ObjectRef, problem: &str) -> Fault {
+    Fault::new(
+        Reason::InvalidCertificateRef,
+        format!("{place}: {name} {problem}"),
+    )
+}
+
+fn find_name(origin: &ObjectRef, reference: &SecretRef) -> ObjectRef {
+    let namespace = reference.namespace.as_deref().unwrap_or(&origin.namespace);
+    ObjectRef::new(
+        &reference.group,
+        &reference.kind,
+        namespace,
+        &reference.name,
+    )
+}
+
+fn find<'a>(
+    input: &Input<'a>,
+    origin: &ObjectRef,
+    reference: &SecretRef,
+    place: &str,
+) -> Result<(ObjectRef, &'a Secret), Fault> {
+    let name = find_name(origin, reference);
+    if !name.group.is_empty() || &*name.kind != "Secret" {
+        let problem = "is not a Secret, the only kind that is supported";
+        return Err(unusable(place, &name, problem));
+    }
+    // Permission comes first: whether an object of another namespace exists is not for everyone to know.
+    input.grants.check(origin, &name, place)?;
+    let secret = input.snapshot.secrets.get(&name.namespace, &name.name);
+    let secret = secret.ok_or_else(|| unusable(place, &name, "does not exist"))?;
+    Ok((name, secret))
+}
+
+fn read(
+    secret: &Secret,
+    name: &ObjectRef,
+    known: Option<&Arc<Certificate>>,
+) -> Result<Certificate, String> {
+    if secret.kind != "kubernetes.io/tls" {
+        let kind = if secret.kind.is_empty() {
+            "Opaque"
+        } else {
+            &secret.kind
+        };
+        return Err(format!(
+            "is of type {kind}; it has to be of type kubernetes.io/tls"
+        ));
+    }
+    let chain = read_chain(&value(secret, "tls.crt")?)?;
+    let key = read_key(&value(secret, "tls.key")?)?;
+    if let Some(known) = known.filter(|known| known.chain == chain && known.key == key) {
+        return Ok(Certificate {
+            source: name.clone(),
+            chain,
+            key,
+            names: known.names.clone(),
+            not_after: known.not_after,
+            fingerprint: known.fingerprint.clone(),
+        });
+    }
+    let leaf = chain.first().ok_or("has no certificate in tls.crt")?;
+    let (rest, parsed) = X509Certificate::from_der(leaf)
+        .map_err(|_| "has a first certificate in tls.crt that is not X.509".to_owned())?;
+    if !rest.is_empty() {
+        return Err("has a first certificate in tls.crt with bytes after its end".to_owned());
+    }
+    let names = names(&parsed);
+    let not_after = parsed.validity().not_after.timestamp();
+    let fingerprint = sha256(leaf)?;
+    check_pair(&chain, &key)?;
+    Ok(Certificate {
+        source: name.clone(),
+        names,
+        not_after,
+        fingerprint,
+        chain,
+        key,
+    })
+}
+
+fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
+    let bytes = match (secret.string_data.get(key), secret.data.get(key)) {
+        (Some(text), _) => text.clone().into_bytes(),
+        (None, Some(text)) if text.len() > MAX_BYTES * 2 => return Err(too_large(key)),
+        (None, Some(text)) => {
+            base64::decode(text).ok_or_else(|| format!("has a {key} that is not base64"))?
+        }
+        (None, None) => return Err(format!("has no {key}")),
+    };
+    match bytes.len() {
+        0 => Err(format!("has an empty {key}")),
+        length if length > MAX_BYTES => Err(too_large(key)),
+        _ => Ok(bytes),
+    }
+}
+
+fn too_large(key: &str) -> String {
+    format!("has a {key} of more than {} KiB", MAX_BYTES / 1024)
+}
+
+fn read_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_slice_iter(pem);
+    let chain: Vec<_> = certificates
+        .take(MAX_CHAIN + 1)
+        .collect::<Result<_, _>>()
+        .map_err(|_| "has a tls.crt that is not PEM".to_owned())?;
+    match chain.len() {
+        0 => Err("has no PEM certificate in tls.crt".to_owned()),
+        length if length > MAX_CHAIN => {
+            Err(format!("has more than {MAX_CHAIN} certificates in tls.crt"))
+        }
+        _ => Ok(chain),
+    }
+}
+
+fn read_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    let text = String::from_utf8_lossy(pem);
+    if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err("has an encrypted key in tls.key; store it decrypted".to_owned());
+    }
+    // The error may hold what was read, so it is not told.
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| "has no PEM private key in tls.key".to_owned())
+}
+
+fn check_pair(
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<(), String> {
+    let key = sign::any_supported_type(key).map_err(|_| {
+        "has a key in tls.key that is damaged or of an unsupported type; RSA (2048 bits and more), ECDSA (P-256, P-384, \
+         P-521) and Ed25519 are supported"
+            .to_owned()
+    })?;
+    match CertifiedKey::new(chain.to_vec(), key).keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(
+            "has a key in tls.key that does not belong to the first certificate in tls.crt"
+                .to_owned(),
+        ),
+        Err(error) => Err(format!(
+            "has a first certificate in tls.crt that cannot be served: {error}"
+        )),
+    }
+}
+
+/// DNS names of a certificate; its common name where it has no alternative names.
+fn names(certificate: &X509Certificate<'_>) -> Vec<Box<str>> {
+    let lower = |name: &str| name.to_ascii_lowercase().into_boxed_str();
+    if let Ok(Some(alternatives)) = certificate.subject_alternative_name() {
+        let all = alternatives.value.general_names.iter();
+        return all
+            .filter_map(|name| match name {
+                GeneralName::DNSName(name) => Some(lower(name)),
+                _ => None,
+            })
+            .collect();
+    }
+    let common = certificate.subject().iter_common_name();
+    common
+        .filter_map(|name| name.as_str().ok())
+        .map(lower)
+        .collect()
+}
+
+fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
+    let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
+        return Err("cannot be fingerprinted by this build".to_owned());
+    };
+    let digest = suite.common.hash_provider.hash(bytes);
+    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    Ok(digits.collect::<String>().into_boxed_str())
+}

@@ -1,0 +1,297 @@
+//! GatewayClasses and Gateways of ours: which they are, what is wrong with them as a whole, and the ports that come of
+//! their listeners. Knows nothing of routes.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::api::Resource;
+use crate::api::gateway::Gateway;
+use crate::ir::{Bind, Listener, ObjectRef, Port, PortProtocol};
+use crate::status::{Condition, Note};
+
+use super::listener::{ListenerDraft, Protocol};
+use super::reason::{ConditionType, Fault, Reason, judge};
+use super::{Input, Mode, certificate};
+
+/// Name of the class that exists without an object in standalone mode.
+const IMPLIED_CLASS: &str = "portcullis";
+
+/// GatewayClasses of ours by name, with what is wrong with them.
+#[derive(Default)]
+pub(super) struct Classes {
+    by_name: BTreeMap<String, Option<Fault>>,
+    pub(super) conditions: BTreeMap<ObjectRef, Vec<Condition>>,
+}
+
+/// A Gateway on its way into the IR.
+pub(super) struct GatewayDraft<'a> {
+    pub(super) object: &'a Gateway,
+    pub(super) name: ObjectRef,
+    /// Makes `Accepted` false: nothing of the Gateway is served.
+    pub(super) fault: Option<Fault>,
+    /// Makes `Programmed` false: some of its addresses are not usable.
+    pub(super) address_fault: Option<Fault>,
+    /// `ResolvedRefs` of the backend client certificate; written only when there is one.
+    pub(super) client_certificate: Option<Result<(), Fault>>,
+    /// What to bind; `None` in it means every address.
+    pub(super) addresses: Vec<Option<IpAddr>>,
+    /// Listeners of the Gateway, then those of its ListenerSets in order of precedence.
+    pub(super) listeners: Vec<ListenerDraft<'a>>,
+}
+
+/// Finds the classes of ours.
+pub(super) fn classes(input: &Input<'_>) -> Classes {
+    let mut classes = Classes::default();
+    for class in input.snapshot.gateway_classes.iter() {
+        if class.spec.controller_name != *input.options.controller_name {
+            continue;
+        }
+        let fault = class.spec.parameters_ref.as_ref().map(|parameters| {
+            Fault::new(
+                Reason::InvalidParameters,
+                format!(
+                    "spec.parametersRef names {} {}, and no kind of parameters is supported; remove parametersRef",
+                    parameters.kind, parameters.name
+                ),
+            )
+        });
+        let generation = class.metadata.generation;
+        let accepted = judge(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            fault.as_ref(),
+            generation,
+        );
+        classes
+            .conditions
+            .insert(class.object_ref(), vec![accepted]);
+        classes.by_name.insert(class.metadata.name.clone(), fault);
+    }
+    let unclaimed = input
+        .snapshot
+        .gateway_classes
+        .get("", IMPLIED_CLASS)
+        .is_none();
+    if input.options.mode == Mode::Standalone && unclaimed {
+        classes.by_name.insert(IMPLIED_CLASS.to_owned(), None);
+    }
+    classes
+}
+
+/// Drafts of the Gateways of our classes, oldest first, then by namespace and name.
+pub(super) fn ours<'a>(input: &Input<'a>, classes: &Classes) -> Vec<GatewayDraft<'a>> {
+    let all = input.snapshot.gateways.iter();
+    let mut gateways: Vec<_> = all
+        .filter_map(|gateway| {
+            let class_fault = classes.by_name.get(&gateway.spec.gateway_class_name)?;
+            Some(draft(input, gateway, class_fault.as_ref()))
+        })
+        .collect();
+    // The sort is stable, and objects come by namespace and name.
+    gateways.sort_by_key(|gateway| gateway.object.metadata.creation_timestamp);
+    gateways
+}
+
+/// Tells of Gateways whose class is not ours: in a folder of ours nobody else would serve them.
+pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
+    let strangers = input.snapshot.gateways.iter().filter(|gateway| {
+        !classes
+            .by_name
+            .contains_key(&gateway.spec.gateway_class_name)
+    });
+    let ours: Vec<_> = classes.by_name.keys().map(String::as_str).collect();
+    strangers
+        .map(|gateway| {
+            let class = &gateway.spec.gateway_class_name;
+            let known = input.snapshot.gateway_classes.get("", class);
+            let why = match known {
+                Some(known) => format!("belongs to controller {}", known.spec.controller_name),
+                None => "does not exist".to_owned(),
+            };
+            Note {
+                object: gateway.object_ref(),
+                message: format!(
+                    "not served: spec.gatewayClassName is {class}, which {why}; classes served here: {}",
+                    ours.join(", ")
+                ),
+            }
+        })
+        .collect()
+}
+
+fn draft<'a>(
+    input: &Input<'a>,
+    gateway: &'a Gateway,
+    class_fault: Option<&Fault>,
+) -> GatewayDraft<'a> {
+    let name = gateway.object_ref();
+    let listeners = gateway.spec.listeners.iter();
+    let listeners = listeners
+        .map(|spec| ListenerDraft::new(spec, &name, gateway.metadata.generation, gateway))
+        .collect();
+    let mut draft = GatewayDraft {
+        object: gateway,
+        fault: class_fault.map(|fault| {
+            let class = &gateway.spec.gateway_class_name;
+            let message = format!("GatewayClass {class} is not accepted: {}", fault.message);
+            Fault::new(fault.reason, message)
+        }),
+        address_fault: None,
+        client_certificate: client_certificate(input, gateway, &name),
+        addresses: Vec::new(),
+        listeners,
+        name,
+    };
+    draft.check_parameters();
+    draft.read_addresses();
+    draft
+}
+
+fn client_certificate(
+    input: &Input<'_>,
+    gateway: &Gateway,
+    name: &ObjectRef,
+) -> Option<Result<(), Fault>> {
+    let backend = gateway.spec.tls.as_ref()?.backend.as_ref()?;
+    let reference = backend.client_certificate_ref.as_ref()?;
+    let place = "spec.tls.backend.clientCertificateRef";
+    let found = certificate::resolve(input, name, reference, place);
+    Some(found.map(|_| ()).map_err(|fault| match fault.reason {
+        Reason::InvalidCertificateRef => Fault {
+            reason: Reason::InvalidClientCertificateRef,
+            ..fault
+        },
+        _ => fault,
+    }))
+}
+
+impl GatewayDraft<'_> {
+    /// The listeners that an object declares.
+    pub(super) fn listeners_of<'s>(
+        &'s self,
+        origin: &'s ObjectRef,
+    ) -> impl Iterator<Item = &'s ListenerDraft<'s>> {
+        let all = self.listeners.iter();
+        all.filter(move |listener| listener.key.origin == *origin)
+    }
+
+    /// Whether a listener of this Gateway can be served.
+    pub(super) fn serves(&self, listener: &ListenerDraft<'_>) -> bool {
+        self.fault.is_none() && !self.addresses.is_empty() && listener.is_servable()
+    }
+
+    /// The ports to bind, with their listeners ordered by hostname.
+    pub(super) fn ports(&self) -> Vec<Arc<Port>> {
+        let mut by_port: BTreeMap<u16, Vec<&ListenerDraft<'_>>> = BTreeMap::new();
+        for listener in self
+            .listeners
+            .iter()
+            .filter(|listener| self.serves(listener))
+        {
+            by_port
+                .entry(listener.spec.port)
+                .or_default()
+                .push(listener);
+        }
+        let mut ports = Vec::new();
+        for (port, drafts) in by_port {
+            let protocol = match drafts.first().map(|draft| draft.protocol) {
+                Some(Protocol::Https) => PortProtocol::Tls,
+                _ => PortProtocol::Http,
+            };
+            let mut listeners: Vec<Arc<Listener>> =
+                drafts.iter().map(|draft| draft.finish()).collect();
+            listeners.sort_by(|one, two| one.hostname.cmp(&two.hostname));
+            ports.extend(self.addresses.iter().map(|address| {
+                Arc::new(Port {
+                    bind: Bind {
+                        address: *address,
+                        port,
+                    },
+                    gateway: self.name.clone(),
+                    protocol,
+                    listeners: listeners.clone(),
+                })
+            }));
+        }
+        ports
+    }
+
+    fn check_parameters(&mut self) {
+        let infrastructure = self.object.spec.infrastructure.as_ref();
+        let parameters =
+            infrastructure.and_then(|infrastructure| infrastructure.parameters_ref.as_ref());
+        if let Some(parameters) = parameters {
+            self.fault.get_or_insert(Fault::new(
+                Reason::InvalidParameters,
+                format!(
+                    "spec.infrastructure.parametersRef names {} {}, and no kind of parameters is supported; remove it",
+                    parameters.kind, parameters.name
+                ),
+            ));
+        }
+    }
+
+    fn read_addresses(&mut self) {
+        let requested = &self.object.spec.addresses;
+        if requested.is_empty() {
+            self.addresses.push(None);
+            return;
+        }
+        let mut bad = Vec::new();
+        for (index, address) in requested.iter().enumerate() {
+            if address.kind != "IPAddress" {
+                self.fault.get_or_insert(Fault::new(
+                    Reason::UnsupportedAddress,
+                    format!(
+                        "spec.addresses[{index}].type is {}; only IPAddress is supported",
+                        address.kind
+                    ),
+                ));
+                continue;
+            }
+            match address.value.as_deref().filter(|value| !value.is_empty()) {
+                None => self.addresses.push(None),
+                Some(value) => match value.parse::<IpAddr>() {
+                    Ok(ip) => self.addresses.push(Some(ip.to_canonical())),
+                    Err(_) => bad.push(format!("spec.addresses[{index}].value {value:?}")),
+                },
+            }
+        }
+        self.addresses = without_covered(&self.addresses);
+        if !bad.is_empty() {
+            self.address_fault = Some(Fault::new(
+                Reason::AddressNotUsable,
+                format!(
+                    "{} is not an IP address; write one that this machine has",
+                    bad.join(", ")
+                ),
+            ));
+        }
+    }
+}
+
+/// Whether binding both would meet on one address. Binding `::` takes IPv6 only.
+pub(super) fn overlap(one: Option<IpAddr>, two: Option<IpAddr>) -> bool {
+    let (Some(one), Some(two)) = (one, two) else {
+        return true;
+    };
+    let wild = one.is_unspecified() || two.is_unspecified();
+    one == two || (wild && one.is_ipv4() == two.is_ipv4())
+}
+
+/// The addresses without duplicates and without those that a wider one of the list covers.
+fn without_covered(addresses: &[Option<IpAddr>]) -> Vec<Option<IpAddr>> {
+    let width = |address: &Option<IpAddr>| address.map_or(2, |ip| u8::from(ip.is_unspecified()));
+    let mut ordered = addresses.to_vec();
+    ordered.sort_by_key(|address| (Reverse(width(address)), *address));
+    let mut kept: Vec<Option<IpAddr>> = Vec::new();
+    for address in ordered {
+        if !kept.iter().any(|wider| overlap(*wider, address)) {
+            kept.push(address);
+        }
+    }
+    kept
+}

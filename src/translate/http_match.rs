@@ -1,0 +1,133 @@
+//! Matches of HTTPRoute rules, parsed and normalised. Knows nothing of what happens to a matched request.
+
+use std::sync::Arc;
+
+use http::{HeaderName, Method};
+
+use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
+use crate::ir::Pattern;
+use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+
+use super::reason::{Fault, Reason};
+
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// Translates the matches of a rule; none means every path.
+///
+/// Every pattern is bounded by itself (`ir::Pattern`), and their number by the API's limits on a route; there is no
+/// budget over all routes.
+pub(super) fn translate(matches: &[HttpMatch], place: &str) -> Result<Vec<Match>, Fault> {
+    if matches.is_empty() {
+        return Ok(vec![Match {
+            path: PathMatch::Prefix("".into()),
+            method: None,
+            headers: Vec::new(),
+            query: Vec::new(),
+        }]);
+    }
+    let numbered = matches.iter().enumerate();
+    numbered
+        .map(|(index, condition)| one(condition, &format!("{place}.matches[{index}]")))
+        .collect()
+}
+
+fn one(condition: &HttpMatch, place: &str) -> Result<Match, Fault> {
+    Ok(Match {
+        path: path(condition.path.as_ref(), &format!("{place}.path"))?,
+        method: method(condition.method.as_deref(), place)?,
+        headers: headers(&condition.headers, place)?,
+        query: query(&condition.query_params, place)?,
+    })
+}
+
+fn unsupported(place: &str, message: &str) -> Fault {
+    Fault::new(Reason::UnsupportedValue, format!("{place}: {message}"))
+}
+
+fn path(path: Option<&ApiPath>, place: &str) -> Result<PathMatch, Fault> {
+    let kind = path
+        .and_then(|path| path.kind.as_deref())
+        .unwrap_or("PathPrefix");
+    let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
+    let rooted = value.starts_with('/');
+    match kind {
+        "Exact" if rooted => Ok(PathMatch::Exact(value.into())),
+        "PathPrefix" if rooted => Ok(PathMatch::Prefix(value.trim_end_matches('/').into())),
+        "Exact" | "PathPrefix" => Err(unsupported(
+            place,
+            &format!("{value:?} does not begin with /"),
+        )),
+        "RegularExpression" => pattern(value, place).map(PathMatch::Regex),
+        _ => Err(unsupported(place, &format!("type {kind} is not supported"))),
+    }
+}
+
+fn pattern(source: &str, place: &str) -> Result<Pattern, Fault> {
+    Pattern::new(source).map_err(|problem| {
+        unsupported(
+            place,
+            &format!("{source:?} is not a usable regular expression: {problem}"),
+        )
+    })
+}
+
+fn method(name: Option<&str>, place: &str) -> Result<Option<Method>, Fault> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    let known = METHODS
+        .contains(&name)
+        .then(|| Method::from_bytes(name.as_bytes()).ok());
+    match known.flatten() {
+        Some(method) => Ok(Some(method)),
+        None => {
+            let message = format!(
+                "{name:?} is not supported; methods are {}",
+                METHODS.join(", ")
+            );
+            Err(unsupported(&format!("{place}.method"), &message))
+        }
+    }
+}
+
+fn value(condition: &NameValueMatch, place: &str) -> Result<ValueMatch, Fault> {
+    match condition.kind.as_deref().unwrap_or("Exact") {
+        "Exact" => Ok(ValueMatch::Exact(condition.value.as_str().into())),
+        "RegularExpression" => pattern(&condition.value, place).map(ValueMatch::Regex),
+        kind => Err(unsupported(place, &format!("type {kind} is not supported"))),
+    }
+}
+
+/// Of equal names the first counts, in any case of letters (HTTPHeaderMatch).
+fn headers(conditions: &[NameValueMatch], place: &str) -> Result<Vec<HeaderMatch>, Fault> {
+    let mut headers: Vec<HeaderMatch> = Vec::new();
+    for (index, condition) in conditions.iter().enumerate() {
+        let place = format!("{place}.headers[{index}]");
+        let name = HeaderName::from_bytes(condition.name.as_bytes()).map_err(|_| {
+            unsupported(
+                &place,
+                &format!("{:?} is not a header name", condition.name),
+            )
+        })?;
+        if headers.iter().all(|known| known.name != name) {
+            let value = value(condition, &place)?;
+            headers.push(HeaderMatch { name, value });
+        }
+    }
+    Ok(headers)
+}
+
+/// Of equal names the first counts (HTTPQueryParamMatch).
+fn query(conditions: &[NameValueMatch], place: &str) -> Result<Vec<QueryMatch>, Fault> {
+    let mut query: Vec<QueryMatch> = Vec::new();
+    for (index, condition) in conditions.iter().enumerate() {
+        if query.iter().all(|known| *known.name != *condition.name) {
+            let value = value(condition, &format!("{place}.queryParams[{index}]"))?;
+            let name: Arc<str> = condition.name.as_str().into();
+            query.push(QueryMatch { name, value });
+        }
+    }
+    Ok(query)
+}

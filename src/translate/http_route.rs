@@ -1,0 +1,413 @@
+//! HTTPRoutes: rules from matches, filters, backends and timeouts, and what the route's conditions say of them. A route
+//! is built once and shared by all listeners that it attaches to. Knows not how matches are ordered or tried.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::Resource;
+use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
+use crate::api::reference::BackendRef;
+use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, WeightedBackend};
+use crate::ir::{AttachedRoute, Filter, Hostname, ObjectRef, Route, Rule, RuleId};
+use crate::status::{Condition, ParentStatus};
+
+use super::attachment::{self, Attachment, Candidate, Parents, Place};
+use super::backend::Backends;
+use super::gateway::GatewayDraft;
+use super::reason::{ConditionType, Fault, Reason, judge, merge};
+use super::{Input, filter, http_match};
+
+/// The largest weight of a backendRef.
+const MAX_WEIGHT: u32 = 1_000_000;
+
+/// Attaches every HTTPRoute to the listeners of its parents.
+pub(super) fn attach(
+    input: &Input<'_>,
+    parents: &Parents,
+    backends: &mut Backends<'_>,
+    gateways: &mut [GatewayDraft<'_>],
+) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
+    let mut statuses = BTreeMap::new();
+    for object in input.snapshot.http_routes.iter() {
+        let name = object.object_ref();
+        let hostnames: Vec<_> = object
+            .spec
+            .hostnames
+            .iter()
+            .map(|name| Hostname::new(name))
+            .collect();
+        let candidate = Candidate {
+            name: &name,
+            hostnames: &hostnames,
+        };
+        let reached: Vec<_> = object
+            .spec
+            .parent_refs
+            .iter()
+            .filter_map(|parent| {
+                Some((parent, parents.attach(input, gateways, &candidate, parent)?))
+            })
+            .collect();
+        if reached.is_empty() {
+            continue;
+        }
+        let built = build(object, &name, backends);
+        put(
+            &built,
+            gateways,
+            reached.iter().map(|(_, attachment)| attachment),
+        );
+        let status = reached.iter().map(|(parent, attachment)| ParentStatus {
+            parent_ref: attachment::reported(parent),
+            controller_name: input.options.controller_name.clone(),
+            conditions: built.conditions(attachment, gateways, object.metadata.generation),
+        });
+        statuses.insert(name.clone(), status.collect());
+    }
+    statuses
+}
+
+/// A route with what is wrong with it, whatever its parents.
+struct Built {
+    route: Arc<Route>,
+    /// Makes `Accepted` false: no rule is usable.
+    unusable: Option<Fault>,
+    /// Makes `PartiallyInvalid` true: some rules are not usable.
+    dropped: Option<Fault>,
+    /// Makes `ResolvedRefs` false.
+    unresolved: Option<Fault>,
+}
+
+fn put<'r>(
+    built: &Built,
+    gateways: &mut [GatewayDraft<'_>],
+    attachments: impl Iterator<Item = &'r Attachment>,
+) {
+    // Two parentRefs may reach one listener; it holds the route once.
+    let mut done: BTreeSet<Place> = BTreeSet::new();
+    for (place, hostnames) in attachments
+        .filter_map(|attachment| attachment.as_ref().ok())
+        .flatten()
+    {
+        if !done.insert(*place) {
+            continue;
+        }
+        let listener = &mut gateways[place.0].listeners[place.1];
+        listener.attached += usize::from(built.unusable.is_none());
+        if !built.route.rules.is_empty() {
+            listener.routes.push(AttachedRoute {
+                hostnames: hostnames.clone(),
+                route: built.route.clone(),
+            });
+        }
+    }
+}
+
+impl Built {
+    fn conditions(
+        &self,
+        attachment: &Attachment,
+        gateways: &[GatewayDraft<'_>],
+        generation: i64,
+    ) -> Vec<Condition> {
+        let refused = attachment.as_ref().err().or(self.unusable.as_ref());
+        let mut accepted = judge(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            refused,
+            generation,
+        );
+        let served = |place: &Place| {
+            let gateway = &gateways[place.0];
+            gateway.serves(&gateway.listeners[place.1])
+        };
+        if let (None, Ok(places)) = (refused, attachment)
+            && !places.iter().any(|(place, _)| served(place))
+        {
+            accepted.message =
+                "attached, but none of its listeners is served: see the Gateway's conditions"
+                    .into();
+        }
+        let unresolved = self.unresolved.as_ref();
+        let resolved = judge(
+            ConditionType::ResolvedRefs,
+            Reason::ResolvedRefs,
+            unresolved,
+            generation,
+        );
+        let mut conditions = vec![accepted];
+        if refused.is_none() {
+            conditions.extend(self.dropped.as_ref().map(|fault| {
+                let message = format!("Dropped Rule: {}", fault.message);
+                Condition::holds(ConditionType::PartiallyInvalid, fault.reason, generation)
+                    .telling(message)
+            }));
+        }
+        conditions.push(resolved);
+        conditions
+    }
+}
+
+fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> Built {
+    let mut found = Findings::default();
+    let mut rules = Vec::new();
+    // The API's default is one rule that matches every path and has no backend.
+    let default = [HttpRule::default()];
+    let specs = if object.spec.rules.is_empty() {
+        &default[..]
+    } else {
+        &object.spec.rules
+    };
+    for (index, spec) in specs.iter().enumerate() {
+        let builder = RuleBuilder {
+            route: name,
+            spec,
+            index,
+            place: format!("spec.rules[{index}]"),
+        };
+        rules.extend(builder.build(backends, &mut found).map(Arc::new));
+    }
+    let faults = merge(&found.faults);
+    let (unusable, dropped) = if found.usable == 0 {
+        (faults, None)
+    } else {
+        (None, faults)
+    };
+    Built {
+        route: Arc::new(Route {
+            object: name.clone(),
+            created: object
+                .metadata
+                .creation_timestamp
+                .map(jiff::Timestamp::as_second),
+            rules,
+        }),
+        unusable,
+        dropped,
+        unresolved: merge(&found.unresolved),
+    }
+}
+
+/// What was found in the rules of a route.
+#[derive(Default)]
+struct Findings {
+    /// Number of rules that do at least a part of what they say.
+    usable: usize,
+    faults: Vec<Fault>,
+    unresolved: Vec<Fault>,
+}
+
+struct RuleBuilder<'a> {
+    route: &'a ObjectRef,
+    spec: &'a HttpRule,
+    index: usize,
+    place: String,
+}
+
+impl RuleBuilder<'_> {
+    /// A rule whose matches are not understood is dropped: nothing says which requests it would be for. A rule that
+    /// cannot be served as written matches and answers 500: no other rule may take its requests.
+    fn build(&self, backends: &mut Backends<'_>, found: &mut Findings) -> Option<Rule> {
+        let matches = match http_match::translate(&self.spec.matches, &self.place) {
+            Ok(matches) => matches,
+            Err(fault) => {
+                found.faults.push(fault);
+                return None;
+            }
+        };
+        let prefix = only_prefix(&matches).cloned();
+        let (targets, usable) = self.targets(backends, prefix.as_ref(), found);
+        let (filters, timeouts, action) = match self.behaviour(prefix.as_ref()) {
+            Ok((filters, timeouts)) => {
+                found.usable += usize::from(usable);
+                (filters, timeouts, Action::Forward(targets))
+            }
+            Err(fault) => {
+                let why = fault.message.as_str().into();
+                let message = format!(
+                    "{}; requests of this rule are answered with 500",
+                    fault.message
+                );
+                found.faults.push(Fault::new(fault.reason, message));
+                (Vec::new(), Timeouts::default(), Action::Broken(why))
+            }
+        };
+        Some(Rule {
+            id: RuleId {
+                route: self.route.clone(),
+                index: self.index,
+                name: self.spec.name.as_deref().map(Arc::from),
+            },
+            matches,
+            filters,
+            action,
+            timeouts,
+        })
+    }
+
+    fn behaviour(&self, prefix: Option<&Arc<str>>) -> Result<(Vec<Filter>, Timeouts), Fault> {
+        let HttpRule {
+            filters,
+            timeouts: limits,
+            retry,
+            session_persistence,
+            name: _,
+            matches: _,
+            backend_refs: _,
+        } = self.spec;
+        let unserved = |field: &str| {
+            let message = format!(
+                "{}.{field} is not served by this version; remove it",
+                self.place
+            );
+            Err(Fault::new(Reason::UnsupportedValue, message))
+        };
+        if retry.is_some() {
+            return unserved("retry");
+        }
+        if session_persistence.is_some() {
+            return unserved("sessionPersistence");
+        }
+        let filters = filter::translate(filters, &self.place, prefix)?;
+        let limits = limits
+            .as_ref()
+            .map(|limits| timeouts(limits, &self.place))
+            .transpose()?;
+        Ok((filters, limits.unwrap_or_default()))
+    }
+
+    /// The weighted targets, and whether they do at least a part of what they say.
+    fn targets(
+        &self,
+        backends: &mut Backends<'_>,
+        prefix: Option<&Arc<str>>,
+        found: &mut Findings,
+    ) -> (Vec<WeightedBackend>, bool) {
+        let mut broken = 0;
+        let mut targets = Vec::new();
+        for (index, reference) in self.spec.backend_refs.iter().enumerate() {
+            let place = format!("{}.backendRefs[{index}]", self.place);
+            let mut share = WeightedBackend {
+                weight: reference.weight.min(MAX_WEIGHT),
+                target: self.target(backends, reference, &place, found),
+                filters: Vec::new(),
+            };
+            match filter::translate(&reference.filters, &place, prefix) {
+                Ok(filters) => share.filters = filters,
+                Err(fault) => {
+                    broken += 1;
+                    share.target = Target::Invalid(fault.message.as_str().into());
+                    let message = format!(
+                        "{}; requests of this backend are answered with 500",
+                        fault.message
+                    );
+                    found.faults.push(Fault::new(fault.reason, message));
+                }
+            }
+            targets.push(share);
+        }
+        let usable = targets.is_empty() || broken < targets.len();
+        (targets, usable)
+    }
+
+    fn target(
+        &self,
+        backends: &mut Backends<'_>,
+        reference: &BackendRef<HttpFilter>,
+        place: &str,
+        found: &mut Findings,
+    ) -> Target {
+        match backends.resolve(self.route, &reference.backend, place) {
+            Ok(id) => Target::Backend(id),
+            Err(fault) => {
+                let why = fault.message.as_str().into();
+                found.unresolved.push(fault);
+                Target::Invalid(why)
+            }
+        }
+    }
+}
+
+/// The path prefix of a rule with exactly one match, which is what a prefix can be replaced in.
+fn only_prefix(matches: &[Match]) -> Option<&Arc<str>> {
+    match matches {
+        [
+            Match {
+                path: PathMatch::Prefix(prefix),
+                ..
+            },
+        ] => Some(prefix),
+        _ => None,
+    }
+}
+
+fn timeouts(limits: &HttpTimeouts, place: &str) -> Result<Timeouts, Fault> {
+    let HttpTimeouts {
+        request,
+        backend_request,
+    } = limits;
+    let read = |text: &Option<String>, field: &str| {
+        match text {
+        None => Ok(None),
+        Some(text) => duration(text).map(|limit| Some(limit).filter(|limit| !limit.is_zero())).ok_or_else(|| {
+            let message = format!("{place}.timeouts.{field}: {text:?} is not a duration such as 1h30m, 10s or 500ms");
+            Fault::new(Reason::UnsupportedValue, message)
+        }),
+    }
+    };
+    Ok(Timeouts {
+        request: read(request, "request")?,
+        backend_request: read(backend_request, "backendRequest")?,
+    })
+}
+
+/// A Gateway API duration (GEP-2257): `^([0-9]{1,5}(h|m|s|ms)){1,4}$`.
+fn duration(text: &str) -> Option<Duration> {
+    let (mut rest, mut total, mut parts) = (text, Duration::ZERO, 0);
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        if digits > 5 {
+            return None;
+        }
+        let number: u64 = number.parse().ok()?;
+        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+        let (after, unit) = units
+            .iter()
+            .find_map(|(name, unit)| Some((tail.strip_prefix(name)?, unit)))?;
+        total += Duration::from_millis(number * unit);
+        parts += 1;
+        rest = after;
+    }
+    (1..=4).contains(&parts).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_those_of_gep_2257() {
+        let cases = [
+            ("10s", Some(10_000)),
+            ("1h30m", Some(5_400_000)),
+            ("500ms", Some(500)),
+            ("1m1ms", Some(60_001)),
+            ("0s", Some(0)),
+            ("99999h", Some(359_996_400_000)),
+            ("", None),
+            ("10", None),
+            ("s", None),
+            ("1.5s", None),
+            ("100000s", None),
+            ("1s1s1s1s1s", None),
+            ("-1s", None),
+            ("1d", None),
+        ];
+        for (text, milliseconds) in cases {
+            let expected = milliseconds.map(Duration::from_millis);
+            assert_eq!(duration(text), expected, "{text:?}");
+        }
+    }
+}

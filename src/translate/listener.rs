@@ -1,0 +1,296 @@
+//! One listener on its way into the IR: its own validity, what it supports, and its conditions in the end. Knows nothing
+//! of other listeners.
+
+use std::sync::Arc;
+
+use crate::api::gateway::{Gateway, Listener as Spec, RouteGroupKind};
+use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::tls::{CipherPolicy, TlsVersion};
+use crate::ir::{AttachedRoute, Hostname, Listener, ListenerKey, ObjectRef, ServerTls};
+use crate::status::Condition;
+
+use super::reason::{ConditionType, Fault, Reason, judge, merge};
+
+/// Prefix of the TLS options that are ours; keys of other domains are none of our business.
+const OPTION_PREFIX: &str = "portcullis.dev/";
+
+/// What a listener's clients speak, as far as conflicts are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http,
+    Https,
+    Tls,
+    Tcp,
+    Udp,
+    /// A domain-prefixed protocol, or a misspelt one.
+    Other,
+}
+
+/// A listener on its way into the IR.
+pub(super) struct ListenerDraft<'a> {
+    pub(super) spec: &'a Spec,
+    pub(super) key: ListenerKey,
+    pub(super) generation: i64,
+    pub(super) hostname: Hostname,
+    pub(super) protocol: Protocol,
+    /// Kinds of routes that may attach.
+    pub(super) kinds: Vec<&'static str>,
+    /// Makes `Accepted` false.
+    pub(super) rejected: Option<Fault>,
+    /// Makes `Conflicted` true, and `Accepted` false for the same reason.
+    pub(super) conflict: Option<Fault>,
+    /// Makes `OverlappingTLSConfig` true.
+    pub(super) overlap: Option<Fault>,
+    /// Make `ResolvedRefs` false.
+    pub(super) unresolved: Vec<Fault>,
+    /// Makes `Programmed` false although the listener is accepted.
+    pub(super) unprogrammed: Option<Fault>,
+    pub(super) options: TlsOptions,
+    pub(super) tls: Option<Arc<ServerTls>>,
+    pub(super) attached: usize,
+    pub(super) routes: Vec<AttachedRoute>,
+}
+
+/// `tls.options` of our domain.
+#[derive(Clone, Copy)]
+pub(super) struct TlsOptions {
+    pub(super) min_version: TlsVersion,
+    pub(super) ciphers: CipherPolicy,
+}
+
+impl<'a> ListenerDraft<'a> {
+    /// Reads a listener of `origin`, which is `gateway` itself or a ListenerSet of it.
+    pub(super) fn new(
+        spec: &'a Spec,
+        origin: &ObjectRef,
+        generation: i64,
+        gateway: &Gateway,
+    ) -> Self {
+        let protocol = match spec.protocol.as_str() {
+            "HTTP" => Protocol::Http,
+            "HTTPS" => Protocol::Https,
+            "TLS" => Protocol::Tls,
+            "TCP" => Protocol::Tcp,
+            "UDP" => Protocol::Udp,
+            _ => Protocol::Other,
+        };
+        let mut draft = Self {
+            spec,
+            key: ListenerKey {
+                origin: origin.clone(),
+                name: spec.name.as_str().into(),
+            },
+            generation,
+            hostname: Hostname::new(spec.hostname.as_deref().unwrap_or_default()),
+            protocol,
+            kinds: Vec::new(),
+            rejected: None,
+            conflict: None,
+            overlap: None,
+            unresolved: Vec::new(),
+            unprogrammed: None,
+            options: TlsOptions {
+                min_version: TlsVersion::Tls12,
+                ciphers: CipherPolicy::Default,
+            },
+            tls: None,
+            attached: 0,
+            routes: Vec::new(),
+        };
+        draft.check_protocol();
+        draft.read_kinds();
+        if protocol == Protocol::Https {
+            draft.read_tls();
+            draft.check_frontend(gateway);
+        }
+        draft
+    }
+
+    /// The path of a field of this listener.
+    pub(super) fn place(&self, field: &str) -> String {
+        format!("spec.listeners[{}].{field}", self.spec.name)
+    }
+
+    /// Whether the listener itself can be served; its Gateway decides too.
+    pub(super) fn is_servable(&self) -> bool {
+        self.rejected.is_none() && self.conflict.is_none() && self.unprogrammed.is_none()
+    }
+
+    /// Whether `Accepted` is true.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.rejected.is_none() && self.conflict.is_none()
+    }
+
+    /// The listener as it is served.
+    pub(super) fn finish(&self) -> Arc<Listener> {
+        Arc::new(Listener {
+            key: self.key.clone(),
+            hostname: self.hostname.clone(),
+            tls: self.tls.clone(),
+            routes: self.routes.clone(),
+        })
+    }
+
+    /// The listener's conditions, given what is wrong with its Gateway.
+    pub(super) fn conditions(&self, gateway_fault: Option<&Fault>) -> Vec<Condition> {
+        let generation = self.generation;
+        let rejected = self.conflict.as_ref().or(self.rejected.as_ref());
+        let accepted = judge(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            rejected,
+            generation,
+        );
+        let unprogrammed = match rejected {
+            Some(fault) => match fault.reason {
+                Reason::HostnameConflict | Reason::ProtocolConflict | Reason::PortUnavailable => {
+                    Some(fault.clone())
+                }
+                _ => Some(Fault::new(Reason::Invalid, fault.message.clone())),
+            },
+            None => self.unprogrammed.clone().or_else(|| gateway_fault.cloned()),
+        };
+        let programmed = ConditionType::Programmed;
+        let programmed = judge(
+            programmed,
+            Reason::Programmed,
+            unprogrammed.as_ref(),
+            generation,
+        );
+        let unresolved = merge(&self.unresolved);
+        let resolved = ConditionType::ResolvedRefs;
+        let resolved = judge(
+            resolved,
+            Reason::ResolvedRefs,
+            unresolved.as_ref(),
+            generation,
+        );
+        let bad = |kind, fault: &Option<Fault>| {
+            let fault = fault.as_ref()?;
+            Some(Condition::holds(kind, fault.reason, generation).telling(&fault.message))
+        };
+        let conflicted = bad(ConditionType::Conflicted, &self.conflict);
+        let overlapping = bad(ConditionType::OverlappingTLSConfig, &self.overlap);
+        let mut conditions = vec![accepted];
+        conditions.extend(conflicted);
+        conditions.extend(overlapping);
+        conditions.extend([programmed, resolved]);
+        conditions
+    }
+
+    fn reject(&mut self, reason: Reason, message: String) {
+        self.rejected.get_or_insert(Fault::new(reason, message));
+    }
+
+    fn check_protocol(&mut self) {
+        let protocol = &self.spec.protocol;
+        let message = match self.protocol {
+            Protocol::Http | Protocol::Https => return,
+            Protocol::Tls | Protocol::Tcp | Protocol::Udp => "is not served by this version",
+            Protocol::Other => "is not a protocol that Portcullis knows",
+        };
+        let place = self.place("protocol");
+        self.reject(
+            Reason::UnsupportedProtocol,
+            format!("{place}: {protocol} {message}; use HTTP or HTTPS"),
+        );
+    }
+
+    fn read_kinds(&mut self) {
+        let supported: &[&'static str] = match self.protocol {
+            Protocol::Http | Protocol::Https => &["HTTPRoute"],
+            _ => &[],
+        };
+        let asked = self
+            .spec
+            .allowed_routes
+            .as_ref()
+            .map_or(&[][..], |routes| &routes.kinds);
+        if asked.is_empty() || supported.is_empty() {
+            self.kinds = supported.to_vec();
+            return;
+        }
+        let named = |asked: &RouteGroupKind| {
+            let known = supported
+                .iter()
+                .find(|kind| asked.group == GATEWAY_GROUP && **kind == asked.kind);
+            known.copied().ok_or_else(|| asked.kind.clone())
+        };
+        let mut unknown = Vec::new();
+        for kind in asked {
+            match named(kind) {
+                Ok(kind) if self.kinds.contains(&kind) => {}
+                Ok(kind) => self.kinds.push(kind),
+                Err(kind) => unknown.push(kind),
+            }
+        }
+        if !unknown.is_empty() {
+            let message = format!(
+                "{}: {} cannot attach to a listener of protocol {} here; kinds that can: [{}]",
+                self.place("allowedRoutes.kinds"),
+                unknown.join(", "),
+                self.spec.protocol,
+                supported.join(", ")
+            );
+            self.unresolved
+                .push(Fault::new(Reason::InvalidRouteKinds, message));
+        }
+    }
+
+    fn read_tls(&mut self) {
+        let Some(tls) = &self.spec.tls else {
+            return;
+        };
+        if let Some(mode) = tls.mode.as_deref().filter(|mode| *mode != "Terminate") {
+            let message = format!(
+                "{} is {mode}; an HTTPS listener needs Terminate",
+                self.place("tls.mode")
+            );
+            self.reject(Reason::UnsupportedValue, message);
+        }
+        for (key, value) in &tls.options {
+            let Some(name) = key.strip_prefix(OPTION_PREFIX) else {
+                continue;
+            };
+            match (name, value.as_str()) {
+                ("min-tls-version", "1.2") => self.options.min_version = TlsVersion::Tls12,
+                ("min-tls-version", "1.3") => self.options.min_version = TlsVersion::Tls13,
+                ("tls-ciphers", "default") => self.options.ciphers = CipherPolicy::Default,
+                ("tls-ciphers", "aes-gcm") => self.options.ciphers = CipherPolicy::AesGcm,
+                _ => {
+                    let message = format!(
+                        "{}: {key}: {value:?} is not supported; options are {OPTION_PREFIX}min-tls-version (\"1.2\" \
+                         or \"1.3\") and {OPTION_PREFIX}tls-ciphers (default or aes-gcm)",
+                        self.place("tls.options")
+                    );
+                    self.reject(Reason::UnsupportedValue, message);
+                }
+            }
+        }
+    }
+
+    /// Closes listeners that must ask for client certificates: serving them without would let anyone in.
+    fn check_frontend(&mut self, gateway: &Gateway) {
+        let frontend = gateway
+            .spec
+            .tls
+            .as_ref()
+            .and_then(|tls| tls.frontend.as_ref());
+        let Some(frontend) = frontend else {
+            return;
+        };
+        let port = self.spec.port;
+        let per_port = frontend.per_port.iter().find(|entry| entry.port == port);
+        let (place, config) = match per_port {
+            Some(entry) => (format!("spec.tls.frontend.perPort[{port}].tls"), &entry.tls),
+            None => ("spec.tls.frontend.default".to_owned(), &frontend.default),
+        };
+        if config.validation.is_some() {
+            let message = format!(
+                "{place}.validation of the Gateway asks for client certificates, which this version does not serve; \
+                 the listener stays closed rather than open without them"
+            );
+            self.reject(Reason::UnsupportedValue, message);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! ListenerSets: which may attach to which Gateway, and their listeners merged behind the Gateway's own in the order of
+//! precedence. Knows nothing of conflicts or routes.
+
+use crate::api::Resource;
+use crate::api::gateway::ListenerSet;
+use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+use super::gateway::GatewayDraft;
+use super::listener::ListenerDraft;
+use super::reason::{Fault, Reason};
+use super::{Input, selector};
+
+/// A ListenerSet that names a Gateway of ours.
+pub(super) struct SetDraft {
+    pub(super) name: ObjectRef,
+    pub(super) generation: i64,
+    /// Index of its Gateway.
+    pub(super) gateway: usize,
+    /// Why its listeners are not merged.
+    pub(super) fault: Option<Fault>,
+}
+
+/// Puts the listeners of ListenerSets behind those of their Gateways, oldest set first, then by namespace and name.
+pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) -> Vec<SetDraft> {
+    let mut sets: Vec<&'a ListenerSet> = input
+        .snapshot
+        .listener_sets
+        .iter()
+        .map(AsRef::as_ref)
+        .collect();
+    // The sort is stable, and objects come by namespace and name.
+    sets.sort_by_key(|set| set.metadata.creation_timestamp);
+    let mut drafts = Vec::new();
+    for set in sets {
+        let Some(index) = parent(set, gateways) else {
+            continue;
+        };
+        let name = set.object_ref();
+        let gateway = &mut gateways[index];
+        let generation = set.metadata.generation;
+        let fault = check(input, set, gateway);
+        if fault.is_none() {
+            let listeners = set.spec.listeners.iter();
+            let object = gateway.object;
+            let drafts = listeners.map(|spec| ListenerDraft::new(spec, &name, generation, object));
+            gateway.listeners.extend(drafts);
+        }
+        drafts.push(SetDraft {
+            name,
+            generation,
+            gateway: index,
+            fault,
+        });
+    }
+    drafts
+}
+
+fn parent(set: &ListenerSet, gateways: &[GatewayDraft<'_>]) -> Option<usize> {
+    let reference = &set.spec.parent_ref;
+    if reference.group != GATEWAY_GROUP || reference.kind != "Gateway" {
+        return None;
+    }
+    let namespace = reference
+        .namespace
+        .as_deref()
+        .unwrap_or(&set.metadata.namespace);
+    gateways.iter().position(|gateway| {
+        *gateway.name.namespace == *namespace && *gateway.name.name == *reference.name
+    })
+}
+
+fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Option<Fault> {
+    let own = &gateway.object.metadata.namespace;
+    let namespace = &set.metadata.namespace;
+    let allowed = gateway.object.spec.allowed_listeners.as_ref();
+    let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+    if !selector::allows(input, from, "None", own, namespace) {
+        return Some(Fault::new(
+            Reason::NotAllowed,
+            format!(
+                "{} does not allow ListenerSets of namespace {namespace}; its spec.allowedListeners.namespaces has to \
+                 include that namespace (by default none is allowed)",
+                gateway.name
+            ),
+        ));
+    }
+    gateway.fault.as_ref().map(|_| {
+        let message = format!("{} is not accepted: see its conditions", gateway.name);
+        Fault::new(Reason::ParentNotAccepted, message)
+    })
+}

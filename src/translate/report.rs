@@ -1,0 +1,274 @@
+//! The status report, composed from what all steps found. Judges nothing itself except which listeners make a whole.
+
+use std::collections::BTreeMap;
+
+use crate::api::Resource;
+use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::{Bind, ObjectRef};
+use crate::status::{
+    Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus, RouteKind,
+    StatusReport,
+};
+
+use super::gateway::{self, Classes, GatewayDraft};
+use super::listener::ListenerDraft;
+use super::listener_set::SetDraft;
+use super::reason::{ConditionType, Fault, Reason, judge};
+use super::{Input, Mode, attachment};
+
+/// Composes the report.
+pub(super) fn compose(
+    input: &Input<'_>,
+    classes: Classes,
+    gateways: &[GatewayDraft<'_>],
+    sets: &[SetDraft],
+    routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+) -> StatusReport {
+    let mut notes = notes_of_policies(input);
+    if input.options.mode == Mode::Standalone {
+        notes.extend(gateway::unserved(input, &classes));
+        notes.extend(orphans(input));
+    }
+    notes.sort();
+    let set_statuses: BTreeMap<_, _> = sets
+        .iter()
+        .map(|set| (set.name.clone(), of_set(set, &gateways[set.gateway])))
+        .collect();
+    let of_gateway = |(index, gateway): (usize, &GatewayDraft<'_>)| {
+        let attached = sets
+            .iter()
+            .filter(|set| set.gateway == index && is_attached(set, gateway));
+        (gateway.name.clone(), of_gateway(gateway, attached.count()))
+    };
+    StatusReport {
+        gateway_classes: classes.conditions,
+        gateways: gateways.iter().enumerate().map(of_gateway).collect(),
+        listener_sets: set_statuses,
+        routes,
+        notes,
+    }
+}
+
+fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> GatewayStatus {
+    let generation = gateway.object.metadata.generation;
+    let listeners: Vec<_> = gateway.listeners_of(&gateway.name).collect();
+    let total = Validity::of(&listeners);
+    let accepted = match (&gateway.fault, &total.fault) {
+        (Some(fault), _) => fault.against(ConditionType::Accepted, generation),
+        (None, fault) => total.accepted(fault.as_ref(), generation),
+    };
+    let served = listeners.iter().any(|listener| gateway.serves(listener));
+    let unprogrammed = match (&gateway.fault, &gateway.address_fault) {
+        (Some(fault), _) => Some(Fault::new(Reason::Invalid, fault.message.clone())),
+        (None, Some(fault)) => Some(fault.clone()),
+        (None, None) if served => None,
+        (None, None) => Some(Fault::new(
+            Reason::Invalid,
+            "none of its listeners can be served: see their conditions",
+        )),
+    };
+    let programmed = judge(
+        ConditionType::Programmed,
+        Reason::Programmed,
+        unprogrammed.as_ref(),
+        generation,
+    );
+    let mut conditions = vec![accepted, programmed];
+    conditions.extend(gateway.client_certificate.as_ref().map(|found| {
+        let fault = found.as_ref().err();
+        judge(
+            ConditionType::ResolvedRefs,
+            Reason::ResolvedRefs,
+            fault,
+            generation,
+        )
+    }));
+    GatewayStatus {
+        conditions,
+        addresses: gateway.addresses.iter().flatten().copied().collect(),
+        attached_listener_sets,
+        listeners: listeners
+            .iter()
+            .map(|listener| of_listener(listener, gateway))
+            .collect(),
+    }
+}
+
+/// Conditions of a Gateway are its own and never those of its ListenerSets, and the other way round.
+fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
+    let generation = set.generation;
+    if let Some(fault) = &set.fault {
+        let programmed = match fault.reason {
+            Reason::ParentNotAccepted => {
+                Fault::new(Reason::ParentNotProgrammed, fault.message.clone())
+            }
+            _ => fault.clone(),
+        };
+        return ListenerSetStatus {
+            conditions: vec![
+                fault.against(ConditionType::Accepted, generation),
+                programmed.against(ConditionType::Programmed, generation),
+            ],
+            listeners: Vec::new(),
+        };
+    }
+    let listeners: Vec<_> = gateway.listeners_of(&set.name).collect();
+    let total = Validity::of(&listeners);
+    let served = listeners.iter().any(|listener| gateway.serves(listener));
+    let unprogrammed = (!served).then(|| {
+        total.fault.clone().unwrap_or_else(|| {
+            let message = "none of its listeners can be served: see their conditions";
+            Fault::new(Reason::ListenersNotValid, message)
+        })
+    });
+    ListenerSetStatus {
+        conditions: vec![
+            total.accepted(total.fault.as_ref(), generation),
+            judge(
+                ConditionType::Programmed,
+                Reason::Programmed,
+                unprogrammed.as_ref(),
+                generation,
+            ),
+        ],
+        listeners: listeners
+            .iter()
+            .map(|listener| of_listener(listener, gateway))
+            .collect(),
+    }
+}
+
+fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
+    set.fault.is_none()
+        && gateway
+            .listeners_of(&set.name)
+            .any(ListenerDraft::is_accepted)
+}
+
+/// How many listeners of an object are valid.
+struct Validity {
+    some: bool,
+    fault: Option<Fault>,
+}
+
+impl Validity {
+    fn of(listeners: &[&ListenerDraft<'_>]) -> Self {
+        let (good, bad): (Vec<&ListenerDraft<'_>>, Vec<_>) = listeners
+            .iter()
+            .copied()
+            .partition(|listener| listener.is_accepted());
+        let names: Vec<&str> = bad.iter().map(|listener| &*listener.key.name).collect();
+        let message = || {
+            format!(
+                "listeners that are not accepted: {}; see their conditions",
+                names.join(", ")
+            )
+        };
+        Self {
+            some: !good.is_empty(),
+            fault: (!bad.is_empty()).then(|| Fault::new(Reason::ListenersNotValid, message())),
+        }
+    }
+
+    /// `Accepted` is true while one listener is valid, and its reason tells of the others.
+    fn accepted(&self, fault: Option<&Fault>, generation: i64) -> Condition {
+        match fault {
+            Some(fault) if self.some => {
+                Condition::holds(ConditionType::Accepted, fault.reason, generation)
+                    .telling(&fault.message)
+            }
+            fault => judge(ConditionType::Accepted, Reason::Accepted, fault, generation),
+        }
+    }
+}
+
+fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> ListenerStatus {
+    let why = || format!("{} is not served: see its conditions", gateway.name);
+    let blocked = gateway.fault.is_some() || gateway.addresses.is_empty();
+    let fault = blocked.then(|| Fault::new(Reason::Invalid, why()));
+    let bind = |address: &Option<_>| Bind {
+        address: *address,
+        port: listener.spec.port,
+    };
+    let binds = if gateway.serves(listener) {
+        gateway.addresses.iter().map(bind).collect()
+    } else {
+        Vec::new()
+    };
+    let kind = |kind: &&str| RouteKind {
+        group: GATEWAY_GROUP.to_owned(),
+        kind: (*kind).to_owned(),
+    };
+    ListenerStatus {
+        name: listener.key.name.clone(),
+        attached_routes: listener.attached,
+        supported_kinds: listener.kinds.iter().map(kind).collect(),
+        conditions: listener.conditions(fault.as_ref()),
+        binds,
+    }
+}
+
+/// Policies that are understood far enough to be refused.
+fn notes_of_policies(input: &Input<'_>) -> Vec<Note> {
+    let policies = input.snapshot.backend_tls_policies.iter();
+    policies
+        .map(|policy| Note {
+            object: policy.object_ref(),
+            message: "not served: TLS to backends comes with a later version; requests to its targets are answered \
+                      with 500 rather than sent in plain text"
+                .to_owned(),
+        })
+        .collect()
+}
+
+/// Routes and ListenerSets whose parent is nowhere: in a folder of ours that is a slip of the pen.
+fn orphans(input: &Input<'_>) -> Vec<Note> {
+    let snapshot = input.snapshot;
+    let exists = |parent: &ObjectRef| match &*parent.kind {
+        _ if &*parent.group != GATEWAY_GROUP => true,
+        "Gateway" => snapshot
+            .gateways
+            .get(&parent.namespace, &parent.name)
+            .is_some(),
+        "ListenerSet" => snapshot
+            .listener_sets
+            .get(&parent.namespace, &parent.name)
+            .is_some(),
+        _ => false,
+    };
+    let note = |object: &ObjectRef, parent: ObjectRef, field: &str| {
+        (!exists(&parent)).then(|| Note {
+            object: object.clone(),
+            message: format!(
+                "{field} names {parent}, which does not exist: nothing is served through it"
+            ),
+        })
+    };
+    let mut notes = Vec::new();
+    for set in snapshot.listener_sets.iter() {
+        let parent = attachment::parent_name(&set.spec.parent_ref, &set.metadata.namespace);
+        notes.extend(note(&set.object_ref(), parent, "spec.parentRef"));
+    }
+    let http = snapshot
+        .http_routes
+        .iter()
+        .map(|route| (route.object_ref(), &route.spec.parent_refs));
+    let others = snapshot.unserved_routes.iter().map(|route| {
+        let name =
+            ObjectRef::gateway_api(&route.kind, &route.metadata.namespace, &route.metadata.name);
+        (name, &route.spec.parent_refs)
+    });
+    for (object, parents) in http.chain(others) {
+        if parents.is_empty() {
+            notes.push(Note {
+                object: object.clone(),
+                message: "spec.parentRefs is empty: nothing serves this route".to_owned(),
+            });
+        }
+        for (index, reference) in parents.iter().enumerate() {
+            let parent = attachment::parent_name(reference, &object.namespace);
+            notes.extend(note(&object, parent, &format!("spec.parentRefs[{index}]")));
+        }
+    }
+    notes
+}
