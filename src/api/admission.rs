@@ -161,13 +161,18 @@ fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admis
     };
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let id = ObjectRef::new(group, kind, &part("namespace"), &part("name"));
-    let finding = legacy::kind(api_version, kind, value).unwrap_or_else(|| {
-        Finding::warning(
-            "kind",
-            format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored"),
-        )
-    });
-    Admission::refused(Some(id), finding)
+    let mut findings = legacy::kind(api_version, kind, value);
+    if findings.is_empty() {
+        let message =
+            format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored");
+        findings.push(Finding::warning("kind", message));
+    }
+    cut(&mut findings);
+    Admission {
+        id: Some(id),
+        object: None,
+        findings,
+    }
 }
 
 /// Fills in what a file may leave out (`kind` of the typed object comes with it) and tells the object's name.
