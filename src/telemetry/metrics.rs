@@ -1,9 +1,13 @@
 //! Numbers of the process for `/metrics`. Those of rules and backends live in the table and are read from it; the
 //! others are here. Label values name configuration objects and fixed reasons only, never anything of a request.
 
+mod text;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use text::{CONTENT_TYPE, encode};
 
 /// Numbers of client connections.
 #[derive(Debug, Default)]
@@ -51,12 +55,29 @@ impl TimeoutKind {
         Self::StreamIdle,
         Self::TunnelIdle,
     ];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::Body => "body",
+            Self::Write => "write",
+            Self::Handshake => "handshake",
+            Self::StreamIdle => "stream_idle",
+            Self::TunnelIdle => "tunnel_idle",
+        }
+    }
 }
 
 impl ConnectionStats {
     /// Counts a timeout.
     pub fn timed_out(&self, kind: TimeoutKind) {
         self.timeouts[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many timeouts of a kind there were.
+    pub fn timeouts(&self, kind: TimeoutKind) -> u64 {
+        self.timeouts[kind as usize].load(Ordering::Relaxed)
     }
 
     /// Connections that are open now.
@@ -90,6 +111,11 @@ impl ConfigStats {
     /// The generation that is served; 0 before the first.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
+    }
+
+    /// When it was taken into service, since 1970; zero before the first.
+    pub fn loaded_at(&self) -> Duration {
+        Duration::from_millis(self.loaded.load(Ordering::Relaxed))
     }
 
     /// Faults of the configuration that is served.

@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 pub use access_log::{AccessLog, AccessRecord};
-pub use metrics::{ConfigStats, ConnectionStats};
+pub use metrics::{ConfigStats, ConnectionStats, ProcessStats, TimeoutKind};
 
 use crate::settings::LogFormat;
 

@@ -1,0 +1,31 @@
+//! Self-signed certificates for demonstrations, made when they are needed and kept in memory or in a temporary
+//! folder. Knows nothing of what they are used for.
+
+use anyhow::Context;
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+/// A certificate and its private key, as PEM.
+pub struct DemoCertificate {
+    /// Certificate.
+    pub certificate: String,
+    /// Private key.
+    pub key: String,
+}
+
+/// Makes a certificate for DNS names and addresses.
+pub fn self_signed(names: &[&str]) -> anyhow::Result<DemoCertificate> {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let mut params =
+        CertificateParams::new(names).context("the demo certificate's names are not valid")?;
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "Portcullis demo");
+    let key = KeyPair::generate().context("no key can be made")?;
+    let certificate = params
+        .self_signed(&key)
+        .context("the demo certificate cannot be signed")?;
+    Ok(DemoCertificate {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    })
+}

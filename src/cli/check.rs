@@ -1,0 +1,133 @@
+//! `portcullis check`: what would become of every object of a folder, without serving it. Knows nothing of rules:
+//! those are the provider's and the translation's.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::api::Severity;
+use crate::provider::{FileProvider, Load};
+use crate::status::{Condition, ListenerStatus, StatusReport};
+use crate::translate::{Options, Translation, translate};
+
+/// Check a folder of Gateway API YAML and print every problem and condition.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis check config/quickstart
+  portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
+
+Exit codes: 0 when everything is accepted (warnings are printed), 1 when something is not or the folder cannot be
+read, 2 for wrong usage.")]
+pub struct Args {
+    /// Folder of Gateway API YAML
+    #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
+    config_dir: PathBuf,
+    /// Print problems only
+    #[arg(long, short, env = "PORTCULLIS_CHECK_QUIET")]
+    quiet: bool,
+}
+
+/// Prints what is wrong, and what is not.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (load, translation) = translate_folder(&args.config_dir)?;
+    let mut out = io::stdout().lock();
+    let accepted = print(&load, &translation.report, args.quiet, &mut out)?;
+    Ok(if accepted {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Reads and translates a folder.
+pub(super) fn translate_folder(folder: &Path) -> anyhow::Result<(Load, Translation)> {
+    let load = FileProvider::new(folder.to_owned()).load()?;
+    let translation = translate(&load.snapshot, None, &Options::default());
+    Ok((load, translation))
+}
+
+fn print(
+    load: &Load,
+    report: &StatusReport,
+    quiet: bool,
+    out: &mut impl Write,
+) -> io::Result<bool> {
+    for problem in &load.problems {
+        writeln!(out, "{problem}")?;
+    }
+    let unmet: Vec<_> = report.problems().collect();
+    for (object, problem) in &unmet {
+        writeln!(out, "not accepted: {object}: {problem}")?;
+    }
+    let errors = load
+        .problems
+        .iter()
+        .filter(|problem| problem.severity == Severity::Error)
+        .count();
+    let warnings = load.problems.len() - errors;
+    if !quiet {
+        print_conditions(report, out)?;
+        writeln!(
+            out,
+            "{} gateways, {} routes: {errors} errors, {} not accepted, {warnings} warnings",
+            report.gateways.len(),
+            report.routes.len(),
+            unmet.len(),
+        )?;
+    }
+    Ok(errors + unmet.len() == 0)
+}
+
+fn print_conditions(report: &StatusReport, out: &mut impl Write) -> io::Result<()> {
+    for (object, conditions) in &report.gateway_classes {
+        object_conditions(object, conditions, out)?;
+    }
+    for (object, gateway) in &report.gateways {
+        object_conditions(object, &gateway.conditions, out)?;
+        listener_conditions(&gateway.listeners, out)?;
+    }
+    for (object, set) in &report.listener_sets {
+        object_conditions(object, &set.conditions, out)?;
+        listener_conditions(&set.listeners, out)?;
+    }
+    for (object, parents) in &report.routes {
+        writeln!(out, "{object}")?;
+        for parent in parents {
+            let to = &parent.parent_ref;
+            let section = to.section_name.as_deref().unwrap_or("all listeners");
+            writeln!(out, "  on {} {} ({section})", to.kind, to.name)?;
+            conditions_below("    ", &parent.conditions, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn object_conditions(
+    object: &impl Display,
+    conditions: &[Condition],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out, "{object}")?;
+    conditions_below("  ", conditions, out)
+}
+
+fn listener_conditions(listeners: &[ListenerStatus], out: &mut impl Write) -> io::Result<()> {
+    for listener in listeners {
+        let routes = listener.attached_routes;
+        writeln!(out, "  listener {} ({routes} routes)", listener.name)?;
+        conditions_below("    ", &listener.conditions, out)?;
+    }
+    Ok(())
+}
+
+fn conditions_below(
+    indent: &str,
+    conditions: &[Condition],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    conditions
+        .iter()
+        .try_for_each(|condition| writeln!(out, "{indent}{condition}"))
+}

@@ -1,0 +1,223 @@
+//! Parts of the configuration in words. Knows nothing of the request that is asked about.
+
+use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
+use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, ValueMatch, WeightedBackend};
+use crate::ir::tls::{CipherPolicy, TlsVersion};
+use crate::ir::{Filter, Ir, Rule, RuleId, ServerTls, UpstreamProtocol};
+use crate::table::{Considered, MatchVerdict, Mismatch};
+
+/// A match that was looked at, and what became of it.
+pub(super) fn considered(one: &Considered<'_>) -> String {
+    let rule = &one.rule.ir;
+    let conditions = rule
+        .matches
+        .get(one.index)
+        .map_or_else(String::new, conditions);
+    let what = format!(
+        "{}, match {} ({conditions}; hostname {})",
+        rule_name(&rule.id),
+        one.index,
+        one.hostname
+    );
+    match &one.verdict {
+        MatchVerdict::Chosen => what,
+        MatchVerdict::Outranked => format!("{what}: fits too, but comes later in the order"),
+        MatchVerdict::Differs(mismatch) => format!("{what}: {}", differs(mismatch)),
+    }
+}
+
+fn rule_name(id: &RuleId) -> String {
+    match &id.name {
+        Some(name) => format!("{} rule {} `{name}`", id.route, id.index),
+        None => format!("{} rule {}", id.route, id.index),
+    }
+}
+
+fn differs(mismatch: &Mismatch<'_>) -> String {
+    match mismatch {
+        Mismatch::Path => "another path".to_owned(),
+        Mismatch::Method => "another method".to_owned(),
+        Mismatch::Header(name) => format!("header {name} is not so"),
+        Mismatch::Query(name) => format!("query parameter {name} is not so"),
+    }
+}
+
+fn conditions(condition: &Match) -> String {
+    let mut parts = vec![match &condition.path {
+        PathMatch::Exact(path) => format!("path {path}"),
+        PathMatch::Prefix(prefix) if prefix.is_empty() => "any path".to_owned(),
+        PathMatch::Prefix(prefix) => format!("path {prefix} and below"),
+        PathMatch::Regex(pattern) => format!("path like {}", pattern.source()),
+    }];
+    parts.extend(
+        condition
+            .method
+            .iter()
+            .map(|method| format!("method {method}")),
+    );
+    for header in &condition.headers {
+        parts.push(format!(
+            "header {}",
+            value(header.name.as_str(), &header.value)
+        ));
+    }
+    for query in &condition.query {
+        parts.push(format!("query {}", value(&query.name, &query.value)));
+    }
+    parts.join(", ")
+}
+
+fn value(name: &str, value: &ValueMatch) -> String {
+    match value {
+        ValueMatch::Exact(exact) => format!("{name}={exact}"),
+        ValueMatch::Regex(pattern) => format!("{name} like {}", pattern.source()),
+    }
+}
+
+/// The certificates and the policy of a listener.
+pub(super) fn tls(tls: &ServerTls) -> String {
+    let certificates: Vec<String> = tls
+        .certificates
+        .iter()
+        .map(|certificate| format!("{} ({})", certificate.source, certificate.names.join(", ")))
+        .collect();
+    let version = match tls.min_version {
+        TlsVersion::Tls12 => "1.2",
+        TlsVersion::Tls13 => "1.3",
+    };
+    let ciphers = match tls.ciphers {
+        CipherPolicy::Default => "default ciphers",
+        CipherPolicy::AesGcm => "AES-GCM ciphers only",
+    };
+    format!(
+        "{}; version {version} and above, {ciphers}",
+        certificates.join(", ")
+    )
+}
+
+/// One line per change.
+pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
+    filters
+        .iter()
+        .flat_map(|filter| match filter {
+            Filter::RequestHeaders(changes) => header_changes("request header", changes),
+            Filter::ResponseHeaders(changes) => header_changes("response header", changes),
+            Filter::Redirect(to) => vec![redirect(to)],
+            Filter::Rewrite(to) => vec![rewrite(to)],
+        })
+        .collect()
+}
+
+fn header_changes(what: &str, changes: &HeaderChanges) -> Vec<String> {
+    // Values are left out: some are credentials.
+    let set = changes
+        .set
+        .iter()
+        .map(|(name, _)| format!("set {what} {name}"));
+    let add = changes
+        .add
+        .iter()
+        .map(|(name, _)| format!("add {what} {name}"));
+    let remove = changes
+        .remove
+        .iter()
+        .map(|name| format!("remove {what} {name}"));
+    set.chain(add).chain(remove).collect()
+}
+
+fn redirect(to: &Redirect) -> String {
+    let mut text = format!("answer {} with a redirect", to.status.as_u16());
+    if let Some(scheme) = to.scheme {
+        text.push_str(match scheme {
+            Scheme::Http => ", scheme http",
+            Scheme::Https => ", scheme https",
+        });
+    }
+    if let Some(hostname) = &to.hostname {
+        text.push_str(&format!(", host {hostname}"));
+    }
+    if let Some(port) = to.port {
+        text.push_str(&format!(", port {port}"));
+    }
+    text.push_str(&path_change(to.path.as_ref()));
+    text
+}
+
+fn rewrite(to: &Rewrite) -> String {
+    let mut text = "rewrite".to_owned();
+    if let Some(hostname) = &to.hostname {
+        text.push_str(&format!(
+            ", host {}",
+            String::from_utf8_lossy(hostname.as_bytes())
+        ));
+    }
+    text.push_str(&path_change(to.path.as_ref()));
+    text
+}
+
+fn path_change(change: Option<&PathChange>) -> String {
+    match change {
+        None => String::new(),
+        Some(PathChange::Full(path)) => format!(", path {path}"),
+        Some(PathChange::Prefix {
+            prefix,
+            replacement,
+        }) => format!(", path prefix {prefix}/ becomes {replacement}"),
+    }
+}
+
+/// The timeouts that are set.
+pub(super) fn timeouts(timeouts: &Timeouts) -> Vec<String> {
+    let request = timeouts.request.map(|time| format!("request {time:?}"));
+    let backend = timeouts
+        .backend_request
+        .map(|time| format!("each try {time:?}"));
+    request.into_iter().chain(backend).collect()
+}
+
+/// Shares with their endpoints, or why there are none.
+pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
+    let shares = match &rule.action {
+        Action::Broken(reason) => return vec![format!("none, every request gets 500: {reason}")],
+        Action::Forward(_) if redirects(rule) => return Vec::new(),
+        Action::Forward(shares) => shares,
+    };
+    let total: u64 = shares.iter().map(|share| u64::from(share.weight)).sum();
+    if total == 0 {
+        return vec!["none with a weight: every request gets 500".to_owned()];
+    }
+    shares
+        .iter()
+        .flat_map(|share| share_lines(share, total, ir))
+        .collect()
+}
+
+fn redirects(rule: &Rule) -> bool {
+    let is_redirect = |filter: &Filter| matches!(filter, Filter::Redirect(_));
+    rule.filters.iter().any(is_redirect)
+}
+
+fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
+    let percent = f64::from(share.weight) * 100.0 / total as f64;
+    let target = match &share.target {
+        Target::Invalid(reason) => format!("500: {reason}"),
+        Target::Backend(id) => match ir.backends.get(id) {
+            Some(backend) if !backend.endpoints.is_empty() => {
+                let endpoints: Vec<_> = backend.endpoints.iter().map(ToString::to_string).collect();
+                let protocol = match backend.protocol {
+                    UpstreamProtocol::Http1 => "HTTP/1.1",
+                    UpstreamProtocol::H2c => "HTTP/2",
+                };
+                format!("{id} over {protocol}: {}", endpoints.join(", "))
+            }
+            _ => format!("{id} has no ready endpoint: 503"),
+        },
+    };
+    let mut lines = vec![format!("{percent:5.1} %  {target}")];
+    lines.extend(
+        filters(&share.filters)
+            .into_iter()
+            .map(|filter| format!("         {filter}")),
+    );
+    lines
+}

@@ -1,0 +1,168 @@
+//! The flags and environment variables of a data plane, and how they become [`Settings`]. Defaults stand in
+//! `settings.rs` only.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ipnet::IpNet;
+
+use super::value::{AdminAddress, Size, Span, Switch};
+use crate::settings::{Drain, Limits, LogFormat, Ports, Settings};
+
+/// Flags that every data plane has, wherever its objects come from.
+#[derive(Args, Debug)]
+pub struct ServeFlags {
+    /// Address of /healthz, /readyz, /metrics, /config and the status page, or `off`
+    #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
+          default_value_t = AdminAddress(Some(Settings::ADMIN)))]
+    pub admin: AdminAddress,
+    /// Worker threads [default: the cores that the process may use]
+    #[arg(long, value_name = "N", env = "PORTCULLIS_WORKERS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+    /// Clients whose X-Forwarded-* and Forwarded fields are believed; those of all others are overwritten
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_TRUSTED_PROXIES",
+        value_delimiter = ','
+    )]
+    pub trusted_proxies: Vec<IpNet>,
+    /// Log and access log.
+    #[command(flatten)]
+    pub log: LogFlags,
+    /// Leaving.
+    #[command(flatten)]
+    pub drain: DrainFlags,
+    /// Timeouts and caps.
+    #[command(flatten)]
+    pub limits: LimitFlags,
+}
+
+/// What is logged, and how.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Log")]
+pub struct LogFlags {
+    /// Shape of the log on standard error
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "PORTCULLIS_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
+    /// Level, or directives such as `info,portcullis::proxy=debug` [default: RUST_LOG, else info]
+    #[arg(long, value_name = "LEVEL", env = "PORTCULLIS_LOG_LEVEL")]
+    pub log_level: Option<String>,
+    /// One JSON line per request on standard output
+    #[arg(
+        long,
+        value_name = "SWITCH",
+        env = "PORTCULLIS_ACCESS_LOG",
+        default_value = "on"
+    )]
+    pub access_log: Switch,
+}
+
+/// How the process leaves after SIGTERM or SIGINT.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Leaving")]
+pub struct DrainFlags {
+    /// From "not ready" until nothing new is accepted
+    #[arg(long, value_name = "TIME", env = "PORTCULLIS_DRAIN_DELAY", default_value_t = Span(Drain::default().delay))]
+    pub drain_delay: Span,
+    /// From then until what is still in flight is cut
+    #[arg(long, value_name = "TIME", env = "PORTCULLIS_DRAIN_DEADLINE", default_value_t = Span(Drain::default().deadline))]
+    pub drain_deadline: Span,
+}
+
+/// Declares [`LimitFlags`]: each flag is named for a field of [`Limits`], whose default it has.
+macro_rules! limit_flags {
+    ($($(#[doc = $help:literal])* $name:ident: $type:ty, $value:literal, $env:literal;)*) => {
+        /// Timeouts and caps of connections.
+        #[derive(Args, Debug)]
+        #[command(next_help_heading = "Limits")]
+        pub struct LimitFlags {
+            $(
+                $(#[doc = $help])*
+                #[arg(long, value_name = $value, env = $env, default_value_t = Limits::default().$name.into())]
+                pub $name: $type,
+            )*
+        }
+
+        impl From<&LimitFlags> for Limits {
+            fn from(flags: &LimitFlags) -> Self {
+                Self { $($name: flags.$name.into(),)* }
+            }
+        }
+    };
+}
+
+limit_flags! {
+    /// From accepting to the first byte of a request, and from there to the end of its head
+    header_timeout: Span, "TIME", "PORTCULLIS_HEADER_TIMEOUT";
+    /// Idle time between requests of a connection
+    keep_alive_timeout: Span, "TIME", "PORTCULLIS_KEEP_ALIVE_TIMEOUT";
+    /// No byte of a request body while one is awaited
+    body_timeout: Span, "TIME", "PORTCULLIS_BODY_TIMEOUT";
+    /// The client takes nothing of what is written to it
+    write_timeout: Span, "TIME", "PORTCULLIS_WRITE_TIMEOUT";
+    /// A TLS handshake
+    handshake_timeout: Span, "TIME", "PORTCULLIS_HANDSHAKE_TIMEOUT";
+    /// No byte either way while an answer is awaited or streamed
+    stream_idle_timeout: Span, "TIME", "PORTCULLIS_STREAM_IDLE_TIMEOUT";
+    /// No byte either way in an upgraded connection, such as a WebSocket
+    tunnel_idle_timeout: Span, "TIME", "PORTCULLIS_TUNNEL_IDLE_TIMEOUT";
+    /// Connecting to an endpoint
+    connect_timeout: Span, "TIME", "PORTCULLIS_CONNECT_TIMEOUT";
+    /// How long an unused connection to an endpoint is kept
+    upstream_idle_timeout: Span, "TIME", "PORTCULLIS_UPSTREAM_IDLE_TIMEOUT";
+    /// How long a connection is idle before it gives its buffers back
+    park_after: Span, "TIME", "PORTCULLIS_PARK_AFTER";
+    /// Client connections of the process
+    max_connections: usize, "N", "PORTCULLIS_MAX_CONNECTIONS";
+    /// TLS handshakes of the process at one time
+    max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
+    /// Bytes of a request's or response's head
+    max_header_bytes: Size, "SIZE", "PORTCULLIS_MAX_HEADER_BYTES";
+    /// Header fields of a request or response
+    max_headers: usize, "N", "PORTCULLIS_MAX_HEADERS";
+    /// Streams of an HTTP/2 connection at one time
+    max_streams: u32, "N", "PORTCULLIS_MAX_STREAMS";
+    /// Unused connections kept per endpoint and worker
+    upstream_max_idle: usize, "N", "PORTCULLIS_UPSTREAM_MAX_IDLE";
+}
+
+impl ServeFlags {
+    /// The settings that these flags ask for, with objects from `config_dir`.
+    pub fn settings(&self, config_dir: PathBuf) -> Settings {
+        let mut settings = Settings::new(config_dir);
+        if let Some(workers) = self.workers {
+            settings.workers = workers.into();
+        }
+        Settings {
+            admin: self.admin.0,
+            log_format: self.log.log_format,
+            access_log: self.log.access_log == Switch::On,
+            ports: Ports::AsDeclared,
+            limits: Limits::from(&self.limits),
+            trusted_proxies: self.trusted_proxies.clone(),
+            drain: Drain {
+                delay: self.drain.drain_delay.0,
+                deadline: self.drain.drain_deadline.0,
+            },
+            ..settings
+        }
+    }
+}
+
+impl LogFlags {
+    /// The level or directives to log by.
+    pub fn filter(&self) -> String {
+        let environment = || std::env::var("RUST_LOG").ok();
+        self.log_level
+            .clone()
+            .or_else(environment)
+            .filter(|filter| !filter.is_empty())
+            .unwrap_or_else(|| "info".to_owned())
+    }
+}

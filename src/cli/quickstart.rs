@@ -1,0 +1,275 @@
+//! `portcullis quickstart`: `config/quickstart` on loopback ports, with two echo backends and a certificate made at
+//! start. Serves by the same path as `run`; owns only what a newcomer would otherwise have to prepare.
+
+use std::fs::{self, DirBuilder};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::certificate::self_signed;
+use super::echo;
+use super::flags::LogFlags;
+use super::value::{AdminAddress, Switch};
+use crate::settings::{Drain, Settings};
+use crate::telemetry;
+
+const GATEWAY: &str = include_str!("../../config/quickstart/gateway.yaml");
+const ROUTE: &str = include_str!("../../config/quickstart/route.yaml");
+const BACKENDS: &str = include_str!("../../config/quickstart/backends.yaml");
+
+/// Name and declared port of each backend.
+const ECHOES: [(&str, u16); 2] = [("stable", 9001), ("canary", 9002)];
+const HTTP: u16 = 8080;
+const HTTPS: u16 = 8443;
+const HOST: &str = "demo.example.com";
+
+/// Serve a small demonstration on loopback, with backends and a certificate made at start.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis quickstart
+  portcullis quickstart --http-port 18080 --https-port 18443 --admin off
+
+Serves a temporary copy of config/quickstart, whose place it prints: edit it and see it reload. Ctrl-C ends it.
+Exit codes: 0 after SIGTERM or Ctrl-C, 1 when it cannot start, such as for a port that is taken, 2 for wrong usage.")]
+pub struct Args {
+    /// Port of the HTTP listener
+    #[arg(long, value_name = "PORT", default_value_t = HTTP, env = "PORTCULLIS_QUICKSTART_HTTP_PORT",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    http_port: u16,
+    /// Port of the HTTPS listener
+    #[arg(long, value_name = "PORT", default_value_t = HTTPS, env = "PORTCULLIS_QUICKSTART_HTTPS_PORT",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    https_port: u16,
+    /// Address of /healthz, /readyz, /metrics, /config and the status page, or `off`
+    #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
+          default_value_t = AdminAddress(Some(Settings::ADMIN)))]
+    admin: AdminAddress,
+    /// Log and access log.
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+/// Serves until it is told to leave.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    telemetry::start_log(args.log.log_format, &args.log.filter())?;
+    args.require_free_ports()?;
+    let backends = start_backends()?;
+    let folder = Folder::new()?;
+    folder.fill(args, &backends)?;
+    std::thread::Builder::new().name("greeting".into()).spawn({
+        let greeting = args.greeting(&folder.0);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
+        move || greet(address, &greeting)
+    })?;
+    super::serve(Settings {
+        admin: args.admin.0,
+        log_format: args.log.log_format,
+        access_log: args.log.access_log == Switch::On,
+        drain: Drain {
+            delay: Duration::ZERO,
+            deadline: Duration::from_secs(5),
+        },
+        ..Settings::new(&folder.0)
+    })
+}
+
+impl Args {
+    /// Fails early and in plain words; the real path would go on trying.
+    fn require_free_ports(&self) -> anyhow::Result<()> {
+        if self.http_port == self.https_port {
+            bail!("--http-port and --https-port must differ");
+        }
+        require_free(
+            (Ipv4Addr::LOCALHOST, self.http_port).into(),
+            "--http-port PORT",
+        )?;
+        require_free(
+            (Ipv4Addr::LOCALHOST, self.https_port).into(),
+            "--https-port PORT",
+        )?;
+        if let Some(admin) = self.admin.0 {
+            require_free(admin, "--admin ADDR, or --admin off")?;
+        }
+        Ok(())
+    }
+
+    fn greeting(&self, folder: &Path) -> String {
+        let (http, https) = (self.http_port, self.https_port);
+        let mut text = format!(
+            "\nPortcullis serves {folder}. Try:\n\
+             \n  curl http://localhost:{http}/hello\
+             \n  curl -H 'X-Version: canary' http://localhost:{http}/hello\
+             \n  curl -i http://localhost:{http}/old/page\
+             \n  curl -k --resolve {HOST}:{https}:127.0.0.1 https://{HOST}:{https}/hello\n",
+            folder = folder.display(),
+        );
+        if let Some(admin) = self.admin.0 {
+            text.push_str(&format!(
+                "\nStatus page: http://{admin}/   Metrics: http://{admin}/metrics\n"
+            ));
+        }
+        text.push_str("Ctrl-C ends it.\n");
+        text
+    }
+}
+
+fn require_free(address: SocketAddr, flag: &str) -> anyhow::Result<()> {
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) => bail!("{address} cannot be used: {error}. Choose another one with {flag}"),
+    }
+}
+
+/// Starts the echo backends on their declared ports, or on free ones, and returns where they are.
+fn start_backends() -> anyhow::Result<Vec<SocketAddr>> {
+    let mut addresses = Vec::new();
+    let mut listeners = Vec::new();
+    for (name, port) in ECHOES {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+            .with_context(|| format!("no port of 127.0.0.1 for the backend {name}"))?;
+        listener.set_nonblocking(true)?;
+        addresses.push(listener.local_addr()?);
+        listeners.push((name, listener));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("backends".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                for (name, listener) in listeners {
+                    match tokio::net::TcpListener::from_std(listener) {
+                        Ok(listener) => drop(tokio::spawn(echo::serve(listener, name))),
+                        Err(error) => tracing::error!(%error, name, "a backend cannot start"),
+                    }
+                }
+                std::future::pending::<()>().await;
+            });
+        })?;
+    Ok(addresses)
+}
+
+/// Prints the greeting once something listens.
+fn greet(address: SocketAddr, greeting: &str) {
+    for _ in 0..200 {
+        if TcpStream::connect(address).is_ok() {
+            println!("{greeting}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A folder for this process, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> anyhow::Result<Self> {
+        let path =
+            std::env::temp_dir().join(format!("portcullis-quickstart-{}", std::process::id()));
+        // Exclusive and private: it will hold a private key.
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("{} cannot be made", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn fill(&self, args: &Args, backends: &[SocketAddr]) -> anyhow::Result<()> {
+        let mut slices = BACKENDS.to_owned();
+        for ((_, declared), address) in ECHOES.iter().zip(backends) {
+            let actual = format!("port: {}\n", address.port());
+            slices = slices.replace(&format!("port: {declared}\n"), &actual);
+        }
+        let files = [
+            ("gateway.yaml", gateway(args.http_port, args.https_port)),
+            ("route.yaml", ROUTE.to_owned()),
+            ("backends.yaml", slices),
+            ("certificate.yaml", certificate()?),
+        ];
+        for (name, text) in files {
+            fs::write(self.0.join(name), text)
+                .with_context(|| format!("{} cannot be filled", self.0.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left in a temporary folder hurts nobody, and there is nobody to tell.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The Gateway on these ports, with HTTPS.
+fn gateway(http: u16, https: u16) -> String {
+    let plain = GATEWAY.replace(&format!("port: {HTTP}\n"), &format!("port: {http}\n"));
+    format!(
+        "{plain}    - name: https
+      protocol: HTTPS
+      port: {https}
+      tls:
+        certificateRefs:
+          - name: demo-certificate
+"
+    )
+}
+
+fn certificate() -> anyhow::Result<String> {
+    let demo = self_signed(&[HOST, "localhost"])?;
+    let secret = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": "demo-certificate" },
+        "type": "kubernetes.io/tls",
+        "stringData": { "tls.crt": demo.certificate, "tls.key": demo.key },
+    });
+    serde_yaml::to_string(&secret).context("the demo certificate cannot be written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::check::translate_folder;
+
+    #[test]
+    fn everything_is_accepted() {
+        let folder = Folder::new().unwrap();
+        let cli = <crate::cli::Cli as clap::Parser>::try_parse_from([
+            "portcullis",
+            "quickstart",
+            "--http-port",
+            "18080",
+        ]);
+        let crate::cli::Command::Quickstart(args) = cli.unwrap().command else {
+            panic!("not parsed as quickstart");
+        };
+        let backends = [7001, 7002].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        folder.fill(&args, &backends).unwrap();
+        let (load, translation) = translate_folder(&folder.0).unwrap();
+        assert_eq!(load.problems, []);
+        assert_eq!(translation.report.problems().collect::<Vec<_>>(), []);
+        let ports: Vec<u16> = translation
+            .ir
+            .ports
+            .iter()
+            .map(|port| port.bind.port)
+            .collect();
+        assert_eq!(ports, [18080, HTTPS]);
+        let endpoints: Vec<SocketAddr> = translation
+            .ir
+            .backends
+            .values()
+            .flat_map(|backend| backend.endpoints.clone())
+            .collect();
+        assert_eq!(endpoints.len(), 2);
+        assert!(backends.iter().all(|address| endpoints.contains(address)));
+    }
+}

@@ -1,0 +1,367 @@
+//! The numbers of one moment as OpenMetrics text. Knows what every metric is called, and nothing of who counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{ProcessStats, TimeoutKind};
+use crate::ir::RuleId;
+use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table, UpstreamFault};
+
+const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The content type of [`encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Every metric at this moment. `dropped` is the number of lost access log records.
+pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
+    let mut registry = Registry::with_prefix("portcullis");
+    registry.register_collector(Box::new(Moment {
+        table,
+        process,
+        dropped,
+    }));
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Moment {
+    table: Arc<Table>,
+    process: ProcessStats,
+    dropped: u64,
+}
+
+impl Collector for Moment {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        self.rules(&mut page)?;
+        self.backends(&mut page)?;
+        self.connections(&mut page)?;
+        self.configuration(&mut page)
+    }
+}
+
+impl Moment {
+    /// Rules that have had no request are left out, so that the page grows with what is used.
+    fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
+        let rules: Vec<(RuleLabels<'_>, &RuleStats)> = self
+            .table
+            .rules()
+            .map(|rule| (RuleLabels(&rule.ir.id), &*rule.stats))
+            .filter(|(_, stats)| stats.in_flight() != 0 || stats.classes() != [0; 5])
+            .collect();
+        let counts = rules.iter().flat_map(|(rule, stats)| {
+            let classes = CODE_CLASSES.into_iter().zip(stats.classes());
+            classes
+                .filter(|(_, count)| *count > 0)
+                .map(move |(class, count)| (rule.and("code", class), count))
+        });
+        page.counters(
+            "requests",
+            "Requests answered, by rule and class of status",
+            counts,
+        )?;
+        let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
+        page.gauges(
+            "requests_in_flight",
+            "Requests not answered in full yet",
+            in_flight,
+        )?;
+        let help = "From the head of a request to the last byte of its answer";
+        page.durations("request_duration", help, &rules)
+    }
+
+    fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
+        let backends: Vec<_> = self
+            .table
+            .backends()
+            .map(|backend| (backend.id.to_string(), backend))
+            .collect();
+        let connects = backends
+            .iter()
+            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.connects()));
+        page.counters(
+            "upstream_connections",
+            "Connections made to endpoints",
+            connects,
+        )?;
+        let errors = backends.iter().flat_map(|(id, backend)| {
+            UpstreamFault::ALL.into_iter().filter_map(move |fault| {
+                let labels = [("backend", id.as_str()), ("reason", fault.name())];
+                let count = backend.stats.faults(fault);
+                (count > 0).then_some((labels, count))
+            })
+        });
+        page.counters("upstream_errors", "Tries at endpoints that failed", errors)?;
+        let endpoints = backends
+            .iter()
+            .map(|(id, backend)| ([("backend", id.as_str())], backend.endpoints().len() as i64));
+        page.gauges("upstream_endpoints", "Usable endpoints", endpoints)
+    }
+
+    fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.process.connections;
+        let open = stats.open() as i64;
+        page.gauge("connections_open", "Client connections", open)?;
+        let parked = stats.parked.load(Relaxed) as i64;
+        page.gauge(
+            "connections_parked",
+            "Client connections without buffers",
+            parked,
+        )?;
+        for (name, help, count) in [
+            (
+                "connections_accepted",
+                "Client connections",
+                &stats.accepted,
+            ),
+            (
+                "connections_refused",
+                "Client connections over the cap",
+                &stats.refused,
+            ),
+            (
+                "tls_handshakes",
+                "Completed TLS handshakes",
+                &stats.handshakes,
+            ),
+            (
+                "tls_handshake_failures",
+                "Failed TLS handshakes",
+                &stats.handshake_failures,
+            ),
+            (
+                "bad_requests",
+                "Requests that were no HTTP",
+                &stats.bad_requests,
+            ),
+        ] {
+            page.counter(name, help, count.load(Relaxed))?;
+        }
+        let timeouts = TimeoutKind::ALL.map(|kind| ([("kind", kind.name())], stats.timeouts(kind)));
+        page.counters(
+            "timeouts",
+            "Client connections and streams that a limit ended",
+            timeouts,
+        )?;
+        page.counter(
+            "access_log_dropped",
+            "Lost lines of the access log",
+            self.dropped,
+        )
+    }
+
+    fn configuration(&self, page: &mut Page<'_>) -> fmt::Result {
+        let config = &self.process.config;
+        let generation = config.generation() as i64;
+        page.gauge(
+            "config_generation",
+            "Configurations served so far",
+            generation,
+        )?;
+        let problems = config.problems() as i64;
+        page.gauge("config_problems", "Faults of the configuration", problems)?;
+        let loaded = config.loaded_at().as_secs() as i64;
+        let help = "When the configuration was taken into service, in seconds since 1970";
+        page.gauge("config_load_timestamp", help, loaded)?;
+        let mut expiry: BTreeMap<String, i64> = BTreeMap::new();
+        let listeners = self.table.ir.ports.iter().flat_map(|port| &port.listeners);
+        for certificate in listeners
+            .filter_map(|one| one.tls.as_ref())
+            .flat_map(|tls| &tls.certificates)
+        {
+            expiry.insert(certificate.source.to_string(), certificate.not_after);
+        }
+        let expiry = expiry
+            .iter()
+            .map(|(source, time)| ([("certificate", source.as_str())], *time));
+        let help = "End of a certificate's validity, in seconds since 1970";
+        page.gauges("certificate_expiry_timestamp", help, expiry)?;
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        page.gauges("build", "The program", [(version, 1)])
+    }
+}
+
+/// The metrics written so far.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let kind = MetricType::Counter;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in values {
+            let mut family = metric.encode_family(&labels)?;
+            family.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let kind = MetricType::Counter;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    fn gauges<L: EncodeLabelSet, V: prometheus_client::encoding::EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let kind = MetricType::Gauge;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in values {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
+        let kind = MetricType::Gauge;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        metric.encode_gauge(&value)
+    }
+
+    fn durations(
+        &mut self,
+        name: &str,
+        help: &str,
+        rules: &[(RuleLabels<'_>, &RuleStats)],
+    ) -> fmt::Result {
+        let kind = MetricType::Histogram;
+        let unit = Unit::Seconds;
+        let mut metric = self.0.encode_descriptor(name, help, Some(&unit), kind)?;
+        let bounds =
+            DURATION_BOUNDS_MICROS.map(|micros| Duration::from_micros(micros).as_secs_f64());
+        for (labels, stats) in rules {
+            let counts = stats.durations();
+            let bounds = bounds.iter().copied().chain([f64::MAX]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+            let sum = Duration::from_micros(stats.total_micros()).as_secs_f64();
+            let count = counts.iter().sum();
+            let mut family = metric.encode_family(labels)?;
+            family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Labels that name a rule.
+#[derive(Clone, Copy)]
+struct RuleLabels<'a>(&'a RuleId);
+
+impl<'a> RuleLabels<'a> {
+    fn and(self, name: &'static str, value: &'a str) -> LabelledRule<'a> {
+        LabelledRule(self, [(name, value)])
+    }
+}
+
+impl EncodeLabelSet for RuleLabels<'_> {
+    fn encode(
+        &self,
+        encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>,
+    ) -> fmt::Result {
+        let route = self.0.route.to_string();
+        let rule = match &self.0.name {
+            Some(name) => name.to_string(),
+            None => self.0.index.to_string(),
+        };
+        [("route", route.as_str()), ("rule", rule.as_str())].encode(encoder)
+    }
+}
+
+/// Labels that name a rule, and one more.
+struct LabelledRule<'a>(RuleLabels<'a>, [(&'static str, &'a str); 1]);
+
+impl EncodeLabelSet for LabelledRule<'_> {
+    fn encode(
+        &self,
+        encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>,
+    ) -> fmt::Result {
+        self.0.encode(encoder)?;
+        self.1.encode(encoder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ir::Ir;
+
+    #[test]
+    fn an_empty_process_has_its_own_numbers() {
+        let process = ProcessStats::default();
+        process.connections.timed_out(TimeoutKind::Body);
+        process.connections.accepted.fetch_add(3, Relaxed);
+        process.config.loaded(7, 2);
+        let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
+        let text = encode(table, process, 4);
+        for line in [
+            "portcullis_connections_open 3",
+            "portcullis_connections_accepted_total 3",
+            "portcullis_timeouts_total{kind=\"body\"} 1",
+            "portcullis_config_generation 7",
+            "portcullis_config_problems 2",
+            "portcullis_access_log_dropped_total 4",
+        ] {
+            assert!(
+                text.lines().any(|it| it == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_histogram_adds_up() {
+        let stats = RuleStats::default();
+        stats.record(200, Duration::from_millis(2));
+        stats.record(200, Duration::from_secs(60));
+        let id = RuleId {
+            route: crate::ir::ObjectRef::gateway_api("HTTPRoute", "ns", "demo"),
+            index: 3,
+            name: None,
+        };
+        #[derive(Debug)]
+        struct One(RuleId, RuleStats);
+        impl Collector for One {
+            fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+                Page(encoder).durations("d", "help", &[(RuleLabels(&self.0), &self.1)])
+            }
+        }
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(One(id, stats)));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        let labels = "route=\"HTTPRoute ns/demo\",rule=\"3\"";
+        assert!(
+            text.contains(&format!("d_seconds_bucket{{le=\"0.0025\",{labels}}} 1")),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("d_seconds_bucket{{le=\"+Inf\",{labels}}} 2")),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!("d_seconds_count{{{labels}}} 2")),
+            "{text}"
+        );
+    }
+}
