@@ -71,3 +71,62 @@ impl ResolvesServerCert for Resolver {
             .cloned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::fixtures::{ECDSA, ED25519, certificate};
+    use rustls::crypto::aws_lc_rs::default_provider;
+
+    const ALL: [SignatureScheme; 2] = [
+        SignatureScheme::ED25519,
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+    ];
+
+    fn resolver(certificates: &[Arc<Certificate>]) -> Resolver {
+        let provider = default_provider().key_provider;
+        let keys = certificates.iter().map(|certificate| {
+            let key = provider.load_private_key(certificate.key.clone_key());
+            Arc::new(CertifiedKey::new(certificate.chain.clone(), key.unwrap()))
+        });
+        Resolver::new(certificates, keys.collect())
+    }
+
+    #[test]
+    fn prefers_exact_names_then_wildcards_of_one_label_then_order() {
+        let certificates = [
+            certificate(ECDSA, &["first.org"]),
+            certificate(ECDSA, &["*.a.com"]),
+            certificate(ECDSA, &["x.a.com"]),
+        ];
+        let resolver = resolver(&certificates);
+        let rows = [
+            (Some("x.a.com"), 2),
+            (Some("y.a.com"), 1),
+            (Some("z.y.a.com"), 0),
+            (Some("a.com"), 0),
+            (Some(".a.com"), 0),
+            (Some("unknown.org"), 0),
+            (None, 0),
+        ];
+        for (name, index) in rows {
+            let chosen = resolver.choose(name, &ALL).unwrap();
+            assert_eq!(chosen.cert, certificates[index].chain, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn takes_the_first_whose_signature_the_client_can_verify() {
+        let certificates = [
+            certificate(ED25519, &["a.com"]),
+            certificate(ECDSA, &["a.com"]),
+            certificate(ECDSA, &["b.com"]),
+        ];
+        let resolver = resolver(&certificates);
+        let chosen = |schemes: &[_]| resolver.choose(Some("a.com"), schemes).unwrap();
+        assert_eq!(chosen(&ALL).cert, certificates[0].chain);
+        assert_eq!(chosen(&ALL[1..]).cert, certificates[1].chain);
+        let rsa_only = [SignatureScheme::RSA_PSS_SHA256];
+        assert!(resolver.choose(Some("a.com"), &rsa_only).is_none());
+    }
+}

@@ -123,3 +123,132 @@ fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::fixtures::{ECDSA, certificate};
+    use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection};
+
+    fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
+        Arc::new(ServerTls {
+            certificates: vec![certificate(ECDSA, &["a.com"])],
+            min_version,
+            ciphers,
+        })
+    }
+
+    fn built(tls: &Arc<ServerTls>) -> Arc<ServerConfig> {
+        let configs = ServerConfigs::build([tls].into_iter(), &ServerConfigs::default());
+        configs.get(tls).unwrap().clone()
+    }
+
+    fn client(
+        tls: &ServerTls,
+        versions: &[&'static SupportedProtocolVersion],
+        suites: impl Fn(CipherSuite) -> bool,
+    ) -> Arc<ClientConfig> {
+        let mut provider = aws_lc_rs::default_provider();
+        provider.cipher_suites.retain(|suite| suites(suite.suite()));
+        let mut roots = RootCertStore::empty();
+        roots.add(tls.certificates[0].chain[0].clone()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.into()
+    }
+
+    fn handshake(
+        client: &Arc<ClientConfig>,
+        server: &Arc<ServerConfig>,
+    ) -> Result<ClientConnection, Error> {
+        let name = "a.com".try_into().unwrap();
+        let mut client = ClientConnection::new(client.clone(), name)?;
+        let mut server = ServerConnection::new(server.clone())?;
+        while client.wants_write() || server.wants_write() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets()?;
+            wire.clear();
+            server.write_tls(&mut wire).unwrap();
+            client.read_tls(&mut wire.as_slice()).unwrap();
+            client.process_new_packets()?;
+        }
+        assert!(!client.is_handshaking());
+        Ok(client)
+    }
+
+    #[test]
+    fn resumes_by_ticket_in_both_versions() {
+        let tls = settings(TlsVersion::Tls12, CipherPolicy::Default);
+        let server = built(&tls);
+        for version in [&version::TLS12, &version::TLS13] {
+            let client = client(&tls, &[version], |_| true);
+            let first = handshake(&client, &server).unwrap();
+            assert_eq!(first.handshake_kind(), Some(HandshakeKind::Full));
+            assert_eq!(first.alpn_protocol(), Some(&b"h2"[..]));
+            assert_eq!(first.protocol_version(), Some(version.version));
+            let second = handshake(&client, &server).unwrap();
+            assert_eq!(second.handshake_kind(), Some(HandshakeKind::Resumed));
+            let third = handshake(&client, &server).unwrap();
+            assert_eq!(third.handshake_kind(), Some(HandshakeKind::Resumed));
+        }
+    }
+
+    #[test]
+    fn tickets_survive_a_new_table_and_not_new_settings() {
+        let tls = settings(TlsVersion::Tls12, CipherPolicy::Default);
+        let empty = ServerConfigs::default();
+        let first = ServerConfigs::build([&tls].into_iter(), &empty);
+        let again = Arc::new((*tls).clone());
+        let second = ServerConfigs::build([&again].into_iter(), &first);
+        let config = |configs: &ServerConfigs| Arc::as_ptr(configs.get(&tls).unwrap());
+        assert_eq!(config(&first), config(&second));
+
+        let mut changed = (*tls).clone();
+        changed.min_version = TlsVersion::Tls13;
+        let changed = Arc::new(changed);
+        let third = ServerConfigs::build([&changed].into_iter(), &second);
+        assert!(third.get(&tls).is_none());
+        assert_ne!(Arc::as_ptr(third.get(&changed).unwrap()), config(&second));
+        let key = |configs: &ServerConfigs| Arc::as_ptr(&configs.keys[&tls.certificates[0]]);
+        assert_eq!(key(&first), key(&third));
+    }
+
+    #[test]
+    fn refuses_versions_and_suites_that_are_not_allowed() {
+        let tls = settings(TlsVersion::Tls13, CipherPolicy::AesGcm);
+        let server = built(&tls);
+        let only_12 = client(&tls, &[&version::TLS12], |_| true);
+        assert!(handshake(&only_12, &server).is_err());
+        let chacha = |suite| suite == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
+        let only_chacha = client(&tls, &[&version::TLS13], chacha);
+        assert!(handshake(&only_chacha, &server).is_err());
+        let usual = client(&tls, &[&version::TLS13], |_| true);
+        assert!(handshake(&usual, &server).is_ok());
+    }
+
+    #[test]
+    fn leaves_out_what_it_cannot_build() {
+        let good = certificate(ECDSA, &["a.com"]);
+        let bad = Certificate {
+            source: good.source.clone(),
+            chain: good.chain.clone(),
+            key: rustls::pki_types::PrivatePkcs8KeyDer::from(vec![0]).into(),
+            names: good.names.clone(),
+            not_after: 0,
+            fingerprint: good.fingerprint.clone(),
+        };
+        let tls = Arc::new(ServerTls {
+            certificates: vec![good, Arc::new(bad)],
+            min_version: TlsVersion::Tls12,
+            ciphers: CipherPolicy::Default,
+        });
+        let configs = ServerConfigs::build([&tls].into_iter(), &ServerConfigs::default());
+        assert!(configs.get(&tls).is_none());
+    }
+}

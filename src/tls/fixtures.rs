@@ -1,0 +1,29 @@
+//! Certificates for the tests of this module.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, KeyPair, SignatureAlgorithm};
+
+use crate::ir::{Certificate, ObjectRef};
+
+pub(super) const ECDSA: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
+pub(super) const ED25519: &SignatureAlgorithm = &rcgen::PKCS_ED25519;
+
+/// A self-signed certificate for these names.
+pub(super) fn certificate(
+    algorithm: &'static SignatureAlgorithm,
+    names: &[&str],
+) -> Arc<Certificate> {
+    let key = KeyPair::generate_for(algorithm).unwrap();
+    let owned: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let signed = CertificateParams::new(owned).unwrap();
+    let signed = signed.self_signed(&key).unwrap();
+    Arc::new(Certificate {
+        source: ObjectRef::core("Secret", "ns", names[0]),
+        chain: vec![signed.der().clone()],
+        key: key.serialize_der().try_into().unwrap(),
+        names: names.iter().map(|name| (*name).into()).collect(),
+        not_after: i64::MAX,
+        fingerprint: names.concat().into(),
+    })
+}
