@@ -262,7 +262,7 @@ mod tests {
             .iter()
             .map(|port| port.bind.port)
             .collect();
-        assert_eq!(ports, [18080, HTTPS]);
+        assert_eq!(ports, [HTTPS, 18080]);
         let endpoints: Vec<SocketAddr> = translation
             .ir
             .backends

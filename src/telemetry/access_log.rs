@@ -12,7 +12,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::ir::RuleId;
+use crate::ir::Rule;
 
 /// Records that can wait at one time; a record takes about 400 bytes.
 const QUEUE: usize = 16_384;
@@ -49,7 +49,7 @@ pub struct AccessRecord {
     /// `X-Request-Id`.
     pub request_id: Box<str>,
     /// The rule that it matched.
-    pub rule: Option<Arc<RuleId>>,
+    pub rule: Option<Arc<Rule>>,
     /// The endpoint that answered or was tried last.
     pub upstream: Option<SocketAddr>,
     /// Why Portcullis answered it by itself, or cut it.
@@ -232,8 +232,8 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
         duration_ms: record.duration.as_micros() as f64 / 1000.0,
         bytes_received: record.bytes_received,
         bytes_sent: record.bytes_sent,
-        route: rule.map(|rule| rule.route.to_string()),
-        rule: rule.map(|rule| rule.index),
+        route: rule.map(|rule| rule.id.route.to_string()),
+        rule: rule.map(|rule| rule.id.index),
         upstream: record.upstream,
         error: record.error,
         request_id: beginning(&record.request_id),
@@ -289,7 +289,8 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::ir::ObjectRef;
+    use crate::ir::route::{Action, Timeouts};
+    use crate::ir::{ObjectRef, RuleId};
 
     fn record(path: &str) -> AccessRecord {
         AccessRecord {
@@ -304,10 +305,16 @@ mod tests {
             protocol: "HTTP/1.1",
             client: "127.0.0.1:4000".parse().unwrap(),
             request_id: "id".into(),
-            rule: Some(Arc::new(RuleId {
-                route: ObjectRef::gateway_api("HTTPRoute", "default", "demo"),
-                index: 1,
-                name: None,
+            rule: Some(Arc::new(Rule {
+                id: RuleId {
+                    route: ObjectRef::gateway_api("HTTPRoute", "default", "demo"),
+                    index: 1,
+                    name: None,
+                },
+                matches: Vec::new(),
+                filters: Vec::new(),
+                action: Action::Forward(Vec::new()),
+                timeouts: Timeouts::default(),
             })),
             upstream: None,
             error: None,

@@ -250,7 +250,7 @@ impl Page<'_> {
             DURATION_BOUNDS_MICROS.map(|micros| Duration::from_micros(micros).as_secs_f64());
         for (labels, stats) in rules {
             let counts = stats.durations();
-            let bounds = bounds.iter().copied().chain([f64::MAX]);
+            let bounds = bounds.iter().copied().chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
             let sum = Duration::from_micros(stats.total_micros()).as_secs_f64();
             let count = counts.iter().sum();
