@@ -1,0 +1,215 @@
+"""Owns the cases: what load each one is, what it measures, and its target."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import load
+from figure import Figure, Target
+from idle import IdleConnections, IdleError
+from lab import Lab, Running, Sample
+from load import Generator, Outcome
+from proxies import OURS, Portcullis, Site
+from proxies.portcullis import hostname, many_hostnames, many_routes, route_path
+
+KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
+WARM_UP_SECONDS = 0.3
+SETTLE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class LoadCase:
+    """CPU time per request under one load, all proxies in turn."""
+
+    name: str
+    title: str
+    run: Callable[[Generator, Site, float], Outcome]
+    target: Target = Target()
+    unit: str = "µs/request"
+    # From nanoseconds per request to the unit.
+    scale: float = 1e-3
+
+    def measure(self, lab: Lab, tell) -> list[Figure]:
+        figure = Figure(self.name, self.title, self.unit, self.target)
+        names = list(lab.proxies)
+        for name in names:
+            self.run(lab.generator, lab.shared(name).site, WARM_UP_SECONDS)
+        for turn in range(lab.options.rounds):
+            for name in rotated(names, turn):
+                add_sample(figure, name, lab.sample(lab.shared(name), self.run), self.scale)
+            tell(figure, turn)
+        return [figure]
+
+
+@dataclass(frozen=True)
+class ScaleCase:
+    """Portcullis with many routes, and with many hostnames, against itself with one; the same requests to both."""
+
+    name: str = "scale"
+    title: str = "many routes against one"
+    limit: float = 1.03
+
+    def measure(self, lab: Lab, tell) -> list[Figure]:
+        if OURS not in lab.proxies:
+            return []
+        path = lab.proxies[OURS].path
+        routes, hostnames = lab.options.routes, lab.options.hostnames
+        one = lab.start(Portcullis(path), "one route")
+        by_path = load.lua_requests([("bench.example", route_path(i)) for i in scattered(routes)])
+        by_host = load.lua_requests([(hostname(i), "/") for i in scattered(hostnames)])
+        figures = []
+        for name, title, documents, script in (
+            ("scale-routes", f"CPU with {routes} routes against one", many_routes(routes), by_path),
+            ("scale-hostnames", f"CPU with {hostnames} hostnames against one", many_hostnames(hostnames), by_host),
+        ):
+            many = lab.start(Portcullis(path, documents), name)
+            figures.append(self._compare(lab, tell, Figure(name, title, "ratio", Target(value=self.limit)), one, many, script))
+            lab.stop(many)
+        lab.stop(one)
+        return figures
+
+    def _compare(self, lab: Lab, tell, figure: Figure, one: Running, many: Running, script: str) -> Figure:
+        def run(generator: Generator, site: Site, seconds: float) -> Outcome:
+            return generator.wrk(f"http://localhost:{site.http}/", seconds, script=script)
+
+        both = {"one": one, "many": many}
+        for running in both.values():
+            run(lab.generator, running.site, WARM_UP_SECONDS)
+        for turn in range(lab.options.rounds):
+            samples = {name: lab.sample(both[name], run) for name in rotated(list(both), turn)}
+            costs = {name: cost(sample, 1e-3) for name, sample in samples.items()}
+            fault = samples["one"].fault or samples["many"].fault
+            ratio = costs["many"] / costs["one"] if costs["one"] and costs["many"] else None
+            figure.add(OURS, ratio, fault, us_per_request=costs, many=samples["many"].details(), one=samples["one"].details())
+            tell(figure, turn)
+        return figure
+
+
+@dataclass(frozen=True)
+class MemoryCase:
+    """Resident memory of a fresh proxy that has answered one request."""
+
+    name: str = "rss"
+    title: str = "resident memory at start"
+
+    def measure(self, lab: Lab, tell) -> list[Figure]:
+        start = Figure("rss-start", "RSS at start", "MB", Target(value=15))
+        for name, proxy in lab.proxies.items():
+            start.add(name, self._megabytes(lab, proxy))
+        tell(start, 0)
+        if OURS not in lab.proxies:
+            return [start]
+        path, options = lab.proxies[OURS].path, lab.options
+        routes = Figure("rss-routes", f"RSS with {options.routes} routes", "MB", Target(value=45))
+        routes.add(OURS, self._megabytes(lab, Portcullis(path, many_routes(options.routes))))
+        tell(routes, 0)
+        hostnames = Figure("rss-hostnames", f"RSS with {options.hostnames} hostnames", "MB")
+        hostnames.add(OURS, self._megabytes(lab, Portcullis(path, many_hostnames(options.hostnames))))
+        tell(hostnames, 0)
+        return [start, routes, hostnames]
+
+    def _megabytes(self, lab: Lab, proxy) -> float:
+        running = lab.start(proxy, f"{proxy.name} for rss")
+        time.sleep(SETTLE_SECONDS)
+        resident = running.process.rss_bytes()
+        lab.stop(running)
+        return resident / MB
+
+
+@dataclass(frozen=True)
+class IdleCase:
+    """Growth of resident memory per idle keep-alive connection, each of which has made one request."""
+
+    name: str = "idle"
+    title: str = "memory per idle connection"
+
+    def measure(self, lab: Lab, tell) -> list[Figure]:
+        count = lab.options.idle_connections
+        figures = []
+        for name, tls, limit in (("idle-plain", False, 2), ("idle-tls", True, 20)):
+            title = f"memory per idle {'TLS ' if tls else ''}connection, of {count}"
+            figure = Figure(name, title, "KB", Target(value=limit))
+            for proxy_name, proxy in lab.proxies.items():
+                running = lab.start(proxy, f"{proxy_name} for {name}")
+                self._add(lab, figure, proxy_name, running, tls)
+                lab.stop(running)
+            tell(figure, 0)
+            figures.append(figure)
+        return figures
+
+    def _add(self, lab: Lab, figure: Figure, name: str, running: Running, tls: bool) -> None:
+        port = running.site.https if tls else running.site.http
+        count = lab.options.idle_connections
+        try:
+            with IdleConnections(port, tls) as warm_up:
+                warm_up.open(16)
+            time.sleep(SETTLE_SECONDS)
+            before = running.process.rss_bytes()
+            with IdleConnections(port, tls) as idle:
+                idle.open(count)
+                opened = running.process.rss_bytes()
+                time.sleep(lab.options.idle_wait)
+                grown = running.process.rss_bytes() - before
+                idle.check_open()
+        except (IdleError, OSError) as error:
+            figure.add(name, None, fault=str(error))
+            return
+        figure.add(name, grown / KB / count, at_once_kb=round((opened - before) / KB / count, 2))
+
+
+def rotated(names: list[str], turn: int) -> list[str]:
+    """Another one goes first in each round."""
+    start = turn % len(names)
+    return names[start:] + names[:start]
+
+
+def scattered(count: int) -> list[int]:
+    """All numbers below `count`, in an order without locality."""
+    stride = 7919  # a prime that divides no count used here
+    return [i * stride % count for i in range(count)]
+
+
+def cost(sample: Sample, scale: float) -> float | None:
+    return sample.cpu_ns / sample.outcome.requests * scale if sample.outcome.requests else None
+
+
+def add_sample(figure: Figure, name: str, sample: Sample, scale: float) -> None:
+    value = cost(sample, scale)
+    figure.add(name, value, sample.fault, **sample.details())
+
+
+def _plain(path: str, **options) -> Callable[[Generator, Site, float], Outcome]:
+    return lambda generator, site, seconds: generator.wrk(f"http://localhost:{site.http}{path}", seconds, **options)
+
+
+def _tls(path: str, **options) -> Callable[[Generator, Site, float], Outcome]:
+    return lambda generator, site, seconds: generator.wrk(f"https://localhost:{site.https}{path}", seconds, **options)
+
+
+def _https_h2(generator: Generator, site: Site, seconds: float) -> Outcome:
+    return generator.h2load(f"https://localhost:{site.https}/", site.https, seconds)
+
+
+def _h2c(generator: Generator, site: Site, seconds: float) -> Outcome:
+    return generator.h2load(f"http://localhost:{site.h2c}/", site.h2c, seconds)
+
+
+def _handshakes(generator: Generator, site: Site, seconds: float) -> Outcome:
+    return generator.handshakes(site.https, seconds)
+
+
+_PER_GB = {"unit": "ms/GiB", "scale": GB / MB * 1e-6}
+
+ALL = [
+    LoadCase("h1", "HTTP/1.1 keep-alive, 13 B", _plain("/"), Target(of_lowest=1.0, of_envoy=0.4)),
+    LoadCase("h1-large", "HTTP/1.1, 1 KB of headers, 4 KB body", _plain("/4k", headers=load.LARGE_HEADERS)),
+    LoadCase("https-h1", "HTTPS HTTP/1.1 keep-alive, 13 B", _tls("/"), Target(of_lowest=0.85)),
+    LoadCase("https-h2", "HTTPS HTTP/2, 16 × 10 streams, 13 B", _https_h2, Target(of_lowest=1.0)),
+    LoadCase("h2c", "h2c, 16 × 10 streams, 13 B", _h2c),
+    LoadCase("tls-new", "new TLS connection and one request", _handshakes, Target(of_lowest=0.9), unit="µs/connection"),
+    LoadCase("body-1m", "1 MiB bodies", _plain("/1m", connections=8), Target(of_lowest=0.7), **_PER_GB),
+    LoadCase("body-1m-tls", "1 MiB bodies over TLS", _tls("/1m", connections=8), Target(of_lowest=1.0), **_PER_GB),
+    ScaleCase(),
+    MemoryCase(),
+    IdleCase(),
+]

@@ -1,0 +1,214 @@
+"""Owns one run's surroundings: folders, ports, certificate, backend, load generator, and the proxies that are up."""
+
+import http.client
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import process
+from backend import SMALL, Backend, Counts
+from load import Generator, Outcome
+from process import Group, Process
+from proxies import Proxy, Site
+
+# More than all that one load may have in flight: connections times streams.
+SPARE_CONNECTIONS = 200
+# A core counts as quiet when others take less than this share of it.
+QUIET_SHARE = 0.1
+QUIET_WINDOW_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Options:
+    rounds: int
+    seconds: float
+    idle_connections: int
+    idle_wait: float
+    routes: int
+    hostnames: int
+    proxy_core: str
+    load_cores: str
+    same_headers: bool
+    haproxy_splice: bool
+    # How long the whole run may wait for other programs to leave the cores alone.
+    patience: float
+
+
+@dataclass
+class Running:
+    """A proxy that is up."""
+
+    process: Process
+    site: Site
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One load on one proxy."""
+
+    cpu_ns: int
+    outcome: Outcome
+    backend: Counts
+    # The proxy's share of its core, and what other programs took of its core or of the load's.
+    own_share: float
+    foreign_share: float
+
+    @property
+    def fault(self) -> str:
+        done, reached = self.outcome.requests, self.backend.requests
+        if self.outcome.fault:
+            return self.outcome.fault
+        if reached < done * 0.98:
+            return f"only {reached} of {done} requests reached the backend"
+        if self.backend.connections > SPARE_CONNECTIONS + done * 0.01:
+            return f"{self.backend.connections} upstream connections for {done} requests"
+        return ""
+
+    def details(self) -> dict:
+        return {
+            "requests": self.outcome.requests,
+            "requests_per_second": round(self.outcome.requests / self.outcome.seconds) if self.outcome.seconds else 0,
+            "upstream_connections": self.backend.connections,
+            "core_share": round(self.own_share, 3),
+            "foreign_share": round(self.foreign_share, 3),
+        }
+
+
+class Span:
+    """How much a clock has advanced from the making of the span to its end, which is read once."""
+
+    def __init__(self, clock):
+        self._clock, self._start, self._length = clock, clock(), None
+
+    def end(self) -> int:
+        if self._length is None:
+            self._length = self._clock() - self._start
+        return self._length
+
+
+class Lab:
+    def __init__(self, group: Group, folder: Path, options: Options, proxies: dict[str, Proxy], nginx: str):
+        self.options = options
+        self.proxies = proxies
+        self._group = group
+        self._folder = folder
+        self._shared: dict[str, Running] = {}
+        self._started = 0
+        self._patience = options.patience
+        self.generator = Generator(options.load_cores, folder)
+        self._certificate, self._key = _make_certificate(folder)
+        self._backend_port, status_port = free_ports(2)
+        self.backend = Backend(group, nginx, self._new_folder("backend"), options.load_cores, self._backend_port, status_port)
+
+    def shared(self, name: str) -> Running:
+        """The one instance of a proxy that all load cases use."""
+        if name not in self._shared:
+            self._shared[name] = self.start(self.proxies[name])
+        return self._shared[name]
+
+    def start(self, proxy: Proxy, label: str = "") -> Running:
+        """A fresh instance, ready: it has answered one request."""
+        name = label or proxy.name
+        folder = self._new_folder(name)
+        http_port, https_port, h2c_port, admin_port = free_ports(4)
+        site = Site(
+            *(http_port, https_port, h2c_port, admin_port, self._backend_port),
+            *(self._certificate, self._key, self.options.same_headers, self.options.haproxy_splice),
+        )
+        command = proxy.command(site, folder)
+        started = self._group.start(name, command, self.options.proxy_core, folder / "log")
+        started.ready_when(lambda: answers(site.http) and accepts(site.https) and accepts(site.h2c), seconds=60)
+        return Running(started, site)
+
+    def stop(self, running: Running) -> None:
+        self._group.stop(running.process)
+
+    def sample(self, running: Running, load) -> Sample:
+        """Runs `load(generator, site, seconds)` on quiet cores; again when others disturbed it, while patience lasts."""
+        while True:
+            started = time.monotonic()
+            self._wait_until_quiet()
+            sample = self._sample(running, load)
+            if sample.foreign_share < QUIET_SHARE or self._patience <= 0:
+                return sample
+            self._patience -= time.monotonic() - started
+
+    def _sample(self, running: Running, load) -> Sample:
+        proxy_core, load_cores = self.options.proxy_core, self.options.load_cores
+        reached = self.backend.counts()
+        wall = Span(time.monotonic_ns)
+        proxy, around = Span(running.process.cpu_ns), Span(lambda: process.own_cpu_ns() + self.backend.cpu_ns())
+        proxy_busy, load_busy = Span(lambda: process.busy_ns(proxy_core)), Span(lambda: process.busy_ns(load_cores))
+        outcome = load(self.generator, running.site, self.options.seconds)
+        foreign = max(proxy_busy.end() - proxy.end(), load_busy.end() - around.end(), 0)
+        return Sample(
+            cpu_ns=proxy.end(),
+            outcome=outcome,
+            backend=self.backend.counts().since(reached),
+            own_share=proxy.end() / wall.end(),
+            foreign_share=foreign / wall.end(),
+        )
+
+    def _wait_until_quiet(self) -> None:
+        both = f"{self.options.proxy_core},{self.options.load_cores}"
+        while self._patience > 0:
+            busy = process.busy_ns(both)
+            time.sleep(QUIET_WINDOW_SECONDS)
+            if process.busy_ns(both) - busy < QUIET_SHARE * QUIET_WINDOW_SECONDS * 1e9:
+                return
+            self._patience -= QUIET_WINDOW_SECONDS
+
+    def _new_folder(self, name: str) -> Path:
+        self._started += 1
+        folder = self._folder / f"{self._started}-{name.replace(' ', '-')}"
+        folder.mkdir()
+        return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that are free now: held together, then given back."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/team-0/service-0", headers={"Host": "tenant-0.bench.example"})
+        first = connection.getresponse()
+        if first.status == 200 and first.read() == SMALL:
+            return True
+        first.read()
+        connection.request("GET", "/team-0/service-0", headers={"Host": "bench.example"})
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _make_certificate(folder: Path) -> tuple[Path, Path]:
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    return certificate, key

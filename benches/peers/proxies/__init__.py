@@ -1,0 +1,12 @@
+"""Owns the list of proxies under test. A new peer is one module with a `Proxy` and one entry here."""
+
+from .base import Proxy, Site
+from .envoy import Envoy
+from .haproxy import HAProxy
+from .nginx import Nginx
+from .portcullis import Portcullis
+
+OURS = Portcullis.name
+ALL: dict[str, type[Proxy]] = {proxy.name: proxy for proxy in (Portcullis, Nginx, HAProxy, Envoy)}
+
+__all__ = ["ALL", "OURS", "Portcullis", "Proxy", "Site"]

@@ -1,0 +1,57 @@
+"""Owns how HAProxy is configured as a proxy under test."""
+
+from pathlib import Path
+
+from .base import Proxy, Site
+
+
+class HAProxy(Proxy):
+    name = "haproxy"
+    program = "haproxy"
+    install = "apt-get install haproxy"
+
+    def version_arguments(self) -> list[str]:
+        return ["-v"]
+
+    def command(self, site: Site, folder: Path) -> list[str]:
+        # HAProxy wants certificate and key in one file.
+        pem = folder / "certificate.pem"
+        pem.write_text(site.certificate.read_text() + site.key.read_text())
+        config = folder / "haproxy.cfg"
+        config.write_text(_config(site, pem))
+        return [self.path, "-db", "-f", str(config)]
+
+
+def _config(site: Site, pem: Path) -> str:
+    headers = """
+    option forwardfor
+    http-request set-header X-Forwarded-Proto https if { ssl_fc }
+    http-request set-header X-Forwarded-Proto http unless { ssl_fc }
+    http-request set-header X-Forwarded-Host %[req.hdr(host)]
+    unique-id-format %[uuid()]
+    unique-id-header X-Request-Id"""
+    splice = "\n    option splice-response" if site.haproxy_splice else ""
+    return f"""\
+global
+    nbthread 1
+    maxconn 4096
+    ssl-default-bind-options ssl-min-ver TLSv1.3
+
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 3600s
+    timeout server 3600s
+    timeout http-keep-alive 3600s
+    option http-keep-alive
+    http-reuse always{splice}
+
+frontend bench
+    bind 127.0.0.1:{site.http} backlog 4096
+    bind 127.0.0.1:{site.h2c} backlog 4096 proto h2
+    bind 127.0.0.1:{site.https} backlog 4096 ssl crt {pem} alpn h2,http/1.1{headers if site.same_headers else ""}
+    default_backend bench
+
+backend bench
+    server backend 127.0.0.1:{site.backend} pool-max-conn -1 pool-purge-delay 3600s
+"""

@@ -1,0 +1,120 @@
+"""Owns how Portcullis is configured as the proxy under test: Gateway API objects in a folder."""
+
+import base64
+from collections.abc import Iterable
+from pathlib import Path
+
+from .base import REPOSITORY, Proxy, Site
+
+HOSTNAMES_PER_ROUTE = 16  # the limit of the HTTPRoute's `hostnames`
+
+
+class Portcullis(Proxy):
+    """Started with one route that takes everything, or with the `routes` given (YAML documents)."""
+
+    name = "portcullis"
+    program = str(REPOSITORY / "target" / "release" / "portcullis")
+    install = "cargo build --release"
+
+    def __init__(self, program: str | None = None, routes: Iterable[str] | None = None):
+        super().__init__(program)
+        self.routes = routes
+
+    def command(self, site: Site, folder: Path) -> list[str]:
+        config = folder / "config"
+        config.mkdir()
+        (config / "gateway.yaml").write_text(_gateway(site))
+        (config / "routes.yaml").write_text("---\n".join(self.routes or [http_route("everything", paths=["/"])]))
+        return [
+            *(self.path, "run", "--config-dir", str(config)),
+            *("--workers", "1", "--access-log", "off", "--admin", f"127.0.0.1:{site.admin}"),
+        ]
+
+
+def many_routes(count: int) -> Iterable[str]:
+    """`count` HTTPRoutes on one hostname, each with a path of its own: /team-N/service-N."""
+    return (http_route(f"service-{i}", ["bench.example"], [route_path(i)]) for i in range(count))
+
+
+def route_path(i: int) -> str:
+    return f"/team-{i % 50}/service-{i}"
+
+
+def many_hostnames(count: int) -> Iterable[str]:
+    """`count` hostnames, as many to a route as the API allows."""
+    for first in range(0, count, HOSTNAMES_PER_ROUTE):
+        names = [hostname(i) for i in range(first, min(first + HOSTNAMES_PER_ROUTE, count))]
+        yield http_route(f"hosts-{first}", names, ["/"])
+
+
+def hostname(i: int) -> str:
+    return f"tenant-{i}.bench.example"
+
+
+def http_route(name: str, hostnames: Iterable[str] = (), paths: Iterable[str] = ("/",)) -> str:
+    hosts = "".join(f"\n  - {hostname}" for hostname in hostnames)
+    matches = "".join(f"\n    - path: {{type: PathPrefix, value: {path}}}" for path in paths)
+    return f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: {name}, namespace: default}}
+spec:
+  parentRefs:
+  - name: bench{f"{chr(10)}  hostnames:{hosts}" if hosts else ""}
+  rules:
+  - matches:{matches}
+    backendRefs:
+    - {{name: backend, port: 80}}
+"""
+
+
+def _gateway(site: Site) -> str:
+    certificate = base64.b64encode(site.certificate.read_bytes()).decode()
+    key = base64.b64encode(site.key.read_bytes()).decode()
+    return f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: bench, namespace: default}}
+spec:
+  gatewayClassName: portcullis
+  addresses:
+  - {{type: IPAddress, value: 127.0.0.1}}
+  listeners:
+  - {{name: http, port: {site.http}, protocol: HTTP}}
+  - {{name: h2c, port: {site.h2c}, protocol: HTTP}}
+  - name: https
+    port: {site.https}
+    protocol: HTTPS
+    tls:
+      mode: Terminate
+      certificateRefs:
+      - name: bench
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: bench, namespace: default}}
+type: kubernetes.io/tls
+data:
+  tls.crt: {certificate}
+  tls.key: {key}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: backend, namespace: default}}
+spec:
+  ports:
+  - {{name: http, port: 80, targetPort: {site.backend}}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: backend-1
+  namespace: default
+  labels: {{kubernetes.io/service-name: backend}}
+addressType: IPv4
+ports:
+- {{name: http, port: {site.backend}, protocol: TCP}}
+endpoints:
+- addresses: [127.0.0.1]
+  conditions: {{ready: true}}
+"""
