@@ -1,1 +1,94 @@
-//! To be written.
+//! The loop: a snapshot is translated, built into a table, swapped in, bound and reported; then it waits for the next.
+//! Owns the order of these steps and nothing else. What binds ports and what shows reports is given to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::ir::BindReport;
+use crate::provider::file::Load;
+use crate::status::StatusReport;
+use crate::table::Table;
+use crate::translate::{Options, translate};
+
+/// How long a port that could not be bound is left alone before it is tried again.
+const BIND_RETRY: Duration = Duration::from_secs(1);
+
+/// What a configuration came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was loaded, and what was wrong with it.
+    pub load: Arc<Load>,
+    /// Generation of the table that serves it.
+    pub generation: u64,
+    /// Conditions of its objects, after binding.
+    pub report: Arc<StatusReport>,
+    /// What became of its ports.
+    pub binds: BindReport,
+}
+
+/// The loop's outputs.
+pub struct Outputs<F, P> {
+    /// What the data plane serves.
+    pub table: Arc<ArcSwap<Table>>,
+    /// Makes the open ports those of a table that is being served.
+    pub follow: F,
+    /// Takes note of an outcome that differs from the last.
+    pub publish: P,
+}
+
+/// Runs until the provider is gone.
+pub async fn run<F, P>(mut loads: watch::Receiver<Arc<Load>>, options: Options, mut outputs: Outputs<F, P>)
+where
+    F: FnMut(&Table) -> BindReport,
+    P: FnMut(Outcome),
+{
+    loop {
+        let load = loads.borrow_and_update().clone();
+        let report = serve(&load, &options, &outputs.table);
+        let table = outputs.table.load_full();
+        let mut binds = (outputs.follow)(&table);
+        loop {
+            (outputs.publish)(Outcome {
+                load: load.clone(),
+                generation: table.generation,
+                report: Arc::new(report.with_binds(&binds)),
+                binds: binds.clone(),
+            });
+            tokio::select! {
+                changed = loads.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                retried = retry(&binds, &table, &mut outputs.follow) => binds = retried,
+            }
+        }
+    }
+}
+
+/// Translates a snapshot and puts it into service, unless what is served is the same already.
+fn serve(load: &Load, options: &Options, current: &ArcSwap<Table>) -> StatusReport {
+    let previous = current.load_full();
+    let translation = translate(&load.snapshot, Some(&previous.ir), options);
+    if translation.ir != *previous.ir || previous.generation == 0 {
+        current.store(Arc::new(Table::build(Arc::new(translation.ir), Some(&previous))));
+    }
+    translation.report
+}
+
+/// Tries ports that could not be bound again until something has changed; for ever if there are none.
+async fn retry(binds: &BindReport, table: &Table, follow: &mut impl FnMut(&Table) -> BindReport) -> BindReport {
+    if binds.values().all(Result::is_ok) {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(BIND_RETRY).await;
+        let report = follow(table);
+        if report != *binds {
+            return report;
+        }
+    }
+}

@@ -71,8 +71,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Serves until the process is told to leave.
 fn serve(settings: crate::settings::Settings) -> anyhow::Result<()> {
-    drop(settings);
-    anyhow::bail!("serving is not built in yet")
+    crate::server::run(settings)
 }
 
 /// Waits for SIGTERM or SIGINT.

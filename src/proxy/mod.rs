@@ -1,1 +1,97 @@
-//! To be written.
+//! The client's side of the data plane: ports, connections, requests. Serves whatever table is current, and follows its
+//! ports; knows nothing of where a table comes from.
+
+mod activity;
+mod body;
+mod client;
+mod connection;
+mod error;
+mod headers;
+mod http;
+mod io;
+mod listener;
+mod record;
+mod request;
+mod target;
+mod upgrade;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+
+use self::listener::Listeners;
+use self::worker::{Command, Common};
+use crate::ir::{Bind, BindReport};
+use crate::settings::{Ports, Settings};
+use crate::shutdown::Shutdown;
+use crate::table::Table;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::ConnectionStats;
+
+/// The running data plane. Dropping it does not stop it: a [`Shutdown`] does.
+pub struct Proxy {
+    listeners: Listeners,
+    ports: Ports,
+    queues: Arc<[mpsc::UnboundedSender<Command>]>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Starts the workers. They serve no port until [`Proxy::follow`] is called.
+    pub fn start(
+        settings: &Settings,
+        table: Arc<ArcSwap<Table>>,
+        access_log: AccessLog,
+        stats: Arc<ConnectionStats>,
+        shutdown: Shutdown,
+    ) -> std::io::Result<Self> {
+        let count = settings.workers.max(1);
+        let (queues, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let queues: Arc<[_]> = queues.into();
+        let common = Common {
+            table,
+            limits: settings.limits.clone(),
+            trusted_proxies: settings.trusted_proxies.clone(),
+            access_log,
+            stats,
+            shutdown,
+            loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            queues: queues.clone(),
+        };
+        let start = |(index, commands)| worker::start(index, common.clone(), commands);
+        let workers = receivers.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
+        Ok(Self { listeners: Listeners::default(), ports: settings.ports, queues, workers })
+    }
+
+    /// Opens and closes ports to match `table`, which must be current already. Ports that cannot be opened are reported,
+    /// and tried again at the next call.
+    pub fn follow(&mut self, table: &Table) -> BindReport {
+        let wanted: Vec<Bind> = table.ports().iter().map(|port| port.bind()).collect();
+        let changes = self.listeners.follow(&wanted, self.ports);
+        for bind in changes.closed {
+            self.queues.iter().for_each(|queue| tell(queue, Command::Close(bind)));
+        }
+        for (bind, socket) in changes.opened {
+            tell(&self.queues[usize::from(bind.port) % self.queues.len()], Command::Listen(bind, socket));
+        }
+        changes.report
+    }
+
+    /// Waits until every worker has left.
+    pub fn join(self) {
+        for worker in self.workers {
+            if worker.join().is_err() {
+                tracing::error!("a worker ended by a panic");
+            }
+        }
+    }
+}
+
+/// A worker that is gone has nothing left to do: the process is leaving.
+fn tell(queue: &mpsc::UnboundedSender<Command>, command: Command) {
+    let _ = queue.send(command);
+}

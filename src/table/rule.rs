@@ -18,17 +18,25 @@ pub struct Rule {
     pub ir: Arc<ir::Rule>,
     /// Its counters; they outlive changes of the rule as long as its name stays.
     pub stats: Arc<RuleStats>,
-    /// Shares of weight 1 and above.
-    shares: Box<[Share]>,
-    /// Sums of the weights up to and including each share.
-    sums: Box<[u64]>,
+    shares: Shares,
+}
+
+/// The shares of weight 1 and above. Most rules have one, which is picked without a look elsewhere.
+#[derive(Debug)]
+enum Shares {
+    One(Share),
+    Many {
+        shares: Box<[Share]>,
+        /// Sums of the weights up to and including each share.
+        sums: Box<[u64]>,
+    },
 }
 
 /// A share of a rule's traffic.
 #[derive(Debug)]
 pub struct Share {
     /// Filters of this share only, after the rule's.
-    pub filters: Vec<ir::Filter>,
+    pub filters: Arc<[ir::Filter]>,
     /// Where it goes.
     pub target: Target,
 }
@@ -72,16 +80,18 @@ impl Rule {
             sum += u64::from(share.weight);
             sums.push(sum);
             shares.push(Share {
-                filters: share.filters.clone(),
+                filters: share.filters.as_slice().into(),
                 target: resolve(share, &backend),
             });
         }
-        Self {
-            ir,
-            stats,
-            shares: shares.into(),
-            sums: sums.into(),
-        }
+        let shares = match shares.pop() {
+            Some(only) if shares.is_empty() => Shares::One(only),
+            last => Shares::Many {
+                shares: shares.into_iter().chain(last).collect(),
+                sums: sums.into(),
+            },
+        };
+        Self { ir, stats, shares }
     }
 
     /// Whether this node would be built from `ir` again.
@@ -92,29 +102,35 @@ impl Rule {
     ) -> bool {
         self.ir == *ir
             && weighted(ir)
-                .zip(&self.shares)
+                .zip(self.shares())
                 .all(|(share, old)| resolve(share, &backend).is_same(&old.target))
     }
 
     /// Chooses a share at random, by weight.
     #[inline]
     pub fn pick(&self) -> Pick<'_> {
-        match (&*self.shares, self.sums.last()) {
-            ([], _) | (_, None) => Pick::None,
-            ([share], _) => Pick::Share(share),
-            (shares, Some(total)) => {
-                let drawn = rand::rng().random_range(0..*total);
-                shares
-                    .get(self.sums.partition_point(|sum| *sum <= drawn))
-                    .map_or(Pick::None, Pick::Share)
-            }
+        match &self.shares {
+            Shares::One(share) => Pick::Share(share),
+            Shares::Many { shares, sums } => draw(shares, sums),
         }
     }
 
     /// The shares that can be picked.
     pub fn shares(&self) -> &[Share] {
-        &self.shares
+        match &self.shares {
+            Shares::One(share) => std::slice::from_ref(share),
+            Shares::Many { shares, .. } => shares,
+        }
     }
+}
+
+fn draw<'a>(shares: &'a [Share], sums: &[u64]) -> Pick<'a> {
+    let Some(total) = sums.last() else {
+        return Pick::None;
+    };
+    let drawn = rand::rng().random_range(0..*total);
+    let at = sums.partition_point(|sum| *sum <= drawn);
+    shares.get(at).map_or(Pick::None, Pick::Share)
 }
 
 fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &WeightedBackend> {

@@ -9,11 +9,11 @@ use rand::RngExt;
 use crate::table::{Endpoint, Endpoints};
 
 /// A request's place at an endpoint, counted until dropped.
-pub struct InFlight(Arc<Endpoint>);
+pub(super) struct InFlight(Arc<Endpoint>);
 
 impl InFlight {
     /// The endpoint.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub(super) fn endpoint(&self) -> &Endpoint {
         &self.0
     }
 }
@@ -25,7 +25,7 @@ impl Drop for InFlight {
 }
 
 /// Chooses an endpoint whose id is not among `avoid`, and counts the request in. `None` when there is none left.
-pub fn pick(endpoints: &Endpoints, avoid: &[u64]) -> Option<InFlight> {
+pub(super) fn pick(endpoints: &Endpoints, avoid: &[u64]) -> Option<InFlight> {
     let endpoint = match (&**endpoints, avoid) {
         ([], _) => return None,
         ([only], []) => only,

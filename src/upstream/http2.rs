@@ -30,7 +30,7 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 
 /// Spawns onto the worker's own thread.
 #[derive(Clone, Copy)]
-pub struct LocalExecutor;
+pub(super) struct LocalExecutor;
 
 impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
@@ -39,7 +39,7 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor 
 }
 
 /// The HTTP/2 connections of one worker, by endpoint.
-pub struct Http2Pool<B> {
+pub(super) struct Http2Pool<B> {
     clock: Rc<Clock>,
     timeout: u64,
     connections: RefCell<FxHashMap<u64, Vec<Shared<B>>>>,
@@ -57,7 +57,7 @@ struct Load {
 }
 
 /// A place on a connection, given back when dropped.
-pub struct Stream<B> {
+pub(super) struct Stream<B> {
     clock: Rc<Clock>,
     sender: SendRequest<B>,
     load: Rc<Load>,
@@ -76,12 +76,12 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     /// A pool that keeps unused connections for at most `timeout`.
-    pub fn new(clock: Rc<Clock>, timeout: Duration) -> Self {
+    pub(super) fn new(clock: Rc<Clock>, timeout: Duration) -> Self {
         Self { clock, timeout: timeout.as_millis() as u64, connections: RefCell::default() }
     }
 
     /// A place on an open connection to the endpoint.
-    pub fn take(&self, endpoint: u64) -> Option<Stream<B>> {
+    pub(super) fn take(&self, endpoint: u64) -> Option<Stream<B>> {
         let mut connections = self.connections.borrow_mut();
         let connections = connections.get_mut(&endpoint)?;
         connections.retain(|shared| !shared.sender.is_closed());
@@ -91,7 +91,7 @@ where
     }
 
     /// Speaks HTTP/2 on a new connection to the endpoint, keeps it, and takes the first place on it.
-    pub async fn open(&self, endpoint: u64, io: TcpStream) -> hyper::Result<Stream<B>> {
+    pub(super) async fn open(&self, endpoint: u64, io: TcpStream) -> hyper::Result<Stream<B>> {
         let (sender, connection) = http2::Builder::new(LocalExecutor)
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -113,7 +113,7 @@ where
     }
 
     /// Forgets connections that have ended, and closes those that were unused for too long.
-    pub fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         let oldest = self.clock.now().saturating_sub(self.timeout);
         self.connections.borrow_mut().retain(|_, connections| {
             connections.retain(|shared| {
@@ -130,7 +130,7 @@ where
     B: Body<Data = Bytes> + Unpin + 'static,
 {
     /// Sends a request. An error comes with the request where it is certain that the backend did not get it.
-    pub async fn send(&mut self, request: Request<B>) -> Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)> {
+    pub(super) async fn send(&mut self, request: Request<B>) -> Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)> {
         self.sender.try_send_request(request).await.map_err(|mut error| {
             let request = error.take_message();
             (error.into_error(), request)

@@ -20,7 +20,6 @@ use tokio::time::timeout;
 
 pub use self::answer::{Answer, AnswerBody};
 use self::balance::InFlight;
-pub use self::http2::LocalExecutor;
 use self::http1::{Connection, Exchange, Fault};
 use self::http2::Http2Pool;
 use self::pool::Pool;
@@ -38,7 +37,7 @@ const MAX_TRIES: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The backend's side failed.
-    #[error("{}: {1}", .0.name())]
+    #[error("{1}")]
     Backend(UpstreamFault, &'static str),
     /// The client's side failed while its body was being forwarded.
     #[error("the request body failed")]

@@ -10,7 +10,7 @@ use super::http1::Connection;
 use crate::clock::Clock;
 
 /// The idle connections of one worker. The endpoint's id stands for everything that makes two connections differ.
-pub struct Pool {
+pub(super) struct Pool {
     clock: Rc<Clock>,
     idle: RefCell<FxHashMap<u64, Vec<Idle>>>,
     max_idle: usize,
@@ -24,12 +24,12 @@ struct Idle {
 
 impl Pool {
     /// A pool that keeps at most `max_idle` connections per endpoint, each for at most `timeout`.
-    pub fn new(clock: Rc<Clock>, max_idle: usize, timeout: Duration) -> Self {
+    pub(super) fn new(clock: Rc<Clock>, max_idle: usize, timeout: Duration) -> Self {
         Self { clock, idle: RefCell::default(), max_idle, timeout: timeout.as_millis() as u64 }
     }
 
     /// A connection to the endpoint that is still open, the last used first.
-    pub fn take(&self, endpoint: u64) -> Option<Connection> {
+    pub(super) fn take(&self, endpoint: u64) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(&endpoint)?;
         while let Some(Idle { connection, .. }) = connections.pop() {
@@ -41,7 +41,7 @@ impl Pool {
     }
 
     /// Keeps a connection whose exchange is complete.
-    pub fn put(&self, endpoint: u64, connection: Connection) {
+    pub(super) fn put(&self, endpoint: u64, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(endpoint).or_default();
         if connections.len() < self.max_idle {
@@ -50,7 +50,7 @@ impl Pool {
     }
 
     /// Closes connections that were idle for too long or that the backend has closed.
-    pub fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         let oldest = self.clock.now().saturating_sub(self.timeout);
         self.idle.borrow_mut().retain(|_, connections| {
             connections.retain(|idle| idle.since >= oldest && idle.connection.is_idle());

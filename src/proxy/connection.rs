@@ -1,0 +1,72 @@
+//! From an accepted socket to a protocol: plain HTTP as it is, TLS after a handshake with the certificate that the
+//! server name asks for. Decides once per connection. Knows nothing of requests.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::client::{Client, Sni};
+use super::http;
+use super::io::ClientIo;
+use super::worker::{PortState, Worker};
+use crate::ir::PortProtocol;
+use crate::telemetry::metrics::TimeoutKind;
+
+/// A fatal `unrecognized_name` alert (RFC 8446, 6.2), which rustls sends only for configurations, not for their absence.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
+    let protocol = worker.table.load().port(&port.bind).map(|port| port.protocol());
+    match protocol {
+        Some(PortProtocol::Http) => {
+            let client = Client::new(worker, port, peer, None);
+            http::serve_plain(ClientIo::Plain(socket), client).await;
+        }
+        Some(PortProtocol::Tls) => serve_tls(worker, port, socket, peer).await,
+        None => {}
+    }
+}
+
+async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
+    worker.stats.handshakes.fetch_add(1, Relaxed);
+    let outcome = timeout(worker.limits.handshake_timeout, handshake(&worker, &port, socket)).await;
+    let (stream, sni) = match outcome {
+        Ok(Some(agreed)) => agreed,
+        failed => {
+            worker.stats.handshake_failures.fetch_add(1, Relaxed);
+            if failed.is_err() {
+                worker.stats.timed_out(TimeoutKind::Handshake);
+            }
+            return;
+        }
+    };
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let client = Client::new(worker, port, peer, Some(sni));
+    let io = ClientIo::Tls(Box::new(stream));
+    if http2 {
+        http::serve_http2(io, Bytes::new(), client).await;
+    } else {
+        http::serve_tls_http1(io, client).await;
+    }
+}
+
+async fn handshake(worker: &Worker, port: &PortState, socket: TcpStream) -> Option<(TlsStream<TcpStream>, Sni)> {
+    let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket).await.ok()?;
+    let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| name.to_ascii_lowercase().into());
+    let config = worker.table.load().port(&port.bind).and_then(|port| port.server_config(sni.as_deref()).cloned());
+    let Some(config) = config else {
+        // The client learns why, if it still listens; the connection ends either way.
+        let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;
+        let _ = start.io.shutdown().await;
+        return None;
+    };
+    Some((start.into_stream(config).await.ok()?, Sni(sni)))
+}

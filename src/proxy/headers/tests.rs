@@ -1,0 +1,169 @@
+//! Tests of header handling, one per rule.
+
+use http::Request;
+
+use super::*;
+
+fn parts(version: Version, target: &str, fields: &[(&str, &str)]) -> request::Parts {
+    let mut builder = Request::builder().version(version).uri(target);
+    for (name, value) in fields {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(()).unwrap().into_parts().0
+}
+
+fn http1(target: &str, fields: &[(&str, &str)]) -> Result<(Normal, request::Parts), Error> {
+    let mut parts = parts(Version::HTTP_11, target, fields);
+    normalize(&mut parts, 100).map(|normal| (normal, parts))
+}
+
+fn http2(target: &str, fields: &[(&str, &str)]) -> Result<(Normal, request::Parts), Error> {
+    let mut parts = parts(Version::HTTP_2, target, fields);
+    normalize(&mut parts, 100).map(|normal| (normal, parts))
+}
+
+#[test]
+fn the_host_is_decided_once() {
+    let (normal, parts) = http1("/x", &[("host", "A.Example:8080")]).unwrap();
+    assert_eq!(normal.host.as_str(), "a.example");
+    assert_eq!(parts.headers[HOST], "A.Example:8080");
+    let (normal, parts) = http1("http://a/x?q", &[("host", "b")]).unwrap();
+    assert_eq!((normal.host.as_str(), parts.headers[HOST].as_bytes()), ("a", &b"a"[..]));
+    assert_eq!(parts.uri, "/x?q");
+    let (normal, _) = http1("/", &[("host", "[::1]:80")]).unwrap();
+    assert_eq!(normal.host.as_str(), "[::1]");
+}
+
+#[test]
+fn bad_hosts_are_refused() {
+    for fields in [
+        &[][..],
+        &[("host", "a"), ("host", "a")],
+        &[("host", "a"), ("host", "b")],
+        &[("host", "a, b")],
+        &[("host", "")],
+        &[("host", "user@a")],
+        &[("host", "a:0")],
+        &[("host", "a:65536")],
+        &[("host", "a:x")],
+        &[("host", "a/b")],
+        &[("host", "[::1")],
+        &[("host", "[x]")],
+        &[("host", "[::1]x")],
+    ] {
+        assert!(matches!(http1("/", fields), Err(Error::BadRequest(_))), "{fields:?}");
+    }
+    assert!(http1("http://user@a/", &[("host", "a")]).is_err());
+    assert!(http2("http://a/", &[("host", "b")]).is_err());
+    assert!(http2("http://a/", &[("host", "a")]).is_ok());
+    assert!(http2("/", &[("host", "a"), ("host", "a")]).is_err());
+}
+
+#[test]
+fn framing_that_can_be_read_in_two_ways_is_refused() {
+    for coding in ["chunked, chunked", "gzip, chunked", "identity", "xchunked", ",chunked"] {
+        assert!(http1("/", &[("host", "a"), ("transfer-encoding", coding)]).is_err(), "{coding}");
+    }
+    let twice = [("host", "a"), ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")];
+    assert!(http1("/", &twice).is_err());
+    assert!(http1("/", &[("host", "a"), ("transfer-encoding", "Chunked")]).is_ok());
+}
+
+#[test]
+fn connection_fields_end_here_but_protected_ones_stay() {
+    let fields = [
+        ("host", "a"),
+        ("connection", "x-secret, host, authorization, Keep-Alive"),
+        ("connection", "te"),
+        ("x-secret", "1"),
+        ("authorization", "Basic x"),
+        ("keep-alive", "5"),
+        ("proxy-connection", "keep-alive"),
+        ("te", "gzip, trailers"),
+        ("http2-settings", "x"),
+    ];
+    let (normal, parts) = http1("/", &fields).unwrap();
+    assert!(normal.upgrade.is_none());
+    let left: Vec<_> = parts.headers.keys().map(HeaderName::as_str).collect();
+    assert_eq!(left, ["host", "authorization", "te"]);
+    assert_eq!(parts.headers[TE], "trailers");
+}
+
+#[test]
+fn upgrades_are_relayed_only_when_they_are_ones() {
+    let ask = |connection: &str, protocol: &str, more: &[(&str, &str)]| {
+        let mut fields = vec![("host", "a"), ("connection", connection), ("upgrade", protocol)];
+        fields.extend(more);
+        http1("/", &fields).unwrap().0.upgrade
+    };
+    assert_eq!(ask("Upgrade", "websocket", &[]).unwrap(), "websocket");
+    assert!(ask("keep-alive", "websocket", &[]).is_none());
+    assert!(ask("upgrade", "h2c", &[("http2-settings", "x")]).is_none());
+    assert!(ask("upgrade", "HTTP/2.0", &[]).is_none());
+    assert!(ask("upgrade", "websocket, foo", &[]).is_none());
+    assert!(ask("upgrade", "websocket", &[("content-length", "5")]).is_none());
+}
+
+#[test]
+fn http2_requests_are_made_fit_for_http1() {
+    let fields = [("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")];
+    let (_, parts) = http2("https://a.example/p", &fields).unwrap();
+    assert_eq!(parts.headers[COOKIE], "a=1; b=2");
+    assert_eq!(parts.headers[HOST], "a.example");
+    assert_eq!(parts.uri, "/p");
+    assert!(http2("https://a/", &[("content-length", "5"), ("content-length", "5")]).is_err());
+    let many: Vec<_> = (0..101).map(|_| ("x", "y")).collect();
+    assert_eq!(http2("https://a/", &many).unwrap_err(), Error::TooManyFields);
+}
+
+#[test]
+fn methods_and_expectations_that_are_not_served() {
+    for method in [Method::CONNECT, Method::TRACE] {
+        let mut parts = parts(Version::HTTP_11, "/", &[("host", "a")]);
+        parts.method = method;
+        assert_eq!(normalize(&mut parts, 100).unwrap_err(), Error::MethodNotAllowed);
+    }
+    assert_eq!(http1("/", &[("host", "a"), ("expect", "tea")]).unwrap_err(), Error::ExpectationFailed);
+    let (_, parts) = http1("/", &[("host", "a"), ("expect", "100-Continue")]).unwrap();
+    assert!(!parts.headers.contains_key(EXPECT));
+}
+
+#[test]
+fn old_requests_need_a_length_for_their_content() {
+    let mut request = parts(Version::HTTP_10, "/", &[]);
+    assert_eq!(normalize(&mut request, 100).unwrap().host.as_str(), "");
+    request.method = Method::POST;
+    assert!(normalize(&mut request, 100).is_err());
+}
+
+#[test]
+fn clients_do_not_speak_for_others_unless_trusted() {
+    let said = [
+        ("host", "a"),
+        ("x-forwarded-for", "6.6.6.6"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "evil"),
+        ("forwarded", "for=6.6.6.6"),
+        ("x-real-ip", "6.6.6.6"),
+        ("x-request-id", "known"),
+    ];
+    let apply = |trusted| {
+        let mut headers = parts(Version::HTTP_11, "/", &said).headers;
+        let address = HeaderValue::from_static("10.0.0.1");
+        let forwarding = Forwarding { address, proto: HeaderValue::from_static("http"), trusted };
+        forwarding.apply(&mut headers, || HeaderValue::from_static("new"));
+        headers
+    };
+    let headers = apply(false);
+    assert_eq!(headers[X_FORWARDED_FOR], "10.0.0.1");
+    assert_eq!(headers[X_FORWARDED_PROTO], "http");
+    assert_eq!(headers[X_FORWARDED_HOST], "a");
+    assert_eq!(headers[X_REQUEST_ID], "new");
+    assert!(!headers.contains_key(FORWARDED) && !headers.contains_key(X_REAL_IP));
+    let headers = apply(true);
+    assert_eq!(headers[X_FORWARDED_FOR], "6.6.6.6, 10.0.0.1");
+    assert_eq!(headers[X_FORWARDED_PROTO], "https");
+    assert_eq!(headers[X_FORWARDED_HOST], "evil");
+    assert_eq!(headers[X_REQUEST_ID], "known");
+    assert!(headers.contains_key(FORWARDED));
+}

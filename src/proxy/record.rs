@@ -1,0 +1,173 @@
+//! The record of one request, from its head to the last byte of its response: counted in the rule's figures and
+//! written to the access log when it is closed, however that comes about.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Instant, SystemTime};
+
+use http::{Version, request};
+
+use super::activity::Activity;
+use super::client::Client;
+use super::error::{Error, Source};
+use super::headers::X_REQUEST_ID;
+use crate::table::Rule;
+use crate::telemetry::access_log::AccessRecord;
+use crate::telemetry::metrics::TimeoutKind;
+
+/// The status that a request is counted under when its client went away before there was one.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// Characters of `User-Agent` that are kept.
+const USER_AGENT_LENGTH: usize = 256;
+
+/// The record of a request that is not closed yet.
+pub(crate) struct Record {
+    client: Rc<Client>,
+    activity: Rc<Activity>,
+    start: Instant,
+    rule: Option<Arc<Rule>>,
+    status: u16,
+    sent: u64,
+    upstream: Option<SocketAddr>,
+    error: Option<&'static str>,
+    complete: bool,
+    access: Option<Box<AccessRecord>>,
+}
+
+impl Record {
+    /// Opens the record of a request whose head has just been read.
+    pub(crate) fn open(client: Rc<Client>, activity: Rc<Activity>, parts: &request::Parts) -> Self {
+        activity.on_request();
+        let access = client.worker.access_log.enabled().then(|| Box::new(describe(&client, parts)));
+        Self {
+            client,
+            activity,
+            start: Instant::now(),
+            rule: None,
+            status: 0,
+            sent: 0,
+            upstream: None,
+            error: None,
+            complete: false,
+            access,
+        }
+    }
+
+    /// The request's deadline.
+    pub(crate) fn activity(&self) -> &Rc<Activity> {
+        &self.activity
+    }
+
+    /// The request matched a rule.
+    pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
+        rule.stats.enter();
+        self.rule = Some(rule.clone());
+    }
+
+    /// The request goes on with these fields.
+    pub(crate) fn forwarded(&mut self, parts: &request::Parts) {
+        if let Some(access) = &mut self.access {
+            access.request_id = text(parts.headers.get(X_REQUEST_ID), 128);
+        }
+    }
+
+    /// An endpoint answered.
+    pub(crate) fn answered(&mut self, status: u16, endpoint: SocketAddr) {
+        self.status = status;
+        self.upstream = Some(endpoint);
+    }
+
+    /// The proxy answers by itself, for no fault.
+    pub(crate) fn answered_here(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// The proxy answers by itself, because of `error`.
+    pub(crate) fn refused(&mut self, error: Error) {
+        self.status = error.status().as_u16();
+        self.error = Some(error.message());
+        if error.source() == Source::Downstream && error.closes() {
+            self.client.worker.stats.bad_requests.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Bytes of the response's body were handed on.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// The last byte of the response was handed on.
+    pub(crate) fn complete(&mut self) {
+        self.complete = true;
+    }
+
+    /// The exchange was cut by a timeout.
+    pub(crate) fn timed_out(&mut self, kind: TimeoutKind) {
+        self.client.worker.stats.timed_out(kind);
+        self.error = Some("cut: idle for too long");
+    }
+
+    /// The response was cut.
+    pub(crate) fn fail(&mut self, reason: &'static str) {
+        self.error = Some(reason);
+        self.complete = true;
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.activity.on_request_end();
+        let elapsed = self.start.elapsed();
+        if !self.complete {
+            self.client.on_abandoned();
+            self.error.get_or_insert("the client went away");
+        }
+        if let Some(rule) = &self.rule {
+            rule.stats.leave();
+            rule.stats.record(if self.status == 0 { CLIENT_CLOSED_REQUEST } else { self.status }, elapsed);
+        }
+        if let Some(mut access) = self.access.take() {
+            access.status = self.status;
+            access.duration = elapsed;
+            access.bytes_sent = self.sent;
+            access.bytes_received = self.activity.received();
+            access.rule = self.rule.as_ref().map(|rule| rule.ir.clone());
+            access.upstream = self.upstream;
+            access.error = self.error;
+            self.client.worker.access_log.send(*access);
+        }
+    }
+}
+
+fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
+    let host = parts.uri.authority().map(|authority| authority.as_str().into());
+    AccessRecord {
+        time: SystemTime::now(),
+        method: parts.method.clone(),
+        path: parts.uri.path().into(),
+        host: host.unwrap_or_else(|| text(parts.headers.get(http::header::HOST), 255)),
+        status: 0,
+        duration: std::time::Duration::ZERO,
+        bytes_sent: 0,
+        bytes_received: 0,
+        protocol: match parts.version {
+            Version::HTTP_2 => "HTTP/2",
+            Version::HTTP_10 => "HTTP/1.0",
+            _ => "HTTP/1.1",
+        },
+        client: client.peer,
+        request_id: Box::default(),
+        rule: None,
+        upstream: None,
+        error: None,
+        user_agent: parts.headers.get(http::header::USER_AGENT).map(|agent| text(Some(agent), USER_AGENT_LENGTH)),
+    }
+}
+
+/// The beginning of a field's value, as text.
+fn text(value: Option<&http::HeaderValue>, length: usize) -> Box<str> {
+    let bytes = value.map_or(&b""[..], http::HeaderValue::as_bytes);
+    String::from_utf8_lossy(&bytes[..bytes.len().min(length)]).into()
+}

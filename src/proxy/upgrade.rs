@@ -1,0 +1,134 @@
+//! Connections that have switched protocols: bytes relayed both ways until both sides are done. Each direction ends by
+//! itself, so that the last bytes of one side still arrive after the other has failed.
+
+use std::any::Any;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::body::RequestBody;
+use super::io::ClientIo;
+use super::record::Record;
+use crate::clock::{Clock, Deadline};
+use crate::telemetry::metrics::TimeoutKind;
+use crate::upstream::AnswerBody;
+
+/// Bytes on their way in one direction.
+const BUFFER: usize = 16 * 1024;
+
+/// The backend's half of a switched connection, waiting for the client's.
+pub(crate) struct Tunnel {
+    backend: TcpStream,
+    /// Bytes that the backend sent behind its 101.
+    first: Bytes,
+    /// Counts the tunnel as a request in flight.
+    _place: Box<dyn Any>,
+    record: Record,
+}
+
+impl Tunnel {
+    /// Takes over the connection behind a 101.
+    pub(crate) fn new(answer: AnswerBody<RequestBody>, record: Record) -> Option<Self> {
+        let (connection, place) = answer.into_upgraded()?;
+        let (backend, first) = connection.into_parts();
+        Some(Self { backend, first, _place: place, record })
+    }
+
+    /// Relays until both sides are done, or neither has sent anything for `idle`.
+    pub(crate) async fn relay(mut self, client: ClientIo, sent: Bytes, clock: &Rc<Clock>, idle: Duration) {
+        let deadline = clock.deadline();
+        deadline.set(idle);
+        let (client_read, client_write) = tokio::io::split(client);
+        let (backend_read, backend_write) = self.backend.split();
+        let watch = Watch { deadline: &deadline, idle };
+        let mut up = pin!(Direction::new(client_read, backend_write, &sent, watch));
+        let mut down = pin!(Direction::new(backend_read, client_write, &self.first, watch));
+        let (mut up_done, mut down_done) = (false, false);
+        let timed_out = std::future::poll_fn(|cx| {
+            up_done = up_done || up.as_mut().poll(cx).is_ready();
+            down_done = down_done || down.as_mut().poll(cx).is_ready();
+            if up_done && down_done {
+                return Poll::Ready(false);
+            }
+            deadline.poll_due(cx).map(|()| true)
+        })
+        .await;
+        self.record.sent(down.moved);
+        if timed_out {
+            self.record.timed_out(TimeoutKind::TunnelIdle);
+        }
+        self.record.complete();
+    }
+}
+
+/// The deadline that both directions move.
+#[derive(Clone, Copy)]
+struct Watch<'a> {
+    deadline: &'a Deadline,
+    idle: Duration,
+}
+
+/// One direction: what `from` sends goes to `to`, whose writing side is closed when `from` ends.
+struct Direction<'a, R, W> {
+    from: R,
+    to: W,
+    buffer: Vec<u8>,
+    filled: usize,
+    written: usize,
+    ended: bool,
+    moved: usize,
+    watch: Watch<'a>,
+}
+
+impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
+    fn new(from: R, to: W, first: &[u8], watch: Watch<'a>) -> Self {
+        let mut buffer = vec![0; BUFFER.max(first.len())];
+        buffer[..first.len()].copy_from_slice(first);
+        Self { from, to, buffer, filled: first.len(), written: 0, ended: false, moved: 0, watch }
+    }
+
+    fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            while self.written < self.filled {
+                let count = ready!(Pin::new(&mut self.to).poll_write(cx, &self.buffer[self.written..self.filled]))?;
+                if count == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.written += count;
+                self.moved += count;
+                self.watch.deadline.set(self.watch.idle);
+            }
+            if self.ended {
+                return Pin::new(&mut self.to).poll_shutdown(cx);
+            }
+            let mut window = ReadBuf::new(&mut self.buffer);
+            match Pin::new(&mut self.from).poll_read(cx, &mut window) {
+                Poll::Ready(Ok(())) => {
+                    (self.filled, self.written) = (window.filled().len(), 0);
+                    self.ended = self.filled == 0;
+                    self.watch.deadline.set(self.watch.idle);
+                }
+                // A failed source has nothing more to say, but what it said must still arrive.
+                Poll::Ready(Err(_)) => (self.filled, self.written, self.ended) = (0, 0, true),
+                Poll::Pending => {
+                    ready!(Pin::new(&mut self.to).poll_flush(cx))?;
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Future for Direction<'_, R, W> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_io(cx).map(drop)
+    }
+}
