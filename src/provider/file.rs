@@ -3,6 +3,7 @@
 
 mod parse;
 mod scan;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -10,13 +11,15 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
-use serde_json::Value;
-
 use self::parse::SyntaxError;
+use self::scan::Scan;
 use super::Problem;
 use crate::api::{self, Admission, Finding, Object, ObjectRef, Severity};
 use crate::snapshot::Snapshot;
+use anyhow::Context;
+
+/// Readings of a directory that are thrown away because its symlinks moved meanwhile.
+const RETRIES: usize = 5;
 
 /// What a directory holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,14 +34,34 @@ pub struct Load {
 #[derive(Debug)]
 pub struct FileProvider {
     directory: PathBuf,
-    files: BTreeMap<PathBuf, Entry>,
+    files: BTreeMap<PathBuf, Arc<Entry>>,
     served: HashMap<ObjectRef, Object>,
-    /// Real directories in which a change may matter, as of the last load.
-    watched: BTreeSet<PathBuf>,
+}
+
+/// A load that has not been taken over yet.
+#[derive(Debug)]
+struct Draft {
+    files: BTreeMap<PathBuf, Arc<Entry>>,
+    served: HashMap<ObjectRef, Object>,
+    /// Real directories in which a change may matter.
+    directories: BTreeSet<PathBuf>,
+    /// The files under their real paths.
+    real_files: BTreeSet<PathBuf>,
+    load: Load,
+}
+
+impl Draft {
+    /// What was read, to tell two drafts of one state apart from those of two.
+    fn digests(&self) -> Vec<(PathBuf, u64)> {
+        self.files
+            .iter()
+            .map(|(path, entry)| (path.clone(), entry.digest))
+            .collect()
+    }
 }
 
 /// A file as it was read last.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Entry {
     digest: u64,
     documents: Vec<Document>,
@@ -96,64 +119,89 @@ impl FileProvider {
             directory,
             files: BTreeMap::new(),
             served: HashMap::new(),
-            watched: BTreeSet::new(),
         }
     }
 
     /// Reads the directory. Fails only when the directory itself cannot be read; everything else is a problem.
     pub fn load(&mut self) -> anyhow::Result<Load> {
-        self.load_except(&BTreeSet::new())
+        let draft = self.draft(&BTreeSet::new())?;
+        Ok(self.accept(draft))
     }
 
     /// Reads the directory, but takes files that are being written to for unchanged. `unfinished` has real paths.
-    fn load_except(&mut self, unfinished: &BTreeSet<PathBuf>) -> anyhow::Result<Load> {
-        let scan = scan::scan(&self.directory).with_context(|| {
-            format!(
-                "the configuration directory {} cannot be read",
-                self.directory.display()
-            )
-        })?;
-        let mut previous = std::mem::take(&mut self.files);
-        for (path, real) in scan.files {
-            let before = previous.remove(&path);
-            let entry = if unfinished.contains(&real) {
-                before
-            } else {
-                read_entry(&path, &real, before)
-            };
-            if let Some(entry) = entry {
-                self.files.insert(path, entry);
+    fn draft(&self, unfinished: &BTreeSet<PathBuf>) -> anyhow::Result<Draft> {
+        let (mut scan, mut files) = self.read(unfinished)?;
+        for _ in 0..RETRIES {
+            if scan.is_current() {
+                break;
             }
+            (scan, files) = self.read(unfinished)?;
         }
-        self.watched = scan.directories;
+        let real_files = scan.files.into_values().collect();
         let mut merge = Merge {
             served: &self.served,
             places: HashMap::new(),
             objects: HashMap::new(),
             problems: scan.problems,
         };
-        self.files
+        files
             .iter()
             .for_each(|(path, entry)| merge.file(path, entry));
-        self.files
+        files
             .values()
             .filter(|entry| entry.is_broken())
             .for_each(|entry| merge.keep(entry));
         let Merge {
-            objects,
+            objects: served,
             mut problems,
             ..
         } = merge;
         problems.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
-        self.served = objects;
         let mut snapshot = Snapshot::default();
-        self.served
+        served
             .values()
             .for_each(|object| snapshot.insert(object.clone()));
-        Ok(Load {
+        let load = Load {
             snapshot: Arc::new(snapshot),
             problems,
+        };
+        Ok(Draft {
+            files,
+            served,
+            directories: scan.directories,
+            real_files,
+            load,
         })
+    }
+
+    /// Reads every file that may be read. What cannot be is as it was.
+    fn read(
+        &self,
+        unfinished: &BTreeSet<PathBuf>,
+    ) -> anyhow::Result<(Scan, BTreeMap<PathBuf, Arc<Entry>>)> {
+        let scan = scan::scan(&self.directory).with_context(|| {
+            format!(
+                "the configuration directory {} cannot be read",
+                self.directory.display()
+            )
+        })?;
+        let mut files = BTreeMap::new();
+        for (path, real) in &scan.files {
+            let before = self.files.get(path);
+            let entry = if unfinished.contains(real) {
+                before.cloned()
+            } else {
+                read_entry(path, real, before)
+            };
+            files.extend(entry.map(|entry| (path.clone(), entry)));
+        }
+        Ok((scan, files))
+    }
+
+    fn accept(&mut self, draft: Draft) -> Load {
+        self.files = draft.files;
+        self.served = draft.served;
+        draft.load
     }
 }
 
@@ -243,31 +291,34 @@ impl<'a> Merge<'a> {
 }
 
 /// Reads a file, reusing every document that is as before. `None` when the file is gone.
-fn read_entry(path: &Path, real: &Path, before: Option<Entry>) -> Option<Entry> {
-    let before = before.unwrap_or_default();
+fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
     let text = match read(real) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
-            return Some(Entry {
+            let before = before
+                .map(|before| Entry::clone(before))
+                .unwrap_or_default();
+            let failure = Some(format!("cannot be read: {error}"));
+            return Some(Arc::new(Entry {
                 digest: 0,
-                failure: Some(format!("cannot be read: {error}")),
+                failure,
                 ..before
-            });
+            }));
         }
     };
     let digest = parse::digest(text.as_bytes());
-    if before.failure.is_none() && before.digest == digest {
-        return Some(before);
+    if let Some(before) =
+        before.filter(|before| before.failure.is_none() && before.digest == digest)
+    {
+        return Some(Arc::clone(before));
     }
     let is_json = path
         .extension()
         .is_some_and(|extension| extension == "json");
-    let known: HashMap<u64, &Document> = before
-        .documents
-        .iter()
-        .map(|document| (document.digest, document))
-        .collect();
+    let known = before.into_iter().flat_map(|before| &before.documents);
+    let known: HashMap<u64, &Document> =
+        known.map(|document| (document.digest, document)).collect();
     let sources = if is_json {
         vec![parse::Source {
             line: 1,
@@ -280,11 +331,14 @@ fn read_entry(path: &Path, real: &Path, before: Option<Entry>) -> Option<Entry> 
         .into_iter()
         .map(|source| read_document(source, is_json, &known))
         .collect();
+    let objects = before
+        .map(|before| before.objects.clone())
+        .unwrap_or_default();
     let mut entry = Entry {
         digest,
         documents,
         failure: None,
-        objects: before.objects,
+        objects,
     };
     if !entry.is_broken() {
         let admissions = entry
@@ -295,7 +349,7 @@ fn read_entry(path: &Path, real: &Path, before: Option<Entry>) -> Option<Entry> 
             .filter_map(|admission| admission.id.clone())
             .collect();
     }
-    Some(entry)
+    Some(Arc::new(entry))
 }
 
 fn read_document(
@@ -311,16 +365,12 @@ fn read_document(
         };
     }
     let outcome =
-        parse::parse(source, is_json).map(|values| values.into_iter().map(admit).collect());
+        parse::parse(source, is_json).map(|values| values.into_iter().map(api::admit).collect());
     Document {
         line: source.line,
         digest,
         outcome,
     }
-}
-
-fn admit(value: Value) -> Admission {
-    api::admit(value)
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -337,3 +387,6 @@ fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,8 @@ pub(super) struct Scan {
     pub(super) directories: BTreeSet<PathBuf>,
     /// What could not be followed.
     pub(super) problems: Vec<Problem>,
+    /// Symlinks among the entries, with the real paths they led to.
+    links: Vec<(PathBuf, PathBuf)>,
     visited: BTreeSet<PathBuf>,
     full: bool,
 }
@@ -42,6 +44,13 @@ pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
 }
 
 impl Scan {
+    /// Whether every symlink still leads where it led: otherwise what was read since may be of two states at once.
+    pub(super) fn is_current(&self) -> bool {
+        self.links
+            .iter()
+            .all(|(link, real)| fs::canonicalize(link).is_ok_and(|now| now == *real))
+    }
+
     fn entries(&mut self, directory: &Path, entries: fs::ReadDir, depth: usize) {
         let mut paths = Vec::new();
         for entry in entries {
@@ -71,6 +80,9 @@ impl Scan {
             }
             Err(_) => return,
         };
+        if is_link {
+            self.links.push((path.clone(), real.clone()));
+        }
         let Ok(metadata) = fs::metadata(&real) else {
             return;
         };
@@ -137,7 +149,8 @@ fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-fn has_extension(path: &Path) -> bool {
+/// Whether a file's name says that it holds configuration.
+pub(super) fn has_extension(path: &Path) -> bool {
     path.extension().is_some_and(|extension| {
         ["yaml", "yml", "json"]
             .iter()
