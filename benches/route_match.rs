@@ -107,7 +107,12 @@ struct Case {
 
 fn case(name: &'static str, ir: Arc<Ir>, mut requests: Vec<(String, String)>) -> Case {
     requests.shuffle(&mut rand::rngs::StdRng::seed_from_u64(1));
-    Case { name, ir, requests }
+    Case {
+        name,
+        ir,
+        // Copied, so that they lie in memory in the order of use: a request has just been read when its rule is sought.
+        requests: requests.to_vec(),
+    }
 }
 
 fn one_route() -> Case {

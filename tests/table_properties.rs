@@ -34,21 +34,26 @@ const BIND: Bind = Bind {
     port: 80,
 };
 
+/// One of these patterns, compiled once.
+fn pattern(texts: &[&str]) -> impl Strategy<Value = Pattern> + use<> {
+    let patterns = texts.iter().map(|text| Pattern::new(text).unwrap());
+    select(patterns.collect::<Vec<_>>())
+}
+
 fn value() -> impl Strategy<Value = ValueMatch> {
-    let pattern = |text| ValueMatch::Regex(Pattern::new(text).unwrap());
+    let exact = select(vec!["1", "2", "1,2", "é", ""]);
     prop_oneof![
-        select(vec!["1", "2", "1,2", "é", ""]).prop_map(|value| ValueMatch::Exact(value.into())),
-        select(vec!["1.*", "[12]", ".*"]).prop_map(pattern),
+        exact.prop_map(|value| ValueMatch::Exact(value.into())),
+        pattern(&["1.*", "[12]", ".*"]).prop_map(ValueMatch::Regex),
     ]
 }
 
 fn path() -> impl Strategy<Value = PathMatch> {
     let prefixes = vec!["", "/a", "/a/b", "/ab", "/é", "/a/"];
-    let patterns = vec!["/a.*", "/[ab]", ".*b", "/a/.+"];
     prop_oneof![
         select(&PATHS[..]).prop_map(|path| PathMatch::Exact(path.into())),
         select(prefixes).prop_map(|path| PathMatch::Prefix(path.into())),
-        select(patterns).prop_map(|path| PathMatch::Regex(Pattern::new(path).unwrap())),
+        pattern(&["/a.*", "/[ab]", ".*b", "/a/.+"]).prop_map(PathMatch::Regex),
     ]
 }
 

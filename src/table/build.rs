@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::Table;
 use super::backend::Backend;
@@ -19,10 +19,11 @@ pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
     let tls = listeners(&ir).filter_map(|listener| listener.tls.as_ref());
     let server_configs = ServerConfigs::build(tls, &previous.server_configs);
     let ports = ports(&ir, previous, &mut rules, &server_configs);
+    let rules = rules.built.into();
     Table {
         generation: previous.generation + 1,
         ports,
-        rules: rules.built.into(),
+        rules,
         backends,
         server_configs,
         ir,
@@ -56,51 +57,53 @@ fn find<'a>(backends: &'a [Arc<Backend>], id: &BackendId) -> Option<&'a Arc<Back
 /// are attached to different listeners.
 struct Rules<'a> {
     backends: &'a [Arc<Backend>],
-    previous: FxHashMap<&'a RuleId, Vec<&'a Arc<Rule>>>,
-    by_id: FxHashMap<RuleId, Vec<Arc<Rule>>>,
+    previous: RulesByName<'a>,
+    by_name: RulesByName<'a>,
     built: Vec<Arc<Rule>>,
 }
 
+type RulesByName<'a> = FxHashMap<&'a RuleId, Vec<Arc<Rule>>>;
+
 impl<'a> Rules<'a> {
     fn new(backends: &'a [Arc<Backend>], previous: &'a Table) -> Self {
-        let mut by_id: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        let count = previous.rules.len();
+        let mut by_name = RulesByName::with_capacity_and_hasher(count, FxBuildHasher);
         for rule in &previous.rules {
-            by_id.entry(&rule.ir.id).or_default().push(rule);
+            by_name.entry(&rule.ir.id).or_default().push(rule.clone());
         }
         Self {
             backends,
-            previous: by_id,
-            by_id: FxHashMap::default(),
-            built: Vec::new(),
+            previous: by_name,
+            by_name: RulesByName::with_capacity_and_hasher(count, FxBuildHasher),
+            built: Vec::with_capacity(count),
         }
     }
 
-    fn node(&mut self, ir: &Arc<ir::Rule>) -> Arc<Rule> {
-        let built = self.by_id.get(&ir.id).map_or(&[][..], Vec::as_slice);
+    fn node(&mut self, ir: &'a Arc<ir::Rule>) -> Arc<Rule> {
+        let built = self.by_name.entry(&ir.id).or_default();
         if let Some(node) = built.iter().find(|node| node.ir == *ir) {
             return node.clone();
         }
         let backend = |id: &BackendId| find(self.backends, id).cloned();
         let previous = self.previous.get(&ir.id).map_or(&[][..], Vec::as_slice);
-        let current = previous.iter().find(|node| node.is_current(ir, backend));
-        let node = match (current, built.first().or(previous.first().copied())) {
-            (Some(node), _) => Arc::clone(node),
-            (None, namesake) => {
+        let node = match previous.iter().find(|node| node.is_current(ir, backend)) {
+            Some(node) => node.clone(),
+            None => {
+                let namesake = built.first().or(previous.first());
                 let stats = namesake.map(|node| node.stats.clone()).unwrap_or_default();
                 Arc::new(Rule::new(ir.clone(), stats, backend))
             }
         };
-        let same_name = self.by_id.entry(ir.id.clone()).or_default();
-        same_name.push(node.clone());
+        built.push(node.clone());
         self.built.push(node.clone());
         node
     }
 }
 
-fn ports(
-    ir: &Ir,
+fn ports<'a>(
+    ir: &'a Ir,
     previous: &Table,
-    rules: &mut Rules<'_>,
+    rules: &mut Rules<'a>,
     server_configs: &ServerConfigs,
 ) -> Box<[Arc<Port>]> {
     let old_listeners: FxHashMap<(Bind, &ListenerKey), &Arc<Listener>> = previous
@@ -109,7 +112,7 @@ fn ports(
         .flat_map(|port| port.listeners().iter().map(|node| (port.bind(), node)))
         .map(|(bind, node)| ((bind, &node.ir.key), node))
         .collect();
-    let mut listener = |bind: Bind, ir: &Arc<ir::Listener>| {
+    let mut listener = |bind: Bind, ir: &'a Arc<ir::Listener>| {
         let routes = ir.routes.iter().flat_map(|attached| &attached.route.rules);
         let rules: Box<[Arc<Rule>]> = routes.map(|rule| rules.node(rule)).collect();
         let config = ir.tls.as_ref().and_then(|tls| server_configs.get(tls));
@@ -118,7 +121,7 @@ fn ports(
             _ => Arc::new(Listener::new(ir.clone(), config.cloned(), rules)),
         }
     };
-    let port = |ir: &Arc<ir::Port>| {
+    let port = |ir: &'a Arc<ir::Port>| {
         let nodes = ir.listeners.iter().map(|node| listener(ir.bind, node));
         let listeners: Box<[Arc<Listener>]> = nodes.collect();
         let old = previous.port(&ir.bind);

@@ -1,16 +1,26 @@
 //! An index from hostnames to whatever they select, most specific first. Knows the API's specificity order and nothing
 //! of what is selected.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::ir::Hostname;
 
 /// Values by hostname.
 #[derive(Debug)]
-pub(super) struct HostIndex<T> {
-    exact: FxHashMap<Box<str>, T>,
+pub(super) enum HostIndex<T> {
+    /// One hostname, compared in place.
+    One(Hostname, T),
+    /// Any number of hostnames.
+    Many(Box<Hosts<T>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Hosts<T> {
+    exact: FxHashMap<Arc<str>, T>,
     /// By suffix, without `*.`.
-    wildcards: FxHashMap<Box<str>, T>,
+    wildcards: FxHashMap<Arc<str>, T>,
     /// Length of the longest suffix, so that long hosts cost no more look-ups than there can be hits.
     longest: usize,
     any: Option<T>,
@@ -19,7 +29,49 @@ pub(super) struct HostIndex<T> {
 impl<T> HostIndex<T> {
     /// Indexes `entries`. Of equal hostnames the first counts.
     pub(super) fn new(entries: impl IntoIterator<Item = (Hostname, T)>) -> Self {
-        let mut index = Self {
+        let mut entries = entries.into_iter();
+        match (entries.next(), entries.next()) {
+            (Some((hostname, value)), None) => Self::One(hostname, value),
+            (first, second) => {
+                let entries = first.into_iter().chain(second).chain(entries);
+                Self::Many(Box::new(Hosts::new(entries)))
+            }
+        }
+    }
+
+    /// Offers the values whose hostname contains `host` to `accept`, most specific first, until one is taken.
+    #[inline]
+    pub(super) fn find<'a, R>(
+        &'a self,
+        host: &str,
+        accept: impl FnMut(&'a T) -> Option<R>,
+    ) -> Option<R> {
+        match self {
+            Self::One(hostname, value) if hostname.contains(host) => Some(value).and_then(accept),
+            Self::One(..) => None,
+            Self::Many(hosts) => hosts.find(host, accept),
+        }
+    }
+
+    /// The most specific value for `host`.
+    #[inline]
+    pub(super) fn most_specific(&self, host: &str) -> Option<&T> {
+        self.find(host, Some)
+    }
+
+    /// The value for every host.
+    pub(super) fn any(&self) -> Option<&T> {
+        match self {
+            Self::One(Hostname::Any, value) => Some(value),
+            Self::One(..) => None,
+            Self::Many(hosts) => hosts.any.as_ref(),
+        }
+    }
+}
+
+impl<T> Hosts<T> {
+    fn new(entries: impl Iterator<Item = (Hostname, T)>) -> Self {
+        let mut hosts = Self {
             exact: FxHashMap::default(),
             wildcards: FxHashMap::default(),
             longest: 0,
@@ -28,29 +80,24 @@ impl<T> HostIndex<T> {
         for (hostname, value) in entries {
             match hostname {
                 Hostname::Exact(name) => {
-                    index.exact.entry((&*name).into()).or_insert(value);
+                    hosts.exact.entry(name).or_insert(value);
                 }
                 Hostname::Wildcard(suffix) => {
-                    index.longest = index.longest.max(suffix.len());
-                    index.wildcards.entry((&*suffix).into()).or_insert(value);
+                    hosts.longest = hosts.longest.max(suffix.len());
+                    hosts.wildcards.entry(suffix).or_insert(value);
                 }
                 Hostname::Any => {
-                    index.any.get_or_insert(value);
+                    hosts.any.get_or_insert(value);
                 }
             }
         }
-        index.exact.shrink_to_fit();
-        index.wildcards.shrink_to_fit();
-        index
+        hosts.exact.shrink_to_fit();
+        hosts.wildcards.shrink_to_fit();
+        hosts
     }
 
-    /// Offers the values whose hostname contains `host` to `accept`, most specific first, until one is taken.
     #[inline]
-    pub(super) fn find<'a, R>(
-        &'a self,
-        host: &str,
-        mut accept: impl FnMut(&'a T) -> Option<R>,
-    ) -> Option<R> {
+    fn find<'a, R>(&'a self, host: &str, mut accept: impl FnMut(&'a T) -> Option<R>) -> Option<R> {
         if let Some(taken) = self.exact.get(host).and_then(&mut accept) {
             return Some(taken);
         }
@@ -74,17 +121,6 @@ impl<T> HostIndex<T> {
         dots.filter_map(|(at, _)| host.get(from + at + 1..))
             .filter_map(|suffix| self.wildcards.get(suffix))
             .find_map(accept)
-    }
-
-    /// The most specific value for `host`.
-    #[inline]
-    pub(super) fn most_specific(&self, host: &str) -> Option<&T> {
-        self.find(host, Some)
-    }
-
-    /// The value for every host.
-    pub(super) fn any(&self) -> Option<&T> {
-        self.any.as_ref()
     }
 }
 
@@ -128,7 +164,7 @@ mod tests {
 
     #[test]
     fn cuts_hosts_at_character_boundaries() {
-        let index = index(&["*.é"]);
+        let index = index(&["*.é", "a"]);
         assert_eq!(index.most_specific("éé.é").map(String::as_str), Some("*.é"));
         assert_eq!(index.most_specific("é"), None);
     }
@@ -137,5 +173,14 @@ mod tests {
     fn keeps_the_first_of_equal_names() {
         let index = HostIndex::new([(Hostname::Any, 1), (Hostname::Any, 2)]);
         assert_eq!(index.any(), Some(&1));
+    }
+
+    #[test]
+    fn one_name_is_looked_at_as_strictly_as_many() {
+        assert_eq!(index(&["*.a"]).most_specific("a"), None);
+        assert!(index(&["*.a"]).most_specific("b.a").is_some());
+        assert!(index(&["*.a"]).any().is_none());
+        assert!(index(&[""]).any().is_some());
+        assert!(index(&[]).most_specific("a").is_none());
     }
 }
