@@ -230,7 +230,7 @@ fn settle_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
             let message = "its port is not bound yet";
             *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
         } else {
-            let message = format!("{failures}; it is tried again until the port is free");
+            let message = format!("{failures}; it is tried again and again");
             let reason = Reason::PortUnavailable;
             *condition = Condition::fails(condition.kind, reason, &message, generation);
         }

@@ -64,12 +64,22 @@ impl Parents {
         if named.is_empty() {
             return Some(Err(no_parent(&parent, reference)));
         }
-        let allowed: Vec<Place> = named
+        let of_kind: Vec<Place> = named
             .into_iter()
-            .filter(|place| allows(input, listener(place), route.name))
+            .filter(|place| admits_kind(listener(place), route.name))
+            .collect();
+        if of_kind.is_empty() {
+            let (what, field) = (&route.name.kind, "protocol and allowedRoutes.kinds");
+            return Some(Err(not_allowed(&parent, &format!("{what}s"), field)));
+        }
+        let allowed: Vec<Place> = of_kind
+            .into_iter()
+            .filter(|place| admits_namespace(input, listener(place), route.name))
             .collect();
         if allowed.is_empty() {
-            return Some(Err(not_allowed(&parent, route.name)));
+            let what = format!("routes of namespace {}", route.name.namespace);
+            let field = "allowedRoutes.namespaces (by default only its own namespace)";
+            return Some(Err(not_allowed(&parent, &what, field)));
         }
         let hosts = allowed
             .iter()
@@ -169,18 +179,15 @@ fn is_meant(reference: &ParentRef, listener: &ListenerDraft<'_>) -> bool {
         && reference.port.is_none_or(|port| port == listener.spec.port)
 }
 
-fn allows(input: &Input<'_>, listener: &ListenerDraft<'_>, route: &ObjectRef) -> bool {
+fn admits_kind(listener: &ListenerDraft<'_>, route: &ObjectRef) -> bool {
+    &*route.group == GATEWAY_GROUP && listener.kinds.contains(&&*route.kind)
+}
+
+fn admits_namespace(input: &Input<'_>, listener: &ListenerDraft<'_>, route: &ObjectRef) -> bool {
     let allowed = listener.spec.allowed_routes.as_ref();
     let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
-    &*route.group == GATEWAY_GROUP
-        && listener.kinds.contains(&&*route.kind)
-        && selector::allows(
-            input,
-            from,
-            "Same",
-            &listener.key.origin.namespace,
-            &route.namespace,
-        )
+    let own = &listener.key.origin.namespace;
+    selector::allows(input, from, "Same", own, &route.namespace)
 }
 
 /// The hosts that a listener and a route share; an empty list of the route's takes the listener's.
@@ -211,11 +218,9 @@ fn no_parent(parent: &ObjectRef, reference: &ParentRef) -> Fault {
     Fault::new(Reason::NoMatchingParent, message)
 }
 
-fn not_allowed(parent: &ObjectRef, route: &ObjectRef) -> Fault {
+fn not_allowed(parent: &ObjectRef, what: &str, field: &str) -> Fault {
     let message = format!(
-        "no listener of {parent} that is meant admits a {} of namespace {}; allowedRoutes.namespaces (by default only \
-         the listener's own namespace), allowedRoutes.kinds and the protocol decide",
-        route.kind, route.namespace
+        "no listener of {parent} that the parentRef selects admits {what}; see its listeners' {field}"
     );
     Fault::new(Reason::NotAllowedByListeners, message)
 }

@@ -6,7 +6,7 @@ pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
         .bytes()
         .filter(|byte| !matches!(byte, b'\n' | b'\r'))
         .collect();
-    if symbols.len() % 4 != 0 {
+    if !symbols.len().is_multiple_of(4) {
         return None;
     }
     let padding = symbols

@@ -1,5 +1,5 @@
 //! Listeners that cannot stand beside each other: in one Gateway with its ListenerSets, and between Gateways on one
-//! address. Also marks those that overlap without conflict. Knows nothing of routes.
+//! address. Knows nothing of routes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,69 +15,125 @@ use super::reason::{Fault, Reason};
 /// what the Gateway asked for.
 pub(super) fn within_gateways(gateways: &mut [GatewayDraft<'_>]) {
     for gateway in gateways {
-        let conflicts: Vec<_> = (0..gateway.listeners.len())
-            .map(|index| find_conflict(&gateway.listeners, index))
-            .collect();
+        let listeners = &gateway.listeners;
+        let slots = Slots::new(listeners);
+        let mut lost = vec![false; listeners.len()];
+        let mut conflicts = vec![None; listeners.len()];
+        for (index, this) in listeners.iter().enumerate() {
+            if let Some((rival, reason)) = slots.find_rival(listeners, &lost, index) {
+                lost[index] = listeners[rival].key.origin != this.key.origin;
+                conflicts[index] = Some(describe(this, &listeners[rival], reason));
+            }
+        }
         for (listener, conflict) in gateway.listeners.iter_mut().zip(conflicts) {
             listener.conflict = conflict;
         }
     }
 }
 
-fn find_conflict(listeners: &[ListenerDraft<'_>], index: usize) -> Option<Fault> {
-    let this = &listeners[index];
-    let rivals = listeners.iter().enumerate().filter(|(other, rival)| {
-        let same_object = rival.key.origin == this.key.origin;
-        *other != index && rival.spec.port == this.spec.port && (same_object || *other < index)
-    });
-    let found = rivals.filter_map(|(_, rival)| Some((rival, clash(this, rival)?)));
-    // A protocol that cannot share the port is the greater obstacle: tell of it first.
-    let (rival, reason) = found.min_by_key(|(_, reason)| *reason != Reason::ProtocolConflict)?;
-    let port = this.spec.port;
-    let same_object = rival.key.origin == this.key.origin;
-    let who = if same_object {
-        format!("listener {}", rival.key.name)
-    } else {
-        // Authors of a ListenerSet need not see the names of others' listeners.
-        "a listener of the Gateway or of an earlier ListenerSet".to_owned()
-    };
-    let (field, what) = if reason == Reason::ProtocolConflict {
-        (
-            "protocol",
-            format!(
-                "protocol {} cannot share port {port} with",
-                this.spec.protocol
-            ),
-        )
-    } else {
-        (
-            "hostname",
-            format!("hostname {} on port {port} is also that of", this.hostname),
-        )
-    };
-    let verdict = if same_object {
-        "none of them is served; change one"
-    } else {
-        "that one is served; change this one"
-    };
-    Some(Fault::new(
-        reason,
-        format!("{}: {what} {who}; {verdict}", this.place(field)),
-    ))
+/// What protocols share a port with each other; nothing else does. `None` takes no port from anyone.
+fn family(protocol: Protocol) -> Option<u8> {
+    match protocol {
+        Protocol::Http => Some(0),
+        Protocol::Https | Protocol::Tls => Some(1),
+        Protocol::Tcp => Some(2),
+        Protocol::Udp => Some(3),
+        Protocol::Other => None,
+    }
 }
 
-fn clash(one: &ListenerDraft<'_>, two: &ListenerDraft<'_>) -> Option<Reason> {
-    use Protocol::{Http, Https, Other, Tcp, Tls, Udp};
-    match (one.protocol, two.protocol) {
-        // What nobody serves takes no port from anyone.
-        (Other, _) | (_, Other) => None,
-        (Udp, Udp) => Some(Reason::ProtocolConflict),
-        (Udp, _) | (_, Udp) => None,
-        (Http, Http) | (Https | Tls, Https | Tls) => {
-            (one.hostname == two.hostname).then_some(Reason::HostnameConflict)
+const TCP: u8 = 2;
+const UDP: u8 = 3;
+
+/// Listeners by what they take.
+struct Slots<'s> {
+    by_family: BTreeMap<(u16, u8), Vec<usize>>,
+    by_hostname: BTreeMap<(u16, u8, &'s Hostname), Vec<usize>>,
+}
+
+impl<'s> Slots<'s> {
+    fn new(listeners: &'s [ListenerDraft<'_>]) -> Self {
+        let mut slots = Self {
+            by_family: BTreeMap::new(),
+            by_hostname: BTreeMap::new(),
+        };
+        for (index, listener) in listeners.iter().enumerate() {
+            let Some(family) = family(listener.protocol) else {
+                continue;
+            };
+            let (port, hostname) = (listener.spec.port, &listener.hostname);
+            slots
+                .by_family
+                .entry((port, family))
+                .or_default()
+                .push(index);
+            let same = slots.by_hostname.entry((port, family, hostname));
+            same.or_default().push(index);
         }
-        (Http | Https | Tls | Tcp, _) => Some(Reason::ProtocolConflict),
+        slots
     }
+
+    /// The listener that stands against this one. Those that have lost to an earlier object hold nothing against later
+    /// ones; within one object they still do.
+    fn find_rival(
+        &self,
+        listeners: &[ListenerDraft<'_>],
+        lost: &[bool],
+        index: usize,
+    ) -> Option<(usize, Reason)> {
+        let this = &listeners[index];
+        let own = family(this.protocol)?;
+        let is_own = |other: usize| listeners[other].key.origin == this.key.origin;
+        let rivals = |(found, reason): (&Vec<usize>, Reason)| {
+            let mut found = found.iter().copied();
+            let stands = |other: &usize| is_own(*other) || (*other < index && !lost[*other]);
+            let rival = found.find(|other| *other != index && stands(other))?;
+            Some((rival, reason))
+        };
+        let port = this.spec.port;
+        let other_families = (0..UDP).filter(|other| own != UDP && *other != own);
+        let other_families = other_families.filter_map(|other| self.by_family.get(&(port, other)));
+        let same_slot = if own == TCP || own == UDP {
+            let same = self.by_family.get(&(port, own));
+            same.map(|same| (same, Reason::ProtocolConflict))
+        } else {
+            let same = self.by_hostname.get(&(port, own, &this.hostname));
+            same.map(|same| (same, Reason::HostnameConflict))
+        };
+        let found = other_families.map(|other| (other, Reason::ProtocolConflict));
+        // Another object wins for certain, and a protocol is a greater obstacle than a hostname: tell of those first.
+        found
+            .chain(same_slot)
+            .filter_map(rivals)
+            .min_by_key(|(other, reason)| (is_own(*other), *reason != Reason::ProtocolConflict))
+    }
+}
+
+fn describe(this: &ListenerDraft<'_>, rival: &ListenerDraft<'_>, reason: Reason) -> Fault {
+    let port = this.spec.port;
+    let (who, verdict) = if rival.key.origin == this.key.origin {
+        let who = format!("listener {}", rival.key.name);
+        (who, "none of them is served; change one")
+    } else {
+        // Authors of a ListenerSet need not see the names of others' listeners.
+        let who = "a listener of the Gateway or of an earlier ListenerSet".to_owned();
+        (who, "that one comes first; change this one")
+    };
+    let (field, what) = if reason == Reason::ProtocolConflict {
+        let protocol = &this.spec.protocol;
+        (
+            "protocol",
+            format!("{protocol} cannot share port {port} with"),
+        )
+    } else {
+        let hostname = &this.hostname;
+        (
+            "hostname",
+            format!("{hostname} on port {port} is also that of"),
+        )
+    };
+    let place = this.place(field);
+    Fault::new(reason, format!("{place}: {what} {who}; {verdict}"))
 }
 
 /// Gives every address and port to the oldest Gateway that wants it; expects Gateways in that order. A listener holds
@@ -111,70 +167,4 @@ pub(super) fn across_gateways(gateways: &mut [GatewayDraft<'_>]) {
             }
         }
     }
-}
-
-/// Marks TLS listeners of one port that share hosts or certificate names: a client may reuse a connection to one of
-/// them for the other.
-pub(super) fn mark_overlaps(gateways: &mut [GatewayDraft<'_>]) {
-    for gateway in gateways {
-        let marks: Vec<_> = (0..gateway.listeners.len())
-            .map(|index| find_overlap(&gateway.listeners, index))
-            .collect();
-        for (listener, mark) in gateway.listeners.iter_mut().zip(marks) {
-            listener.overlap = mark;
-        }
-    }
-}
-
-fn find_overlap(listeners: &[ListenerDraft<'_>], index: usize) -> Option<Fault> {
-    let this = &listeners[index];
-    let takes_part = |listener: &ListenerDraft<'_>| {
-        listener.protocol == Protocol::Https && listener.is_accepted()
-    };
-    if !takes_part(this) {
-        return None;
-    }
-    let names = certified(this);
-    let others = listeners.iter().enumerate().filter(|(other, listener)| {
-        *other != index && listener.spec.port == this.spec.port && takes_part(listener)
-    });
-    let found = others.filter_map(|(_, other)| {
-        let meets = |name: &Hostname| {
-            certified(other)
-                .iter()
-                .any(|own| own.intersection(name).is_some())
-        };
-        if names.iter().any(meets) {
-            Some((Reason::OverlappingCertificates, other))
-        } else {
-            let shared = this.hostname.intersection(&other.hostname);
-            shared.map(|_| (Reason::OverlappingHostnames, other))
-        }
-    });
-    let (reason, other) = found.min_by_key(|(reason, _)| *reason)?;
-    let what = if reason == Reason::OverlappingCertificates {
-        "certificates"
-    } else {
-        "hostnames"
-    };
-    let port = this.spec.port;
-    let who = if other.key.origin == this.key.origin {
-        format!("listener {}", other.key.name)
-    } else {
-        "another listener".to_owned()
-    };
-    Some(Fault::new(
-        reason,
-        format!(
-            "shares {what} with {who} on port {port}; requests for the other one on a reused connection get 421"
-        ),
-    ))
-}
-
-fn certified(listener: &ListenerDraft<'_>) -> Vec<Hostname> {
-    let certificates = listener.tls.iter().flat_map(|tls| &tls.certificates);
-    certificates
-        .flat_map(|certificate| &certificate.names)
-        .map(|name| Hostname::new(name))
-        .collect()
 }

@@ -35,6 +35,8 @@ pub(super) struct GatewayDraft<'a> {
     pub(super) address_fault: Option<Fault>,
     /// `ResolvedRefs` of the backend client certificate; written only when there is one.
     pub(super) client_certificate: Option<Result<(), Fault>>,
+    /// Requested addresses that can be bound.
+    pub(super) usable: Vec<IpAddr>,
     /// What to bind; `None` in it means every address.
     pub(super) addresses: Vec<Option<IpAddr>>,
     /// Listeners of the Gateway, then those of its ListenerSets in order of precedence.
@@ -102,6 +104,11 @@ pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
             .contains_key(&gateway.spec.gateway_class_name)
     });
     let ours: Vec<_> = classes.by_name.keys().map(String::as_str).collect();
+    let ours = if ours.is_empty() {
+        "none".to_owned()
+    } else {
+        ours.join(", ")
+    };
     strangers
         .map(|gateway| {
             let class = &gateway.spec.gateway_class_name;
@@ -113,8 +120,7 @@ pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
             Note {
                 object: gateway.object_ref(),
                 message: format!(
-                    "not served: spec.gatewayClassName is {class}, which {why}; classes served here: {}",
-                    ours.join(", ")
+                    "not served: spec.gatewayClassName is {class}, which {why}; classes served here: {ours}"
                 ),
             }
         })
@@ -140,6 +146,7 @@ fn draft<'a>(
         }),
         address_fault: None,
         client_certificate: client_certificate(input, gateway, &name),
+        usable: Vec::new(),
         addresses: Vec::new(),
         listeners,
         name,
@@ -168,13 +175,9 @@ fn client_certificate(
 }
 
 impl GatewayDraft<'_> {
-    /// The listeners that an object declares.
-    pub(super) fn listeners_of<'s>(
-        &'s self,
-        origin: &'s ObjectRef,
-    ) -> impl Iterator<Item = &'s ListenerDraft<'s>> {
-        let all = self.listeners.iter();
-        all.filter(move |listener| listener.key.origin == *origin)
+    /// Its own listeners, without those of ListenerSets.
+    pub(super) fn own_listeners(&self) -> &[ListenerDraft<'_>] {
+        &self.listeners[..self.object.spec.listeners.len()]
     }
 
     /// Whether a listener of this Gateway can be served.
@@ -260,6 +263,7 @@ impl GatewayDraft<'_> {
                 },
             }
         }
+        self.usable = self.addresses.iter().flatten().copied().collect();
         self.addresses = without_covered(&self.addresses);
         if !bad.is_empty() {
             self.address_fault = Some(Fault::new(

@@ -1,6 +1,8 @@
 //! ListenerSets: which may attach to which Gateway, and their listeners merged behind the Gateway's own in the order of
 //! precedence. Knows nothing of conflicts or routes.
 
+use std::ops::Range;
+
 use crate::api::Resource;
 use crate::api::gateway::ListenerSet;
 use crate::ir::ObjectRef;
@@ -17,6 +19,8 @@ pub(super) struct SetDraft {
     pub(super) generation: i64,
     /// Index of its Gateway.
     pub(super) gateway: usize,
+    /// Its listeners among those of the Gateway.
+    pub(super) listeners: Range<usize>,
     /// Why its listeners are not merged.
     pub(super) fault: Option<Fault>,
 }
@@ -40,6 +44,7 @@ pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) ->
         let gateway = &mut gateways[index];
         let generation = set.metadata.generation;
         let fault = check(input, set, gateway);
+        let first = gateway.listeners.len();
         if fault.is_none() {
             let listeners = set.spec.listeners.iter();
             let object = gateway.object;
@@ -50,6 +55,7 @@ pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) ->
             name,
             generation,
             gateway: index,
+            listeners: first..gateway.listeners.len(),
             fault,
         });
     }

@@ -12,6 +12,7 @@ mod http_match;
 mod http_route;
 mod listener;
 mod listener_set;
+mod overlap;
 mod reason;
 mod reference_grant;
 mod report;
@@ -73,7 +74,7 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     conflict::within_gateways(&mut gateways);
     conflict::across_gateways(&mut gateways);
     certificate::load(&input, &mut gateways);
-    conflict::mark_overlaps(&mut gateways);
+    overlap::mark(&mut gateways);
     let mut backends = backend::Backends::new(&input);
     let parents = attachment::Parents::new(&gateways, &sets);
     let mut routes = http_route::attach(&input, &parents, &mut backends, &mut gateways);
@@ -108,7 +109,7 @@ fn assemble(gateways: &[gateway::GatewayDraft<'_>], backends: &backend::Backends
         .iter()
         .flat_map(gateway::GatewayDraft::ports)
         .collect();
-    ports.sort_by(|one, two| one.bind.cmp(&two.bind));
+    ports.sort_by_key(|port| port.bind);
     let mut used: BTreeMap<BackendId, Arc<Backend>> = BTreeMap::new();
     for listener in ports.iter().flat_map(|port| &port.listeners) {
         for rule in listener.routes.iter().flat_map(|route| &route.route.rules) {

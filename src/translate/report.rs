@@ -51,8 +51,8 @@ pub(super) fn compose(
 
 fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> GatewayStatus {
     let generation = gateway.object.metadata.generation;
-    let listeners: Vec<_> = gateway.listeners_of(&gateway.name).collect();
-    let total = Validity::of(&listeners);
+    let listeners = gateway.own_listeners();
+    let total = Validity::of(listeners);
     let accepted = match (&gateway.fault, &total.fault) {
         (Some(fault), _) => fault.against(ConditionType::Accepted, generation),
         (None, fault) => total.accepted(fault.as_ref(), generation),
@@ -85,7 +85,7 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
     }));
     GatewayStatus {
         conditions,
-        addresses: gateway.addresses.iter().flatten().copied().collect(),
+        addresses: gateway.usable.clone(),
         attached_listener_sets,
         listeners: listeners
             .iter()
@@ -112,8 +112,8 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
             listeners: Vec::new(),
         };
     }
-    let listeners: Vec<_> = gateway.listeners_of(&set.name).collect();
-    let total = Validity::of(&listeners);
+    let listeners = &gateway.listeners[set.listeners.clone()];
+    let total = Validity::of(listeners);
     let served = listeners.iter().any(|listener| gateway.serves(listener));
     let unprogrammed = (!served).then(|| {
         total.fault.clone().unwrap_or_else(|| {
@@ -140,8 +140,8 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
 
 fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
     set.fault.is_none()
-        && gateway
-            .listeners_of(&set.name)
+        && gateway.listeners[set.listeners.clone()]
+            .iter()
             .any(ListenerDraft::is_accepted)
 }
 
@@ -152,10 +152,9 @@ struct Validity {
 }
 
 impl Validity {
-    fn of(listeners: &[&ListenerDraft<'_>]) -> Self {
+    fn of(listeners: &[ListenerDraft<'_>]) -> Self {
         let (good, bad): (Vec<&ListenerDraft<'_>>, Vec<_>) = listeners
             .iter()
-            .copied()
             .partition(|listener| listener.is_accepted());
         let names: Vec<&str> = bad.iter().map(|listener| &*listener.key.name).collect();
         let message = || {
