@@ -69,11 +69,6 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     })
 }
 
-/// Serves until the process is told to leave.
-fn serve(settings: crate::settings::Settings) -> anyhow::Result<()> {
-    crate::server::run(settings)
-}
-
 /// Waits for SIGTERM or SIGINT.
 async fn stopped() -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;

@@ -14,7 +14,7 @@ use super::echo;
 use super::flags::LogFlags;
 use super::value::{AdminAddress, Switch};
 use crate::settings::{Drain, Settings};
-use crate::telemetry;
+use crate::{server, telemetry};
 
 const GATEWAY: &str = include_str!("../../config/quickstart/gateway.yaml");
 const ROUTE: &str = include_str!("../../config/quickstart/route.yaml");
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
         move || greet(address, &greeting)
     })?;
-    super::serve(Settings {
+    server::run(Settings {
         admin: args.admin.0,
         log_format: args.log.log_format,
         access_log: args.log.access_log == Switch::On,
