@@ -121,3 +121,6 @@ fn assemble(gateways: &[gateway::GatewayDraft<'_>], backends: &backend::Backends
         backends: used,
     }
 }
+
+#[cfg(test)]
+mod tests;
