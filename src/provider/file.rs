@@ -249,6 +249,7 @@ impl<'a> Merge<'a> {
     }
 
     fn object(&mut self, place: Place<'a>, admission: &'a Admission) {
+        let is_watched = admission.object.is_some() || admission.has_errors();
         let id = admission.id.as_ref();
         if let Some(first) = id.and_then(|id| self.places.get(id)) {
             let message = format!(
@@ -267,7 +268,9 @@ impl<'a> Merge<'a> {
                 .iter()
                 .map(|finding| place.problem(id, finding)),
         );
-        let Some(id) = id else { return };
+        let Some(id) = id.filter(|_| is_watched) else {
+            return;
+        };
         self.places.insert(id, place);
         if let Some(object) = &admission.object {
             self.objects.insert(id.clone(), object.clone());

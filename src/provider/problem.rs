@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use crate::api::{ObjectRef, Severity};
 
+/// Characters of a rule that are printed: some CEL rules fill a page.
+const RULE_SHOWN: usize = 160;
+
 /// Something wrong with the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -60,7 +63,10 @@ impl fmt::Display for Problem {
         }
         write!(f, ": {}", self.message)?;
         if !self.rule.is_empty() {
-            write!(f, " [{}]", self.rule)?;
+            match self.rule.char_indices().nth(RULE_SHOWN) {
+                Some((end, _)) => write!(f, " [{}…]", &self.rule[..end])?,
+                None => write!(f, " [{}]", self.rule)?,
+            }
         }
         Ok(())
     }

@@ -77,6 +77,11 @@ fn nested<'a>(
     let from = findings.len();
     apply(schema, node, value, &mut Path::default(), findings);
     for finding in &mut findings[from..] {
-        finding.field = format!("{path}[{key}].{}", finding.field);
+        let separator = if finding.field.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        finding.field = format!("{path}[{key}]{separator}{}", finding.field);
     }
 }

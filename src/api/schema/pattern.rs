@@ -2,7 +2,7 @@
 //! once, when it is first needed, and kept.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ const CACHE: usize = 64 << 10;
 #[serde(from = "String")]
 pub(super) struct Pattern {
     source: String,
-    regex: OnceLock<Option<Regex>>,
+    regex: OnceLock<Option<Arc<Regex>>>,
 }
 
 impl From<String> for Pattern {
@@ -42,17 +42,20 @@ impl Pattern {
     }
 }
 
-/// The compiled form of an expression of a schema or rule, shared by all that use it.
-pub(super) fn compile(source: &str) -> Option<Regex> {
-    static COMPILED: Mutex<BTreeMap<String, Regex>> = Mutex::new(BTreeMap::new());
+/// The compiled form of an expression of a schema or rule, shared by all that use it: a clone of a `Regex` would start
+/// with caches of its own.
+pub(super) fn compile(source: &str) -> Option<Arc<Regex>> {
+    static COMPILED: Mutex<BTreeMap<String, Arc<Regex>>> = Mutex::new(BTreeMap::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(regex) = compiled.get(source) {
-        return Some(regex.clone());
+        return Some(Arc::clone(regex));
     }
-    let regex = RegexBuilder::new(source)
-        .dfa_size_limit(CACHE)
-        .build()
-        .ok()?;
-    compiled.insert(source.to_owned(), regex.clone());
+    let regex = Arc::new(
+        RegexBuilder::new(source)
+            .dfa_size_limit(CACHE)
+            .build()
+            .ok()?,
+    );
+    compiled.insert(source.to_owned(), Arc::clone(&regex));
     Some(regex)
 }

@@ -26,21 +26,24 @@ fn findings(value: Value) -> Vec<String> {
 }
 
 fn route(spec: Value) -> Value {
-    json!({
+    let mut object = json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
         "metadata": {"name": "route"},
-        "spec": spec,
-    })
+    });
+    object["spec"] = spec;
+    object
 }
 
 fn gateway(listeners: Value) -> Value {
-    json!({
+    let mut object = json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "Gateway",
         "metadata": {"name": "gateway"},
-        "spec": {"gatewayClassName": "portcullis", "listeners": listeners},
-    })
+        "spec": {"gatewayClassName": "portcullis"},
+    });
+    object["spec"]["listeners"] = listeners;
+    object
 }
 
 #[test]

@@ -35,8 +35,17 @@ const RETRIES: usize = 5;
 impl FileProvider {
     /// Publishes the directory's state, now and whenever it changes or a reload is asked for, until every receiver is
     /// gone. A state with the same objects and problems as the last is not published again.
-    pub async fn watch(mut self, sender: watch::Sender<Arc<Load>>, mut reload: mpsc::Receiver<()>) {
-        let mut changes = Changes::new(&self.directory);
+    pub async fn watch(self, sender: watch::Sender<Arc<Load>>, reload: mpsc::Receiver<()>) {
+        let changes = Changes::new(&self.directory);
+        self.follow(changes, sender, reload).await;
+    }
+
+    async fn follow(
+        mut self,
+        mut changes: Changes,
+        sender: watch::Sender<Arc<Load>>,
+        mut reload: mpsc::Receiver<()>,
+    ) {
         loop {
             self.refresh(&mut changes, &sender).await;
             tokio::select! {
@@ -402,4 +411,54 @@ impl Changes {
 /// Whether a new file is one that its writer will close. A link to a file that exists is not.
 fn is_written_in_place(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_events_the_directory_is_read_every_now_and_then() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let object =
+            |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}");
+        fs::write(directory.path().join("a.yaml"), object("a")).expect("written");
+        let mut changes = Changes::new(directory.path());
+        changes.poll(&notify::Error::new(notify::ErrorKind::MaxFilesWatch));
+        let (sender, mut receiver) = watch::channel(Arc::new(Load::default()));
+        let (_reload, requests) = mpsc::channel(1);
+        let provider = FileProvider::new(directory.path().to_owned());
+        let task = tokio::spawn(provider.follow(changes, sender, requests));
+        let has = |name: &'static str| {
+            move |load: &Arc<Load>| load.snapshot.config_maps.get("default", name).is_some()
+        };
+        let load = receiver.wait_for(has("a")).await.expect("alive").clone();
+        assert!(
+            load.problems[0]
+                .message
+                .starts_with("changes are found by reading every 500 ms")
+        );
+        fs::write(directory.path().join("b.yaml"), object("b")).expect("written");
+        receiver.wait_for(has("b")).await.expect("alive");
+        drop(receiver);
+        task.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_stays_open_is_read_after_a_while() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (sender, mut receiver) = watch::channel(Arc::new(Load::default()));
+        let (_reload, requests) = mpsc::channel(1);
+        let task =
+            tokio::spawn(FileProvider::new(directory.path().to_owned()).watch(sender, requests));
+        let mut file = fs::File::create(directory.path().join("a.yaml")).expect("opened");
+        let text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}";
+        std::io::Write::write_all(&mut file, text.as_bytes()).expect("written");
+        receiver
+            .wait_for(|load| load.snapshot.config_maps.len() == 1)
+            .await
+            .expect("alive");
+        drop((file, receiver));
+        task.await.expect("no panic");
+    }
 }
