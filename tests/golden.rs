@@ -79,7 +79,7 @@ fn check(path: &Path, update: bool) -> Result<(), String> {
         let text = format!("{}---\n{actual}", golden.input);
         fs::write(path, text).map_err(|error| error.to_string())?;
     } else if golden.expected != actual {
-        return Err(difference(&golden.expected, &actual));
+        return Err(difference(golden.expected, &actual));
     }
     let lines = fs::read_to_string(path)
         .map_err(|error| error.to_string())?

@@ -27,7 +27,7 @@ fn run(objects: &[Value], previous: Option<&Ir>) -> Translation {
     translate(&snapshot(objects), previous, &Options::default())
 }
 
-fn object(api_version: &str, kind: &str, name: &str, rest: Value) -> Value {
+fn object(api_version: &str, kind: &str, name: &str, rest: &Value) -> Value {
     let mut object = json!({
         "apiVersion": api_version,
         "kind": kind,
@@ -38,8 +38,8 @@ fn object(api_version: &str, kind: &str, name: &str, rest: Value) -> Value {
     object
 }
 
-fn gateway(spec: Value) -> Value {
-    let mut object = object("gateway.networking.k8s.io/v1", "Gateway", "web", json!({}));
+fn gateway(spec: &Value) -> Value {
+    let mut object = object("gateway.networking.k8s.io/v1", "Gateway", "web", &json!({}));
     object["spec"] = json!({
         "gatewayClassName": "portcullis",
         "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
@@ -51,18 +51,18 @@ fn gateway(spec: Value) -> Value {
 
 fn https(namespace: &str) -> Value {
     let reference = json!({"name": "cert", "namespace": namespace});
-    gateway(json!({"listeners": [{
+    gateway(&json!({"listeners": [{
         "name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [reference]},
     }]}))
 }
 
-fn route(rule: Value) -> Value {
+fn route(rule: &Value) -> Value {
     let spec = json!({"parentRefs": [{"name": "web"}], "rules": [rule]});
     object(
         "gateway.networking.k8s.io/v1",
         "HTTPRoute",
         "r",
-        json!({"spec": spec}),
+        &json!({"spec": spec}),
     )
 }
 
@@ -81,7 +81,7 @@ fn secret(namespace: &str, certificate: &str, key: &str) -> Value {
         "v1",
         "Secret",
         "cert",
-        json!({"type": "kubernetes.io/tls", "stringData": data}),
+        &json!({"type": "kubernetes.io/tls", "stringData": data}),
     );
     secret["metadata"]["namespace"] = json!(namespace);
     secret
@@ -160,7 +160,7 @@ fn a_secret_that_is_gone_or_no_longer_granted_stops_serving() {
         "gateway.networking.k8s.io/v1",
         "ReferenceGrant",
         "g",
-        json!({"spec": grant}),
+        &json!({"spec": grant}),
     );
     grant["metadata"]["namespace"] = json!("certs");
     let secret = secret("certs", &certificate, &key);
@@ -242,7 +242,7 @@ fn every_supported_kind_of_key_is_served() {
 #[test]
 fn an_address_that_is_none_is_not_usable_and_the_others_serve() {
     let addresses = json!([{"type": "IPAddress", "value": "300.1.1.1"}, {"type": "IPAddress", "value": "127.0.0.1"}]);
-    let translation = run(&[gateway(json!({"addresses": addresses}))], None);
+    let translation = run(&[gateway(&json!({"addresses": addresses}))], None);
     let status = translation.report.gateways.values().next().unwrap();
     let programmed = status
         .conditions
@@ -253,7 +253,7 @@ fn an_address_that_is_none_is_not_usable_and_the_others_serve() {
     assert_eq!(translation.ir.ports.len(), 1);
 
     let addresses = json!([{"type": "IPAddress", "value": "nonsense"}]);
-    let translation = run(&[gateway(json!({"addresses": addresses}))], None);
+    let translation = run(&[gateway(&json!({"addresses": addresses}))], None);
     assert!(translation.ir.ports.is_empty());
     assert!(listener_condition(&translation, ConditionType::Programmed).is_problem());
 }
@@ -271,7 +271,7 @@ fn values_that_validation_would_refuse_are_faults_here_too() {
     let path =
         |kind: &str, value: &str| json!({"matches": [{"path": {"type": kind, "value": value}}]});
     let prefix = json!({"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}});
-    let mut two_prefixes = rewrite(prefix.clone());
+    let mut two_prefixes = rewrite(prefix);
     two_prefixes["matches"] = json!([{"path": {"value": "/a"}}, {"path": {"value": "/b"}}]);
     let cases = [
         (path("Exact", "nope"), "does not begin with /"),
@@ -323,7 +323,7 @@ fn values_that_validation_would_refuse_are_faults_here_too() {
         ),
     ];
     for (rule, message) in cases {
-        let translation = run(&[gateway(json!({})), route(rule.clone())], None);
+        let translation = run(&[gateway(&json!({})), route(&rule)], None);
         let accepted = route_condition(&translation, ConditionType::Accepted);
         assert!(accepted.is_problem(), "{rule}");
         assert!(
@@ -344,7 +344,7 @@ fn problems_name_the_object_and_tell_each_cause_once() {
     let translation = run(
         &[
             https("default"),
-            route(json!({"backendRefs": [{"name": "app", "port": 80}]})),
+            route(&json!({"backendRefs": [{"name": "app", "port": 80}]})),
         ],
         None,
     );
@@ -369,7 +369,7 @@ fn many_listeners_take_time_in_proportion() {
     let (certificate, key) = pair("*.example.com");
     let mut objects = vec![secret("default", &certificate, &key)];
     let allowed = json!({"allowedListeners": {"namespaces": {"from": "Same"}}});
-    objects.push(gateway(allowed));
+    objects.push(gateway(&allowed));
     for index in 0..5_000 {
         let listener = json!({
             "name": "x", "port": 443, "protocol": "HTTPS", "hostname": format!("h{index}.example.com"),
@@ -381,7 +381,7 @@ fn many_listeners_take_time_in_proportion() {
             "gateway.networking.k8s.io/v1",
             "ListenerSet",
             &name,
-            json!({"spec": spec}),
+            &json!({"spec": spec}),
         ));
     }
     let snapshot = snapshot(&objects);
