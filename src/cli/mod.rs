@@ -39,7 +39,6 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it in a process")]
 enum Command {
     Quickstart(quickstart::Args),
     Run(run::Args),

@@ -162,7 +162,10 @@ fn path_change(change: Option<&PathChange>) -> String {
         Some(PathChange::Prefix {
             prefix,
             replacement,
-        }) => format!(", path prefix {prefix}/ becomes {replacement}"),
+        }) => format!(
+            ", path prefix {} becomes {replacement}",
+            if prefix.is_empty() { "/" } else { prefix }
+        ),
     }
 }
 
