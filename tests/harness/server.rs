@@ -1,0 +1,162 @@
+//! A data plane in this process, from YAML in a temporary folder. Fails the test when one of its threads has panicked.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fs, panic, thread};
+
+use portcullis::server::Server;
+use portcullis::settings::{Drain, Ports, Settings};
+use tempfile::TempDir;
+
+use super::PATIENCE;
+
+/// What threads of a data plane have panicked with, in this process.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A running data plane, stopped when dropped.
+pub(crate) struct TestServer {
+    folder: TempDir,
+    server: Option<Server>,
+}
+
+impl TestServer {
+    /// Serves these documents with the settings of [`settings`].
+    pub(crate) fn start(documents: &[String]) -> Self {
+        Self::start_with(documents, |_| {})
+    }
+
+    /// As [`Self::start`], with other settings.
+    pub(crate) fn start_with(documents: &[String], tune: impl FnOnce(&mut Settings)) -> Self {
+        watch_panics();
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        write(folder.path(), documents);
+        let mut settings = settings(folder.path());
+        tune(&mut settings);
+        // A thread of its own, so that tests may call this from within a runtime.
+        let started = thread::spawn(move || Server::start(settings)).join();
+        let server = started.expect("no panic").expect("the server starts");
+        Self {
+            folder,
+            server: Some(server),
+        }
+    }
+
+    /// The folder that is served.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where a listener's port is bound.
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        self.address(port).expect("the port is bound")
+    }
+
+    /// Serves these documents instead; returns when they are served.
+    pub(crate) fn replace(&self, documents: &[String]) {
+        let mut outcome = self.outcome();
+        let before = generation(&outcome.borrow_and_update());
+        write(self.folder.path(), documents);
+        self.reload();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let newer = outcome.wait_for(|outcome| generation(outcome) > before);
+        let newer = thread::scope(|scope| {
+            let wait =
+                || runtime.block_on(async { tokio::time::timeout(PATIENCE, newer).await.is_ok() });
+            scope.spawn(wait).join().expect("no panic")
+        });
+        assert!(newer, "the new configuration is served in time");
+    }
+
+    /// Waits until a condition of its figures holds.
+    pub(crate) fn until(&self, what: &str, condition: impl Fn(&Server) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(Instant::now() < end, "{what} did not come about in time");
+            // Figures tell nobody of their changes.
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Takes the server out, to be left in order.
+    pub(crate) fn into_server(mut self) -> (Server, TempDir) {
+        let server = self.server.take().expect("not taken yet");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        (server, std::mem::replace(&mut self.folder, folder))
+    }
+}
+
+impl Deref for TestServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        self.server.as_ref().expect("not taken yet")
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+        if !thread::panicking() {
+            assert_no_panics();
+        }
+    }
+}
+
+/// Settings for tests: free ports, two workers, no access log, nothing that waits at the end.
+pub(crate) fn settings(folder: &Path) -> Settings {
+    let mut settings = Settings::new(folder);
+    settings.admin = None;
+    settings.workers = 2;
+    settings.access_log = false;
+    settings.ports = Ports::Ephemeral;
+    settings.drain = Drain {
+        delay: Duration::ZERO,
+        deadline: Duration::from_secs(5),
+    };
+    settings
+}
+
+/// Fails when a thread of a data plane has panicked.
+pub(crate) fn assert_no_panics() {
+    let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(
+        panics.is_empty(),
+        "the data plane has panicked: {panics:#?}"
+    );
+}
+
+fn generation(outcome: &Option<portcullis::controller::Outcome>) -> u64 {
+    outcome.as_ref().map_or(0, |outcome| outcome.generation)
+}
+
+/// One file, renamed into place.
+fn write(folder: &Path, documents: &[String]) {
+    let next = folder.join(".next");
+    fs::write(&next, documents.join("\n---\n")).expect("written");
+    fs::rename(next, folder.join("all.yaml")).expect("renamed");
+}
+
+/// Keeps what threads of a data plane panic with: their tasks would swallow it.
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let next = panic::take_hook();
+        panic::set_hook(Box::new(move |news| {
+            let current = thread::current();
+            let name = current.name().unwrap_or_default();
+            if name.starts_with("worker-") || name == "control" {
+                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+                panics.push(format!("{name}: {news}"));
+            }
+            next(news);
+        }));
+    });
+}

@@ -1,0 +1,101 @@
+//! Certificates made when a test runs, and client configurations that take whatever certificate they are shown, so that
+//! a test can look at it.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+
+/// A self-signed certificate and its key.
+pub(crate) struct Certificate {
+    pub(crate) pem: String,
+    pub(crate) key: String,
+    pub(crate) der: CertificateDer<'static>,
+}
+
+impl Certificate {
+    /// A certificate with an ECDSA key for these names.
+    pub(crate) fn new(names: &[&str]) -> Self {
+        Self::with(names, &rcgen::PKCS_ECDSA_P256_SHA256)
+    }
+
+    /// A certificate with a key of this algorithm.
+    pub(crate) fn with(names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let key = KeyPair::generate_for(algorithm).expect("a key");
+        let params = CertificateParams::new(names).expect("valid names");
+        let signed = params.self_signed(&key).expect("signed");
+        Self {
+            pem: signed.pem(),
+            key: key.serialize_pem(),
+            der: signed.der().clone(),
+        }
+    }
+}
+
+/// A client that offers these protocols and trusts everybody.
+pub(crate) fn client(protocols: &[&str]) -> Arc<ClientConfig> {
+    client_of(rustls::ALL_VERSIONS, protocols)
+}
+
+/// As [`client`], for these versions of TLS.
+pub(crate) fn client_of(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    protocols: &[&str],
+) -> Arc<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .expect("known versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Trusting(provider)))
+        .with_no_client_auth();
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
+    Arc::new(config)
+}
+
+#[derive(Debug)]
+struct Trusting(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

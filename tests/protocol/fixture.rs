@@ -1,0 +1,79 @@
+//! The data plane that most tests talk to: one HTTP and one HTTPS port in front of one scripted origin, and what must
+//! hold after every input. Knows no single input.
+
+use std::net::SocketAddr;
+
+use portcullis::settings::Settings;
+
+use crate::harness::client::{Client, Response, get};
+use crate::harness::origin::Origin;
+use crate::harness::server::TestServer;
+use crate::harness::tls::Certificate;
+use crate::harness::yaml;
+
+/// The host that the fixture serves.
+pub(crate) const HOST: &str = "a.example";
+
+/// A data plane in front of one origin.
+pub(crate) struct Fixture {
+    pub(crate) server: TestServer,
+    pub(crate) origin: Origin,
+}
+
+impl Fixture {
+    /// In front of this origin, as [`yaml::all_to`] it.
+    pub(crate) fn new(origin: Origin) -> Self {
+        Self::with(origin, |_| {})
+    }
+
+    /// With other settings.
+    pub(crate) fn with(origin: Origin, tune: impl FnOnce(&mut Settings)) -> Self {
+        let server = TestServer::start_with(&documents(origin.address, ""), tune);
+        Self { server, origin }
+    }
+
+    /// Where plain HTTP is served.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.server.at(80)
+    }
+
+    /// Where HTTPS is served.
+    pub(crate) fn https(&self) -> SocketAddr {
+        self.server.at(443)
+    }
+
+    /// A plain client.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.http())
+    }
+
+    /// What one request on a connection of its own gets.
+    pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Response {
+        self.client().ask(request)
+    }
+
+    /// Fails the test unless the input so far has brought `requests` to the origin, and a fresh request works.
+    pub(crate) fn is_well(&self, requests: usize) {
+        let seen = self.origin.requests();
+        assert_eq!(seen.len(), requests, "requests at the origin: {seen:#?}");
+        let answer = get(self.http(), HOST, "/fresh");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+        assert_eq!(self.origin.last().target(), "/fresh");
+    }
+}
+
+/// A Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and more.
+pub(crate) fn documents(origin: SocketAddr, more: &str) -> Vec<String> {
+    let listeners = [
+        yaml::http("http", 80, ""),
+        yaml::https("https", 443, "", &["certificate"]),
+    ];
+    let mut documents = vec![
+        yaml::gateway("gateway", &listeners),
+        yaml::route("route", "gateway", &[], &yaml::all_to("origin")),
+        yaml::service("origin", &[origin]),
+        yaml::secret("certificate", &Certificate::new(&[HOST])),
+    ];
+    documents.extend((!more.is_empty()).then(|| more.to_owned()));
+    documents
+}

@@ -1,0 +1,8 @@
+//! Raw sockets against a running data plane: every malformed, hostile, slow or unusual input, and what it must get. The
+//! names of the tests say the behaviour; the files are grouped by what the input is about.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod fixture;
+mod framing;
