@@ -56,14 +56,9 @@ impl Activity {
         activity
     }
 
-    /// What is awaited.
-    pub(crate) fn phase(&self) -> Phase {
+    #[cfg(test)]
+    fn phase(&self) -> Phase {
         self.phase.get()
-    }
-
-    /// Requests that have begun and not ended.
-    pub(crate) fn requests(&self) -> u32 {
-        self.requests.get()
     }
 
     /// Ready when what is awaited has not come in time.

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING,
     UPGRADE,
@@ -21,8 +20,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// The field that carries a request's id.
-pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Fields that a client cannot have dropped by naming them in `Connection`.
 const KEPT: [HeaderName; 10] = [
@@ -40,14 +38,49 @@ const KEPT: [HeaderName; 10] = [
 
 /// The host that a request is for: lower case, without port, brackets of IPv6 literals kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Host {
-    bytes: Bytes,
-}
+pub(crate) struct Host(Box<str>);
 
 impl Host {
     /// The host as text.
     pub(crate) fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes).unwrap_or_default()
+        &self.0
+    }
+}
+
+/// Which of the fields that the proxy cares for a request has. One pass over the fields finds out, so that the usual
+/// request, which has few, costs no look-up of those that it has not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Present {
+    /// Fields that end here.
+    connection: bool,
+    transfer_encoding: bool,
+    upgrade: bool,
+    te: bool,
+    expect: bool,
+    other_hop_by_hop: bool,
+    /// Fields that say whom the request comes from.
+    forwarding: bool,
+    content_length: bool,
+}
+
+impl Present {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut present = Self::default();
+        for name in headers.keys() {
+            match name.as_str() {
+                "connection" => present.connection = true,
+                "transfer-encoding" => present.transfer_encoding = true,
+                "upgrade" => present.upgrade = true,
+                "te" => present.te = true,
+                "expect" => present.expect = true,
+                "keep-alive" | "proxy-connection" | "http2-settings" => present.other_hop_by_hop = true,
+                "content-length" => present.content_length = true,
+                "forwarded" | "x-real-ip" | "x-forwarded-port" | "x-forwarded-for" | "x-forwarded-proto"
+                | "x-forwarded-host" | "x-request-id" => present.forwarding = true,
+                _ => {}
+            }
+        }
+        present
     }
 }
 
@@ -58,6 +91,7 @@ pub(crate) struct Normal {
     pub(crate) host: Host,
     /// The protocol that the client asks to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
+    present: Present,
 }
 
 /// Makes a request fit to be matched and forwarded: one host, one path, end-to-end fields only; or says why it cannot
@@ -66,15 +100,16 @@ pub(crate) fn normalize(parts: &mut request::Parts, max_fields: usize) -> Result
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Error::MethodNotAllowed);
     }
+    let present = Present::of(&parts.headers);
     if parts.version == Version::HTTP_2 {
         check_http2(parts, max_fields)?;
     } else {
-        check_framing(parts)?;
+        check_framing(parts, present)?;
     }
     let host = decide_host(parts)?;
     normalize_path(parts)?;
-    let upgrade = end_to_end(parts)?;
-    Ok(Normal { host, upgrade })
+    let upgrade = end_to_end(parts, present)?;
+    Ok(Normal { host, upgrade, present })
 }
 
 /// RFC 9113, 8.2 and 8.3 leave these to us: h2 checks neither the number of fields nor blanks around values.
@@ -105,15 +140,16 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// RFC 9112, 6: what the parser lets through although two readers could take it for different messages.
-fn check_framing(parts: &request::Parts) -> Result<(), Error> {
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next()
-        && (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
-    {
-        return Err(Error::BadRequest("Transfer-Encoding other than chunked"));
+fn check_framing(parts: &request::Parts, present: Present) -> Result<(), Error> {
+    if present.transfer_encoding {
+        let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+        let one_chunked = codings.next().is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+        if !one_chunked || codings.next().is_some() {
+            return Err(Error::BadRequest("Transfer-Encoding other than chunked"));
+        }
     }
     let has_content = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
-    if parts.version < Version::HTTP_11 && has_content && !parts.headers.contains_key(CONTENT_LENGTH) {
+    if parts.version < Version::HTTP_11 && has_content && !present.content_length {
         return Err(Error::BadRequest("an HTTP/1.0 request with content needs a Content-Length"));
     }
     Ok(())
@@ -129,7 +165,7 @@ fn decide_host(parts: &mut request::Parts) -> Result<Host, Error> {
     let Some(authority) = parts.uri.authority() else {
         return match first {
             Some(host) => parse_host(host),
-            None if parts.version < Version::HTTP_11 => Ok(Host { bytes: Bytes::new() }),
+            None if parts.version < Version::HTTP_11 => Ok(Host(Box::default())),
             None => Err(Error::BadRequest("no Host")),
         };
     };
@@ -170,12 +206,9 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
     } else if !port.is_empty() {
         return Err(BAD);
     }
-    let bytes = if host.iter().any(u8::is_ascii_uppercase) {
-        host.to_ascii_lowercase().into()
-    } else {
-        Bytes::copy_from_slice(host)
-    };
-    Ok(Host { bytes })
+    let mut host = std::str::from_utf8(host).map_err(|_| BAD)?.to_owned();
+    host.make_ascii_lowercase();
+    Ok(Host(host.into_boxed_str()))
 }
 
 fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
@@ -197,10 +230,39 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
 }
 
 /// RFC 9110, 7.6.1: drops what concerns this connection only. Returns the protocol of an upgrade that can be relayed.
-fn end_to_end(parts: &mut request::Parts) -> Result<Option<HeaderValue>, Error> {
-    let chunked = parts.headers.remove(TRANSFER_ENCODING).is_some();
-    let has_content = chunked || parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<HeaderValue>, Error> {
     let headers = &mut parts.headers;
+    let upgrades = present.connection && drop_connection(headers);
+    if present.other_hop_by_hop {
+        for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
+            headers.remove(name);
+        }
+    }
+    if present.transfer_encoding {
+        headers.remove(TRANSFER_ENCODING);
+    }
+    if present.te
+        && let Some(codings) = headers.remove(TE)
+        && codings.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    if present.expect
+        && let Some(expectation) = headers.remove(EXPECT)
+        && !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue")
+    {
+        return Err(Error::ExpectationFailed);
+    }
+    if !present.upgrade {
+        return Ok(None);
+    }
+    let has_content = present.transfer_encoding || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+    let relayed = upgrades && !has_content && parts.version == Version::HTTP_11;
+    Ok(headers.remove(UPGRADE).filter(|protocol| relayed && is_relayed(protocol)))
+}
+
+/// Drops `Connection` and the fields that it names. Returns whether it asks for an upgrade.
+fn drop_connection(headers: &mut HeaderMap) -> bool {
     let mut upgrades = false;
     let mut named = Vec::new();
     for value in headers.get_all(CONNECTION) {
@@ -212,26 +274,11 @@ fn end_to_end(parts: &mut request::Parts) -> Result<Option<HeaderValue>, Error> 
             }
         }
     }
-    let trailers = headers.get(TE).is_some_and(|value| {
-        value.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-    });
-    let upgrade = headers.remove(UPGRADE);
-    for name in [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS, TE] {
-        headers.remove(name);
-    }
+    headers.remove(CONNECTION);
     for name in named {
         headers.remove(name);
     }
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
-    if let Some(expectation) = headers.remove(EXPECT)
-        && !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue")
-    {
-        return Err(Error::ExpectationFailed);
-    }
-    let relayed = upgrades && !has_content && parts.version == Version::HTTP_11;
-    Ok(upgrade.filter(|protocol| relayed && is_relayed(protocol)))
+    upgrades
 }
 
 /// HTTP/2 is never spoken through an upgrade, and a list leaves open what would be spoken.
@@ -275,38 +322,82 @@ pub(crate) struct Forwarding {
     pub(crate) trusted: bool,
 }
 
+/// Fields that the proxy adds to a request. They stay apart from the client's until someone has to see all of them.
+#[derive(Debug)]
+pub(crate) struct Added {
+    fields: [(HeaderName, HeaderValue); 4],
+    count: usize,
+}
+
+impl Added {
+    /// The fields that are still apart.
+    pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.fields[..self.count]
+    }
+
+    /// The request's id.
+    pub(crate) fn id(&self) -> &HeaderValue {
+        &self.fields[0].1
+    }
+
+    /// Puts the fields among the others.
+    pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
+        for (name, value) in &self.fields[..self.count] {
+            headers.insert(name, value.clone());
+        }
+        self.count = 0;
+    }
+}
+
 impl Forwarding {
-    /// Sets `X-Forwarded-*` and `X-Request-Id`. What a client says is kept only if it is trusted: then its address is
-    /// appended to `X-Forwarded-For`, and the other fields are filled in where they are missing.
-    pub(crate) fn apply(&self, headers: &mut HeaderMap, new_id: impl FnOnce() -> HeaderValue) {
-        let host = headers.get(HOST).cloned();
-        if !self.trusted {
-            headers.remove(FORWARDED);
-            headers.remove(X_REAL_IP);
-            headers.remove(X_FORWARDED_PORT);
-            headers.insert(X_FORWARDED_FOR, self.address.clone());
-            headers.insert(X_FORWARDED_PROTO, self.proto.clone());
-            match host {
-                Some(host) => headers.insert(X_FORWARDED_HOST, host),
-                None => headers.remove(X_FORWARDED_HOST),
-            };
-            headers.insert(X_REQUEST_ID, new_id());
-            return;
+    /// `X-Forwarded-*` and `X-Request-Id` of a request, whose own are dropped. What a client says is kept only if it is
+    /// trusted: then its address is appended to `X-Forwarded-For`, and of the rest only what is missing is filled in.
+    pub(crate) fn fields(&self, headers: &mut HeaderMap, normal: &Normal, new_id: impl FnOnce() -> HeaderValue) -> Added {
+        let said = if normal.present.forwarding { Said::take(headers, self.trusted) } else { Said::default() };
+        let host = said.host.or_else(|| headers.get(HOST).cloned());
+        let count = if host.is_some() { 4 } else { 3 };
+        let fields = [
+            (X_REQUEST_ID, said.id.unwrap_or_else(new_id)),
+            (X_FORWARDED_FOR, self.chain(&said.chain)),
+            (X_FORWARDED_PROTO, said.proto.unwrap_or_else(|| self.proto.clone())),
+            (X_FORWARDED_HOST, host.unwrap_or(HeaderValue::from_static(""))),
+        ];
+        Added { fields, count }
+    }
+
+    fn chain(&self, before: &[HeaderValue]) -> HeaderValue {
+        if before.is_empty() {
+            return self.address.clone();
         }
-        let mut chain = Vec::new();
-        for value in headers.get_all(X_FORWARDED_FOR) {
-            chain.extend_from_slice(value.as_bytes());
-            chain.extend_from_slice(b", ");
+        let mut chain: Vec<_> = before.iter().map(HeaderValue::as_bytes).collect();
+        chain.push(self.address.as_bytes());
+        HeaderValue::from_bytes(&chain.join(&b", "[..])).unwrap_or_else(|_| self.address.clone())
+    }
+}
+
+/// What a trusted client says about where a request comes from.
+#[derive(Default)]
+struct Said {
+    chain: Vec<HeaderValue>,
+    proto: Option<HeaderValue>,
+    host: Option<HeaderValue>,
+    id: Option<HeaderValue>,
+}
+
+impl Said {
+    /// Takes the fields out of `headers`. Those that are not passed on in another form stay there if `trusted`.
+    fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
+        let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
+        headers.remove(X_FORWARDED_FOR);
+        let (proto, host) = (headers.remove(X_FORWARDED_PROTO), headers.remove(X_FORWARDED_HOST));
+        let id = headers.remove(X_REQUEST_ID);
+        if trusted {
+            return Self { chain, proto, host, id };
         }
-        chain.extend_from_slice(self.address.as_bytes());
-        if let Ok(chain) = HeaderValue::from_bytes(&chain) {
-            headers.insert(X_FORWARDED_FOR, chain);
+        for name in [FORWARDED, X_REAL_IP, X_FORWARDED_PORT] {
+            headers.remove(name);
         }
-        headers.entry(X_FORWARDED_PROTO).or_insert_with(|| self.proto.clone());
-        if let Some(host) = host {
-            headers.entry(X_FORWARDED_HOST).or_insert(host);
-        }
-        headers.entry(X_REQUEST_ID).or_insert_with(new_id);
+        Self::default()
     }
 }
 

@@ -12,6 +12,9 @@ use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
 
+/// Bytes up to which copying pieces together costs less than handing the kernel a list of them.
+const SMALL_WRITE: usize = 1024;
+
 /// A client's byte stream.
 pub(crate) enum ClientIo {
     /// Plain text.
@@ -129,7 +132,18 @@ impl AsyncWrite for Observed {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if total > SMALL_WRITE {
+            let result = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+            return self.wrote(result);
+        }
+        let mut joined = [0; SMALL_WRITE];
+        let mut end = 0;
+        for buf in bufs {
+            joined[end..end + buf.len()].copy_from_slice(buf);
+            end += buf.len();
+        }
+        let result = Pin::new(&mut self.io).poll_write(cx, &joined[..end]);
         self.wrote(result)
     }
 

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Instant, SystemTime};
 
-use http::{Version, request};
+use http::{HeaderValue, Version, request};
 
 use super::activity::Activity;
 use super::client::Client;
 use super::error::{Error, Source};
-use super::headers::X_REQUEST_ID;
 use crate::table::Rule;
 use crate::telemetry::access_log::AccessRecord;
 use crate::telemetry::metrics::TimeoutKind;
@@ -66,10 +65,10 @@ impl Record {
         self.rule = Some(rule.clone());
     }
 
-    /// The request goes on with these fields.
-    pub(crate) fn forwarded(&mut self, parts: &request::Parts) {
+    /// The request goes on with this id.
+    pub(crate) fn identified(&mut self, id: &HeaderValue) {
         if let Some(access) = &mut self.access {
-            access.request_id = text(parts.headers.get(X_REQUEST_ID), 128);
+            access.request_id = text(Some(id), 128);
         }
     }
 
@@ -167,7 +166,7 @@ fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
 }
 
 /// The beginning of a field's value, as text.
-fn text(value: Option<&http::HeaderValue>, length: usize) -> Box<str> {
-    let bytes = value.map_or(&b""[..], http::HeaderValue::as_bytes);
+fn text(value: Option<&HeaderValue>, length: usize) -> Box<str> {
+    let bytes = value.map_or(&b""[..], HeaderValue::as_bytes);
     String::from_utf8_lossy(&bytes[..bytes.len().min(length)]).into()
 }

@@ -67,13 +67,16 @@ async fn forward(
     let normal = headers::normalize(parts, client.worker.limits.max_headers)?;
     let rule = route(client, parts, &normal)?;
     record.matched(&rule);
-    client.forwarding.apply(&mut parts.headers, new_id);
-    record.forwarded(parts);
+    let mut added = client.forwarding.fields(&mut parts.headers, &normal, new_id);
+    record.identified(added.id());
     let facts = RequestFacts {
         scheme: client.scheme(),
         host: normal.host.as_str(),
         listener_port: client.port.bind.port,
     };
+    if !rule.ir.filters.is_empty() {
+        added.insert_into(&mut parts.headers);
+    }
     if let Verdict::Answer(head) = filter::request(&rule.ir.filters, parts, &facts).map_err(|_| Error::Filter)? {
         return Ok(Outcome::Here(head));
     }
@@ -82,12 +85,16 @@ async fn forward(
         Pick::None => return Err(Error::NoBackend),
         Pick::Share(share) => share,
     };
+    if !share.filters.is_empty() {
+        added.insert_into(&mut parts.headers);
+    }
     if let Verdict::Answer(head) = filter::request(&share.filters, parts, &facts).map_err(|_| Error::Filter)? {
         return Ok(Outcome::Here(head));
     }
     let Target::Backend(backend) = &share.target else { return Err(Error::Broken) };
     let outgoing = Outgoing {
         parts,
+        added: added.as_slice(),
         upgrade: normal.upgrade.as_ref(),
         try_timeout: rule.ir.timeouts.backend_request,
     };

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Uri, request};
+use http::{HeaderName, HeaderValue, Uri, request};
 use http_body::Body;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -48,6 +48,8 @@ pub enum SendError {
 pub struct Outgoing<'a> {
     /// Method, target and end-to-end fields, `Host` included.
     pub parts: &'a request::Parts,
+    /// Fields that are sent besides those, none of which they have.
+    pub added: &'a [(HeaderName, HeaderValue)],
     /// The protocol to upgrade to.
     pub upgrade: Option<&'a HeaderValue>,
     /// How long one try may take until the head of its answer.
@@ -168,7 +170,7 @@ where
                 Err(error) => return Err(Failed { error, body: Some(body), avoid_endpoint: true }),
             },
         };
-        let mut exchange = Box::new(Exchange::new(connection, request.parts, request.upgrade, body));
+        let mut exchange = Box::new(Exchange::new(connection, request, body));
         match poll_fn(|cx| exchange.poll_head(cx)).await {
             Ok(head) => Ok(Answer::http1(head, exchange, self.http1.clone(), place)),
             Err(fault) => {
@@ -202,7 +204,7 @@ where
             },
         };
         let was_empty = body.is_end_stream();
-        let Some(request) = http2_request(request.parts, body) else {
+        let Some(request) = http2_request(request, body) else {
             return Err(Failed::last(SendError::Backend(UpstreamFault::Protocol, "the request cannot be expressed in HTTP/2")));
         };
         match stream.send(request).await {
@@ -235,7 +237,8 @@ where
 }
 
 /// The request in HTTP/2's terms: the authority comes from `Host`, which is not sent.
-fn http2_request<B>(parts: &request::Parts, body: B) -> Option<http::Request<B>> {
+fn http2_request<B>(outgoing: &Outgoing<'_>, body: B) -> Option<http::Request<B>> {
+    let parts = outgoing.parts;
     let authority = parts.headers.get(http::header::HOST)?.as_bytes();
     let target = parts.uri.path_and_query().cloned()?;
     let uri = Uri::builder().scheme("http").authority(authority).path_and_query(target).build().ok()?;
@@ -245,6 +248,9 @@ fn http2_request<B>(parts: &request::Parts, body: B) -> Option<http::Request<B>>
     *request.version_mut() = http::Version::HTTP_2;
     *request.headers_mut() = parts.headers.clone();
     request.headers_mut().remove(http::header::HOST);
+    for (name, value) in outgoing.added {
+        request.headers_mut().insert(name, value.clone());
+    }
     Some(request)
 }
 

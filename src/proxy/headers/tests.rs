@@ -148,10 +148,14 @@ fn clients_do_not_speak_for_others_unless_trusted() {
         ("x-request-id", "known"),
     ];
     let apply = |trusted| {
-        let mut headers = parts(Version::HTTP_11, "/", &said).headers;
+        let (normal, parts) = http1("/", &said).unwrap();
+        let mut headers = parts.headers;
         let address = HeaderValue::from_static("10.0.0.1");
         let forwarding = Forwarding { address, proto: HeaderValue::from_static("http"), trusted };
-        forwarding.apply(&mut headers, || HeaderValue::from_static("new"));
+        let mut added = forwarding.fields(&mut headers, &normal, || HeaderValue::from_static("new"));
+        assert_eq!(added.id(), if trusted { "known" } else { "new" });
+        added.insert_into(&mut headers);
+        assert!(added.as_slice().is_empty());
         headers
     };
     let headers = apply(false);

@@ -5,14 +5,15 @@ use std::mem::MaybeUninit;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::Fault;
+use crate::upstream::Outgoing;
 
 /// Bytes that a response head may take.
-const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEAD: usize = u16::MAX as usize;
 /// Fields that a response head may have.
-const MAX_FIELDS: usize = 128;
+const MAX_FIELDS: usize = 100;
 /// What a new head's buffer holds without growing.
 const HEAD_CAPACITY: usize = 1024;
 
@@ -53,17 +54,20 @@ pub(super) struct ResponseHead {
     pub(super) keep_alive: bool,
 }
 
-/// Writes a request head. `parts.headers` holds end-to-end fields only; `upgrade` is the protocol asked for.
-pub(super) fn encode(parts: &request::Parts, framing: RequestFraming, upgrade: Option<&HeaderValue>) -> BytesMut {
-    let mut head = BytesMut::with_capacity(HEAD_CAPACITY);
+/// Writes a request head, whose fields are end-to-end ones only; framing and upgrade fields come from here.
+pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8> {
+    let parts = request.parts;
+    let mut head = Vec::with_capacity(HEAD_CAPACITY);
     head.extend_from_slice(parts.method.as_str().as_bytes());
-    head.extend_from_slice(b" ");
+    head.push(b' ');
     head.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
     head.extend_from_slice(b" HTTP/1.1\r\n");
     for (name, value) in &parts.headers {
-        if *name == CONTENT_LENGTH {
-            continue;
+        if *name != CONTENT_LENGTH {
+            field(&mut head, name.as_str(), value.as_bytes());
         }
+    }
+    for (name, value) in request.added {
         field(&mut head, name.as_str(), value.as_bytes());
     }
     match framing {
@@ -73,7 +77,7 @@ pub(super) fn encode(parts: &request::Parts, framing: RequestFraming, upgrade: O
         }
         RequestFraming::Chunked => field(&mut head, "transfer-encoding", b"chunked"),
     }
-    if let Some(protocol) = upgrade {
+    if let Some(protocol) = request.upgrade {
         field(&mut head, "connection", b"upgrade");
         field(&mut head, "upgrade", protocol.as_bytes());
     }
@@ -81,7 +85,8 @@ pub(super) fn encode(parts: &request::Parts, framing: RequestFraming, upgrade: O
     head
 }
 
-fn field(head: &mut BytesMut, name: &str, value: &[u8]) {
+fn field(head: &mut Vec<u8>, name: &str, value: &[u8]) {
+    head.reserve(name.len() + value.len() + 4);
     head.extend_from_slice(name.as_bytes());
     head.extend_from_slice(b": ");
     head.extend_from_slice(value);
@@ -113,9 +118,9 @@ fn parse_one(buffer: &mut BytesMut, method: &Method) -> Result<Option<ResponseHe
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buffer, &mut fields);
     let length = match parsed {
-        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => length,
         Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => return Ok(None),
-        Ok(httparse::Status::Partial) => return Err(Fault::Protocol("response head over 64 KiB")),
+        Ok(_) => return Err(Fault::Protocol("response head over 64 KiB")),
         Err(_) => return Err(Fault::Protocol("malformed response head")),
     };
     let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
@@ -123,21 +128,32 @@ fn parse_one(buffer: &mut BytesMut, method: &Method) -> Result<Option<ResponseHe
     let http10 = response.version == Some(0);
     // Fields are kept as offsets, so that their values can share the one allocation of the head.
     let base = buffer.as_ptr() as usize;
-    let mut spans = [(0_u32, 0_u32, 0_u32, 0_u32); MAX_FIELDS];
+    let mut spans = [Span::default(); MAX_FIELDS];
     let count = response.headers.len();
     for (span, field) in spans.iter_mut().zip(response.headers.iter()) {
         let name = field.name.as_ptr() as usize - base;
         let value = field.value.as_ptr() as usize - base;
-        *span = (name as u32, field.name.len() as u32, value as u32, field.value.len() as u32);
+        *span = Span { name: (name as u16, field.name.len() as u16), value: (value as u16, field.value.len() as u16) };
     }
     let bytes = buffer.split_to(length).freeze();
     let fields = Fields { bytes: &bytes, spans: &spans[..count] };
     fields.into_head(status, http10, method).map(Some)
 }
 
+/// Where a field stands in its head: begin and length of its name and value.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    name: (u16, u16),
+    value: (u16, u16),
+}
+
+fn range((begin, length): (u16, u16)) -> std::ops::Range<usize> {
+    usize::from(begin)..usize::from(begin) + usize::from(length)
+}
+
 struct Fields<'a> {
     bytes: &'a Bytes,
-    spans: &'a [(u32, u32, u32, u32)],
+    spans: &'a [Span],
 }
 
 impl Fields<'_> {
@@ -147,10 +163,9 @@ impl Fields<'_> {
         let mut chunked = false;
         let mut close = http10;
         let mut named = Vec::new();
-        for &(name, name_length, value, value_length) in self.spans {
-            let name = &self.bytes[name as usize..(name + name_length) as usize];
-            let name = HeaderName::from_bytes(name).map_err(|_| Fault::Protocol("malformed response field name"))?;
-            let value = self.bytes.slice(value as usize..(value + value_length) as usize);
+        for span in self.spans {
+            let name = HeaderName::from_bytes(&self.bytes[range(span.name)]).map_err(|_| Fault::Protocol("malformed response field name"))?;
+            let value = self.bytes.slice(range(span.value));
             if name == CONTENT_LENGTH {
                 let parsed = content_length(&value)?;
                 if length.is_some_and(|known| known != parsed) {

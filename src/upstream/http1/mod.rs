@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body::{Body, Frame};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use self::body::{Decoder, Piece};
 use self::head::{RequestFraming, ResponseFraming};
 use self::write_queue::WriteQueue;
+use super::Outgoing;
 
 /// What a read buffer holds at least before a read.
 const READ_SIZE: usize = 8 * 1024;
@@ -104,8 +105,9 @@ impl<B> Exchange<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    /// An exchange that has written nothing yet. `parts.headers` must hold end-to-end fields only.
-    pub fn new(connection: Connection, parts: &request::Parts, upgrade: Option<&HeaderValue>, body: B) -> Self {
+    /// An exchange that has written nothing yet. The request must have end-to-end fields only.
+    pub fn new(connection: Connection, request: &Outgoing<'_>, body: B) -> Self {
+        let parts = request.parts;
         let ended = body.is_end_stream();
         let framing = match body.size_hint().exact() {
             // A body that is there but empty is announced as the client announced it.
@@ -116,14 +118,14 @@ where
         };
         Self {
             connection: Some(connection),
-            queue: WriteQueue::new(head::encode(parts, framing, upgrade)),
+            queue: WriteQueue::new(head::encode(request, framing)),
             chunked: framing == RequestFraming::Chunked,
             body: (!ended).then_some(body),
             body_touched: false,
             read_any: false,
             request_failed: None,
             method: parts.method.clone(),
-            upgrade: upgrade.cloned(),
+            upgrade: request.upgrade.cloned(),
             decoder: Decoder::Done,
             keep_alive: false,
             head_done: false,

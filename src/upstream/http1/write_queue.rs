@@ -5,14 +5,16 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::Frame;
 use tokio::io::AsyncWrite;
 
 /// The bytes on their way, in the order of the fields.
 pub(super) struct WriteQueue {
-    prefix: BytesMut,
+    prefix: Vec<u8>,
+    /// Bytes of the prefix that have left.
+    left: usize,
     data: Bytes,
     suffix: &'static [u8],
     ended: bool,
@@ -20,8 +22,8 @@ pub(super) struct WriteQueue {
 }
 
 impl WriteQueue {
-    pub(super) fn new(head: BytesMut) -> Self {
-        Self { prefix: head, data: Bytes::new(), suffix: b"", ended: false, wrote: false }
+    pub(super) fn new(head: Vec<u8>) -> Self {
+        Self { prefix: head, left: 0, data: Bytes::new(), suffix: b"", ended: false, wrote: false }
     }
 
     /// Whether any byte has left.
@@ -30,7 +32,7 @@ impl WriteQueue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.prefix.is_empty() && self.data.is_empty() && self.suffix.is_empty()
+        self.left == self.prefix.len() && self.data.is_empty() && self.suffix.is_empty()
     }
 
     /// Whether another piece can be taken: a head waits for the first one, so that both leave together.
@@ -81,9 +83,9 @@ impl WriteQueue {
     pub(super) fn poll_write<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut W) -> Poll<io::Result<()>> {
         while !self.is_empty() {
             let count = if self.data.is_empty() && self.suffix.is_empty() {
-                ready!(Pin::new(&mut *io).poll_write(cx, &self.prefix))?
+                ready!(Pin::new(&mut *io).poll_write(cx, &self.prefix[self.left..]))?
             } else {
-                let slices = [IoSlice::new(&self.prefix), IoSlice::new(&self.data), IoSlice::new(self.suffix)];
+                let slices = [IoSlice::new(&self.prefix[self.left..]), IoSlice::new(&self.data), IoSlice::new(self.suffix)];
                 ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices))?
             };
             if count == 0 {
@@ -96,9 +98,13 @@ impl WriteQueue {
     }
 
     fn advance(&mut self, mut count: usize) {
-        let part = count.min(self.prefix.len());
-        self.prefix.advance(part);
+        let part = count.min(self.prefix.len() - self.left);
+        self.left += part;
         count -= part;
+        if self.left == self.prefix.len() {
+            self.prefix.clear();
+            self.left = 0;
+        }
         let part = count.min(self.data.len());
         self.data.advance(part);
         count -= part;
