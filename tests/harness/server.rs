@@ -30,9 +30,17 @@ impl TestServer {
 
     /// As [`Self::start`], with other settings.
     pub(crate) fn start_with(documents: &[String], tune: impl FnOnce(&mut Settings)) -> Self {
+        Self::start_from(|folder| write(folder, documents), tune)
+    }
+
+    /// As [`Self::start_with`], from whatever `prepare` leaves in the folder.
+    pub(crate) fn start_from(
+        prepare: impl FnOnce(&Path),
+        tune: impl FnOnce(&mut Settings),
+    ) -> Self {
         watch_panics();
         let folder = tempfile::tempdir().expect("a temporary folder");
-        write(folder.path(), documents);
+        prepare(folder.path());
         let mut settings = settings(folder.path());
         tune(&mut settings);
         // A thread of its own, so that tests may call this from within a runtime.

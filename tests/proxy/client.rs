@@ -1,0 +1,263 @@
+//! Clients: one connection each, HTTP/1.1 or HTTP/2, plain or TLS, that a test drives request by request.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::harness::PATIENCE;
+use crate::origin::{Payload, empty, full};
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// A header field, or nothing.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name).map(|value| value.to_str());
+        value.map_or("", |value| value.expect("text"))
+    }
+
+    /// The body as text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    /// What an echo backend received.
+    pub(crate) fn received(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        serde_json::from_slice(&self.body).expect("an echo")
+    }
+
+    /// The name of the echo backend that answered, or the status.
+    pub(crate) fn name(&self) -> String {
+        if self.status != 200 {
+            return self.status.to_string();
+        }
+        self.received()["name"].as_str().expect("a name").to_owned()
+    }
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Payload>),
+    Http2(http2::SendRequest<Payload>),
+}
+
+/// One connection.
+pub(crate) struct Client {
+    sender: Sender,
+    /// Done when the connection has ended.
+    pub(crate) connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Client {
+    /// HTTP/1.1 in plain text.
+    pub(crate) async fn http1(address: SocketAddr) -> Self {
+        Self::http1_on(connect(address).await).await
+    }
+
+    /// HTTP/2 with prior knowledge.
+    pub(crate) async fn http2(address: SocketAddr) -> Self {
+        Self::http2_on(connect(address).await).await
+    }
+
+    /// TLS, and what was agreed by ALPN.
+    pub(crate) async fn tls(address: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> Self {
+        let stream = handshake(address, name, config).await.expect("a handshake");
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            Self::http2_on(stream).await
+        } else {
+            Self::http1_on(stream).await
+        }
+    }
+
+    /// HTTP/1.1 on a stream.
+    pub(crate) async fn http1_on<S>(stream: S) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("ready");
+        Self {
+            sender: Sender::Http1(sender),
+            connection: tokio::spawn(connection),
+        }
+    }
+
+    /// HTTP/2 on a stream.
+    pub(crate) async fn http2_on<S>(stream: S) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("ready");
+        Self {
+            sender: Sender::Http2(sender),
+            connection: tokio::spawn(connection),
+        }
+    }
+
+    /// A request in the terms of this connection's version.
+    pub(crate) fn request(&self, method: Method, host: &str, path: &str) -> http::request::Builder {
+        let request = Request::builder().method(method);
+        match self.sender {
+            Sender::Http1(_) => request.uri(path).header("host", host),
+            Sender::Http2(_) => request.uri(format!("http://{host}{path}")),
+        }
+    }
+
+    /// Sends a request, and returns with the head of its answer.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Payload>,
+    ) -> hyper::Result<Response<Incoming>> {
+        let answer = async {
+            match &mut self.sender {
+                Sender::Http1(sender) => {
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                }
+                Sender::Http2(sender) => {
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                }
+            }
+        };
+        timeout(PATIENCE, answer).await.expect("an answer in time")
+    }
+
+    /// Another handle of an HTTP/2 connection.
+    pub(crate) fn http2_sender(&self) -> http2::SendRequest<Payload> {
+        match &self.sender {
+            Sender::Http1(_) => panic!("an HTTP/1 connection carries one request at a time"),
+            Sender::Http2(sender) => sender.clone(),
+        }
+    }
+
+    /// Sends a request, and returns with the whole answer.
+    pub(crate) async fn fetch(&mut self, request: Request<Payload>) -> Answer {
+        whole(self.send(request).await.expect("an answer")).await
+    }
+
+    /// Sends a GET, and returns with the whole answer.
+    pub(crate) async fn get(&mut self, host: &str, path: &str) -> Answer {
+        let request = self.request(Method::GET, host, path);
+        self.fetch(request.body(empty()).expect("a request")).await
+    }
+
+    /// Sends a GET with fields, and returns with the whole answer.
+    pub(crate) async fn get_with(
+        &mut self,
+        host: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Answer {
+        let mut request = self.request(Method::GET, host, path);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        self.fetch(request.body(empty()).expect("a request")).await
+    }
+
+    /// Sends a POST, and returns with the whole answer.
+    pub(crate) async fn post(&mut self, host: &str, path: &str, body: &'static str) -> Answer {
+        let request = self.request(Method::POST, host, path);
+        self.fetch(request.body(full(body)).expect("a request"))
+            .await
+    }
+
+    /// Waits until the connection has ended.
+    pub(crate) async fn ended(self) {
+        let ended = timeout(PATIENCE, self.connection).await;
+        // Whether it ended in order is for the test to see in its answers.
+        let _ = ended.expect("ended in time").expect("no panic");
+    }
+}
+
+/// Reads a whole answer.
+pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
+    let (head, body) = response.into_parts();
+    let body = timeout(PATIENCE, body.collect()).await.expect("in time");
+    let body = body.expect("a whole body");
+    Answer {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        trailers: body.trailers().cloned(),
+        body: body.to_bytes(),
+    }
+}
+
+/// Sends one GET on a connection of its own.
+pub(crate) async fn get(address: SocketAddr, host: &str, path: &str) -> Answer {
+    Client::http1(address).await.get(host, path).await
+}
+
+/// A plain connection.
+pub(crate) async fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).await.expect("connected");
+    stream.set_nodelay(true).expect("a socket");
+    stream
+}
+
+/// A TLS connection, or why there is none.
+pub(crate) async fn handshake(
+    address: SocketAddr,
+    name: &str,
+    config: &Arc<ClientConfig>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = name.to_owned().try_into().expect("a server name");
+    let connecting =
+        TlsConnector::from(config.clone()).connect(name, TcpStream::connect(address).await?);
+    timeout(PATIENCE, connecting)
+        .await
+        .expect("a handshake in time")
+}
+
+/// Writes bytes as they are.
+pub(crate) async fn say<S: AsyncWrite + Unpin>(stream: &mut S, bytes: impl AsRef<[u8]>) {
+    let written = async {
+        stream.write_all(bytes.as_ref()).await?;
+        stream.flush().await
+    };
+    let written = timeout(PATIENCE, written).await;
+    written.expect("written in time").expect("written");
+}
+
+/// Reads until `end` has come, and returns everything so far.
+pub(crate) async fn hear<S: AsyncRead + Unpin>(stream: &mut S, end: &str) -> String {
+    let mut heard = Vec::new();
+    while !heard.ends_with(end.as_bytes()) {
+        let byte = timeout(PATIENCE, stream.read_u8()).await.expect("in time");
+        let heard_so_far = String::from_utf8_lossy(&heard).into_owned();
+        heard.push(byte.unwrap_or_else(|error| panic!("{error} after {heard_so_far:?}")));
+    }
+    String::from_utf8(heard).expect("text")
+}
+
+/// Reads to the end.
+pub(crate) async fn hear_out<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
+    let mut heard = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
+    // A reset ends it as well.
+    let _ = read.expect("an end in time");
+    heard
+}

@@ -1,0 +1,14 @@
+//! The data plane as clients and backends see it: the whole library in this process, from a folder of YAML, between real
+//! connections on loopback. One module per subject.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod client;
+mod origin;
+mod scene;
+
+mod filters;
+mod routing;
+mod timeouts;
+mod weights;

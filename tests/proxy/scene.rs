@@ -1,0 +1,195 @@
+//! A data plane for tests that wait for events: its configuration is changed file by file, and every change is awaited
+//! by its outcome. Rules are given as JSON, which is YAML too.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use portcullis::controller::Outcome;
+use portcullis::server::Server;
+use portcullis::settings::Settings;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::harness::PATIENCE;
+use crate::harness::server::TestServer;
+use crate::harness::yaml;
+
+pub(crate) use crate::harness::yaml::{http, https, secret, secret_of};
+
+/// The file that holds the objects of [`Scene::start`].
+const FILE: &str = "objects.yaml";
+
+/// A running data plane.
+pub(crate) struct Scene {
+    server: Option<TestServer>,
+    outcome: watch::Receiver<Option<Outcome>>,
+}
+
+impl Scene {
+    /// Serves these objects.
+    pub(crate) fn start(objects: Objects) -> Self {
+        Self::with(objects, |_| {})
+    }
+
+    /// Serves these objects, with other settings.
+    pub(crate) fn with(objects: Objects, tune: impl FnOnce(&mut Settings)) -> Self {
+        Self::prepared(|folder| write(folder, FILE, &objects.text()), tune)
+    }
+
+    /// Serves what `prepare` leaves in the folder.
+    pub(crate) fn prepared(prepare: impl FnOnce(&Path), tune: impl FnOnce(&mut Settings)) -> Self {
+        let server = TestServer::start_from(prepare, |settings| {
+            settings.admin = Some(([127, 0, 0, 1], 0).into());
+            tune(settings);
+        });
+        let outcome = server.outcome();
+        Self {
+            server: Some(server),
+            outcome,
+        }
+    }
+
+    /// The last outcome.
+    pub(crate) fn last(&self) -> Outcome {
+        self.outcome.borrow().clone().expect("an outcome")
+    }
+
+    /// Where the admin server listens.
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.admin().expect("an admin address")
+    }
+
+    /// Replaces the objects, and returns when the new ones are served.
+    pub(crate) async fn replace(&mut self, objects: &Objects) -> Outcome {
+        let before = self.last().generation;
+        write(self.folder(), FILE, &objects.text());
+        self.until(|outcome| outcome.generation > before).await
+    }
+
+    /// Changes the folder, and returns when that has come to an outcome.
+    pub(crate) async fn change(&mut self, change: impl FnOnce(&Path)) -> Outcome {
+        self.outcome.mark_unchanged();
+        change(self.folder());
+        let changed = timeout(PATIENCE, self.outcome.changed()).await;
+        changed.expect("in time").expect("alive");
+        self.last()
+    }
+
+    /// Waits for an outcome.
+    pub(crate) async fn until(&mut self, mut condition: impl FnMut(&Outcome) -> bool) -> Outcome {
+        let found = self
+            .outcome
+            .wait_for(|outcome| outcome.as_ref().is_some_and(&mut condition));
+        let found = timeout(PATIENCE, found).await.expect("in time");
+        found.expect("alive").clone().expect("an outcome")
+    }
+
+    /// Begins to leave. The handle is done when it has left.
+    pub(crate) fn begin_to_leave(&mut self) -> JoinHandle<()> {
+        let server = self.server.take().expect("running");
+        let (server, folder) = server.into_server();
+        tokio::task::spawn_blocking(move || {
+            Server::leave(server);
+            drop(folder);
+        })
+    }
+}
+
+impl Deref for Scene {
+    type Target = TestServer;
+
+    fn deref(&self) -> &TestServer {
+        self.server.as_ref().expect("running")
+    }
+}
+
+/// Writes a file as a careful writer does: never half of it under its name.
+pub(crate) fn write(folder: &Path, file: &str, text: &str) {
+    let draft = folder.join(".draft");
+    fs::write(&draft, text).expect("written");
+    fs::rename(draft, folder.join(file)).expect("renamed");
+}
+
+/// Publishes a file as Kubernetes publishes volumes: in a directory named for the version, behind a symlink that is
+/// swapped.
+pub(crate) fn publish(folder: &Path, version: &str, text: &str) {
+    let real = folder.join(format!("..{version}"));
+    fs::create_dir(&real).expect("created");
+    fs::write(real.join(FILE), text).expect("written");
+    let link = folder.join(FILE);
+    if fs::symlink_metadata(&link).is_err() {
+        symlink(Path::new("..data").join(FILE), link).expect("linked");
+    }
+    symlink(format!("..{version}"), folder.join("..data_tmp")).expect("linked");
+    fs::rename(folder.join("..data_tmp"), folder.join("..data")).expect("renamed");
+}
+
+/// Objects of one file.
+#[derive(Clone, Default)]
+pub(crate) struct Objects(Vec<String>);
+
+impl Objects {
+    /// A Gateway with these listeners.
+    pub(crate) fn gateway(listeners: &[String]) -> Self {
+        Self::default().with(yaml::gateway("gateway", listeners))
+    }
+
+    /// A Gateway with one HTTP listener, on port 80.
+    pub(crate) fn http() -> Self {
+        Self::gateway(&[http("http", 80, "")])
+    }
+
+    /// One document more.
+    pub(crate) fn with(mut self, document: String) -> Self {
+        self.0.push(document);
+        self
+    }
+
+    /// A Service on port 80 with these endpoints.
+    pub(crate) fn service(self, name: &str, endpoints: &[SocketAddr]) -> Self {
+        self.with(yaml::service(name, endpoints))
+    }
+
+    /// A route of the Gateway for any host, with these rules.
+    pub(crate) fn route(self, name: &str, rules: &[Value]) -> Self {
+        self.with(route(name, &[], rules))
+    }
+
+    /// As YAML.
+    pub(crate) fn text(&self) -> String {
+        self.0.join("\n---\n")
+    }
+}
+
+/// A route for these hosts of the Gateway.
+pub(crate) fn route(name: &str, hosts: &[&str], rules: &[Value]) -> String {
+    yaml::route(name, "gateway", hosts, &Value::from(rules).to_string())
+}
+
+/// A route for all hosts of one listener.
+pub(crate) fn route_of(listener: &str, rules: &[Value]) -> String {
+    let parent = format!("gateway/{listener}");
+    yaml::route(
+        &format!("of-{listener}"),
+        &parent,
+        &[],
+        &Value::from(rules).to_string(),
+    )
+}
+
+/// A rule that sends everything to a Service.
+pub(crate) fn to(service: &str) -> Value {
+    json!({"backendRefs": [{"name": service, "port": 80}]})
+}
+
+/// A rule that sends what begins with a path to a Service.
+pub(crate) fn prefix(path: &str, service: &str) -> Value {
+    let mut rule = to(service);
+    rule["matches"] = json!([{"path": {"type": "PathPrefix", "value": path}}]);
+    rule
+}

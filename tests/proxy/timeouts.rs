@@ -1,0 +1,171 @@
+//! The timeouts of rules, and their absence: what takes long is not cut unless its route asks for it.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::timeout;
+
+use crate::client::{Client, get};
+use crate::harness::PATIENCE;
+use crate::origin::{Origin, Payload, empty, full, stream};
+use crate::scene::{Objects, Scene, prefix};
+
+/// A rule with these timeouts.
+fn limited(path: &str, timeouts: serde_json::Value) -> serde_json::Value {
+    let mut rule = prefix(path, "origin");
+    rule["timeouts"] = timeouts;
+    rule
+}
+
+#[tokio::test]
+async fn no_answer_in_time_is_a_504() {
+    let origin = Origin::new(|request| async move {
+        if request.uri().path().ends_with("/never") {
+            std::future::pending::<()>().await;
+        }
+        Response::new(full("in time"))
+    })
+    .await;
+    let objects = Objects::http().service("origin", &[origin.address]).route(
+        "route",
+        &[
+            limited("/request", json!({"request": "200ms"})),
+            limited(
+                "/backend",
+                json!({"backendRequest": "200ms", "request": "20s"}),
+            ),
+            limited("/zero", json!({"request": "0s"})),
+        ],
+    );
+    let scene = Scene::start(objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    for path in ["/request", "/backend"] {
+        let begin = Instant::now();
+        let answer = client.get("a.com", &format!("{path}/never")).await;
+        assert_eq!(answer.status, 504, "{path}");
+        assert!(begin.elapsed() >= Duration::from_millis(200), "{path}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{path}");
+    }
+    // The connection goes on, and what is in time is answered.
+    for path in ["/request", "/backend", "/zero"] {
+        assert_eq!(client.get("a.com", path).await.text(), "in time", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_timeout_ends_an_answer_that_never_ends() {
+    let origin = Origin::new(|_| async {
+        let (sender, body) = stream();
+        tokio::spawn(async move {
+            let _ = sender.send(Frame::data(Bytes::from("begin"))).await;
+            std::future::pending::<()>().await;
+            drop(sender);
+        });
+        Response::new(body)
+    })
+    .await;
+    let objects = Objects::http()
+        .service("origin", &[origin.address])
+        .route("route", &[limited("/", json!({"request": "300ms"}))]);
+    let scene = Scene::start(objects);
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        let request = client.request(Method::GET, "a.com", "/").body(empty());
+        let answer = client
+            .send(request.expect("a request"))
+            .await
+            .expect("a head");
+        assert_eq!(answer.status(), 200);
+        let body = timeout(PATIENCE, answer.into_body().collect())
+            .await
+            .expect("cut in time");
+        assert!(body.is_err(), "an answer that was cut must not look whole");
+    }
+}
+
+#[tokio::test]
+async fn without_a_timeout_a_slow_stream_goes_on() {
+    let (events, next) = mpsc::channel::<&'static str>(1);
+    let next = std::sync::Arc::new(Mutex::new(next));
+    let origin = Origin::new(move |_| {
+        let next = next.clone();
+        async move {
+            Response::builder()
+                .header("content-type", "text/event-stream")
+                .body(feed(next))
+                .expect("a response")
+        }
+    })
+    .await;
+    let objects = Objects::http()
+        .service("origin", &[origin.address])
+        .route("route", &[prefix("/", "origin")]);
+    // What bounds requests and connections does not bound the time between events.
+    let scene = Scene::with(objects, |settings| {
+        let limits = &mut settings.limits;
+        let short = Duration::from_millis(200);
+        limits.header_timeout = short;
+        limits.body_timeout = short;
+        limits.write_timeout = short;
+        limits.keep_alive_timeout = short;
+        limits.upstream_idle_timeout = short;
+    });
+    let mut client = Client::http1(scene.at(80)).await;
+    let request = client
+        .request(Method::GET, "a.com", "/events")
+        .body(empty());
+    let answer = client
+        .send(request.expect("a request"))
+        .await
+        .expect("a head");
+    let mut body = answer.into_body();
+    for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
+        // The silence is what is tested.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        events.send(event).await.expect("fed");
+        let frame = timeout(PATIENCE, body.frame())
+            .await
+            .expect("in time")
+            .expect("a frame")
+            .expect("whole");
+        assert_eq!(frame.into_data().expect("data"), event);
+    }
+    drop(events);
+    assert!(body.frame().await.is_none());
+}
+
+fn feed(next: std::sync::Arc<Mutex<mpsc::Receiver<&'static str>>>) -> Payload {
+    let (sender, body) = stream();
+    tokio::spawn(async move {
+        while let Some(event) = next.lock().await.recv().await {
+            let _ = sender.send(Frame::data(Bytes::from(event))).await;
+        }
+    });
+    body
+}
+
+#[tokio::test]
+async fn a_timeout_of_one_rule_is_not_that_of_another() {
+    let origin = Origin::new(|_| async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        Response::new(full("late"))
+    })
+    .await;
+    let objects = Objects::http().service("origin", &[origin.address]).route(
+        "route",
+        &[
+            limited("/short", json!({"request": "100ms"})),
+            prefix("/", "origin"),
+        ],
+    );
+    let scene = Scene::start(objects);
+    assert_eq!(get(scene.at(80), "a.com", "/short").await.status, 504);
+    assert_eq!(get(scene.at(80), "a.com", "/long").await.text(), "late");
+}
