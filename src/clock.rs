@@ -29,7 +29,11 @@ struct Slot {
 impl Clock {
     /// A clock that stands at zero until [`Clock::run`] is polled.
     pub fn new() -> Rc<Self> {
-        Rc::new(Self { start: Instant::now(), now: Cell::new(0), slots: RefCell::default() })
+        Rc::new(Self {
+            start: Instant::now(),
+            now: Cell::new(0),
+            slots: RefCell::default(),
+        })
     }
 
     /// Moves the clock for ever, and wakes what is due.
@@ -56,9 +60,16 @@ impl Clock {
 
     /// A deadline that is not set.
     pub fn deadline(self: &Rc<Self>) -> Deadline {
-        let slot = Rc::new(Slot { due: Cell::new(NEVER), waker: RefCell::new(None) });
+        let slot = Rc::new(Slot {
+            due: Cell::new(NEVER),
+            waker: RefCell::new(None),
+        });
         let key = self.slots.borrow_mut().insert(slot.clone());
-        Deadline { clock: self.clone(), key, slot }
+        Deadline {
+            clock: self.clone(),
+            key,
+            slot,
+        }
     }
 
     fn advance(&self, now: u64) {
@@ -89,7 +100,9 @@ pub struct Deadline {
 impl Deadline {
     /// Due when `after` has passed from now.
     pub fn set(&self, after: Duration) {
-        self.slot.due.set(self.clock.now() + after.as_millis() as u64);
+        self.slot
+            .due
+            .set(self.clock.now() + after.as_millis() as u64);
     }
 
     /// Never due.

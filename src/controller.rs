@@ -41,8 +41,11 @@ pub struct Outputs<F, P> {
 }
 
 /// Runs until the provider is gone.
-pub async fn run<F, P>(mut loads: watch::Receiver<Arc<Load>>, options: Options, mut outputs: Outputs<F, P>)
-where
+pub async fn run<F, P>(
+    mut loads: watch::Receiver<Arc<Load>>,
+    options: Options,
+    mut outputs: Outputs<F, P>,
+) where
     F: FnMut(&Table) -> BindReport,
     P: FnMut(Outcome),
 {
@@ -74,13 +77,20 @@ fn serve(load: &Load, options: &Options, current: &ArcSwap<Table>) -> StatusRepo
     let previous = current.load_full();
     let translation = translate(&load.snapshot, Some(&previous.ir), options);
     if translation.ir != *previous.ir || previous.generation == 0 {
-        current.store(Arc::new(Table::build(Arc::new(translation.ir), Some(&previous))));
+        current.store(Arc::new(Table::build(
+            Arc::new(translation.ir),
+            Some(&previous),
+        )));
     }
     translation.report
 }
 
 /// Tries ports that could not be bound again until something has changed; for ever if there are none.
-async fn retry(binds: &BindReport, table: &Table, follow: &mut impl FnMut(&Table) -> BindReport) -> BindReport {
+async fn retry(
+    binds: &BindReport,
+    table: &Table,
+    follow: &mut impl FnMut(&Table) -> BindReport,
+) -> BindReport {
     if binds.values().all(Result::is_ok) {
         return std::future::pending().await;
     }

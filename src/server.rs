@@ -11,8 +11,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{self, AdminState};
-use crate::controller::{self, Outcome, Outputs};
 use crate::api::Severity;
+use crate::controller::{self, Outcome, Outputs};
 use crate::provider::file::{FileProvider, Load};
 use crate::proxy::Proxy;
 use crate::settings::Settings;
@@ -54,7 +54,11 @@ impl Server {
     /// The address that a listener's port is bound to: the first of several. `None` when it is not.
     pub fn address(&self, port: u16) -> Option<SocketAddr> {
         let outcome = self.outcome.borrow();
-        let mut binds = outcome.as_ref()?.binds.iter().filter(|(bind, _)| bind.port == port);
+        let mut binds = outcome
+            .as_ref()?
+            .binds
+            .iter()
+            .filter(|(bind, _)| bind.port == port);
         binds.find_map(|(_, result)| result.as_ref().ok().copied())
     }
 
@@ -83,7 +87,10 @@ impl Server {
     pub fn leave(self) {
         let trigger = self.trigger.clone();
         let leaving = thread::spawn(move || {
-            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() {
+            if let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+            {
                 runtime.block_on(trigger.leave());
             }
         });
@@ -126,20 +133,46 @@ impl Server {
         .context("a worker cannot be started")?;
         let state = Arc::new(AdminState::new(table, stats, access_log));
         let admin = settings.admin.map(std::net::TcpListener::bind).transpose();
-        let admin = admin.with_context(|| format!("the admin address {:?} cannot be bound", settings.admin))?;
-        let admin_address = admin.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let admin = admin
+            .with_context(|| format!("the admin address {:?} cannot be bound", settings.admin))?;
+        let admin_address = admin
+            .as_ref()
+            .map(std::net::TcpListener::local_addr)
+            .transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         if signals {
             let _within = runtime.enter();
-            shutdown::on_signals(trigger.clone(), reload.clone()).context("signals cannot be watched")?;
+            shutdown::on_signals(trigger.clone(), reload.clone())
+                .context("signals cannot be watched")?;
         }
         let (publish, mut outcome) = watch::channel(None);
-        let control = Control { provider, first, reloads, proxy, state: state.clone(), shutdown, publish };
-        let control = thread::Builder::new().name("control".to_owned()).spawn(move || control.run(&runtime, admin))?;
+        let control = Control {
+            provider,
+            first,
+            reloads,
+            proxy,
+            state: state.clone(),
+            shutdown,
+            publish,
+        };
+        let control = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || control.run(&runtime, admin))?;
         // The sender lives in the control thread; without it there is nothing to wait for.
         let waiting = tokio::runtime::Builder::new_current_thread().build()?;
-        waiting.block_on(outcome.wait_for(Option::is_some)).context("the control thread ended")?;
-        Ok(Self { outcome, state, admin: admin_address, trigger, reload, control })
+        waiting
+            .block_on(outcome.wait_for(Option::is_some))
+            .context("the control thread ended")?;
+        Ok(Self {
+            outcome,
+            state,
+            admin: admin_address,
+            trigger,
+            reload,
+            control,
+        })
     }
 }
 
@@ -158,8 +191,15 @@ impl Control {
     fn run(self, runtime: &tokio::runtime::Runtime, admin: Option<std::net::TcpListener>) {
         let proxy = runtime.block_on(async {
             if let Some(listener) = admin {
-                match listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener)) {
-                    Ok(listener) => drop(tokio::spawn(admin::serve(listener, self.state.clone(), self.shutdown.clone()))),
+                match listener
+                    .set_nonblocking(true)
+                    .and_then(|()| tokio::net::TcpListener::from_std(listener))
+                {
+                    Ok(listener) => drop(tokio::spawn(admin::serve(
+                        listener,
+                        self.state.clone(),
+                        self.shutdown.clone(),
+                    ))),
                     Err(error) => tracing::error!(%error, "the admin address cannot be watched"),
                 }
             }
@@ -173,7 +213,15 @@ impl Control {
 
     /// Keeps the configuration current until open connections are to end.
     async fn configure(self) -> Proxy {
-        let Self { provider, first, reloads, mut proxy, state, mut shutdown, publish } = self;
+        let Self {
+            provider,
+            first,
+            reloads,
+            mut proxy,
+            state,
+            mut shutdown,
+            publish,
+        } = self;
         let (sender, loads) = watch::channel(Arc::new(first));
         let mut leaving = shutdown.clone();
         let outputs = Outputs {
@@ -215,15 +263,23 @@ fn announce(outcome: &Outcome, last: Option<&Outcome>) {
             Severity::Warning => tracing::warn!("{problem}"),
         }
     }
-    let known: Vec<_> = last.map(|last| last.report.problems().collect()).unwrap_or_default();
-    for (object, message) in outcome.report.problems().filter(|problem| !known.contains(problem)) {
+    let known: Vec<_> = last
+        .map(|last| last.report.problems().collect())
+        .unwrap_or_default();
+    for (object, message) in outcome
+        .report
+        .problems()
+        .filter(|problem| !known.contains(problem))
+    {
         tracing::warn!("{object}: {message}");
     }
     for (bind, result) in &outcome.binds {
         let news = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {
             Ok(address) if news => tracing::info!("listening on {address} for port {}", bind.port),
-            Err(error) if news => tracing::error!("port {bind} cannot be bound: {error}; it is tried again every second"),
+            Err(error) if news => tracing::error!(
+                "port {bind} cannot be bound: {error}; it is tried again every second"
+            ),
             _ => {}
         }
     }

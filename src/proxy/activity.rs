@@ -36,7 +36,11 @@ pub(crate) struct Activity {
 
 impl Activity {
     /// A connection that has just been opened. With `multiplexed` its requests have activities of their own.
-    pub(crate) fn connection(clock: &Rc<Clock>, limits: &Rc<Limits>, multiplexed: bool) -> Rc<Self> {
+    pub(crate) fn connection(
+        clock: &Rc<Clock>,
+        limits: &Rc<Limits>,
+        multiplexed: bool,
+    ) -> Rc<Self> {
         let activity = Self {
             deadline: clock.deadline(),
             limits: limits.clone(),
@@ -134,7 +138,11 @@ impl Activity {
     /// A part of the response is there for the client. Streams are not told when it is taken, only when they are asked
     /// for more; connections are.
     pub(crate) fn on_response(&self) {
-        self.enter(if self.multiplexed { Phase::Write } else { Phase::Backend });
+        self.enter(if self.multiplexed {
+            Phase::Write
+        } else {
+            Phase::Backend
+        });
     }
 
     /// The client's side asks for more of the response.
@@ -158,7 +166,11 @@ impl Activity {
 
     /// Parks an idle connection: it has the rest of its keep-alive time from here on.
     pub(crate) fn on_park(&self) {
-        self.deadline.set(self.limits.keep_alive_timeout.saturating_sub(self.limits.park_after));
+        self.deadline.set(
+            self.limits
+                .keep_alive_timeout
+                .saturating_sub(self.limits.park_after),
+        );
     }
 }
 

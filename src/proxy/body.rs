@@ -30,7 +30,11 @@ struct Client {
 impl RequestBody {
     /// The body that arrives with a request.
     pub(crate) fn new(incoming: Incoming, activity: Rc<Activity>, one_way: bool) -> Self {
-        Self(Some(Client { incoming, activity, one_way }))
+        Self(Some(Client {
+            incoming,
+            activity,
+            one_way,
+        }))
     }
 }
 
@@ -38,14 +42,21 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(client) = &mut self.0 else { return Poll::Ready(None) };
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(client) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
         let mut polled = Pin::new(&mut client.incoming).poll_frame(cx);
         match &mut polled {
             Poll::Pending if client.one_way => client.activity.on_body_awaited(),
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
-                client.activity.on_body(frame.data_ref().map_or(0, Bytes::len));
+                client
+                    .activity
+                    .on_body(frame.data_ref().map_or(0, Bytes::len));
                 if let Some(trailers) = frame.trailers_mut() {
                     headers::clean_trailers(trailers);
                 }
@@ -56,11 +67,16 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|client| client.incoming.is_end_stream())
+        self.0
+            .as_ref()
+            .is_none_or(|client| client.incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), |client| client.incoming.size_hint())
+        self.0.as_ref().map_or_else(
+            || SizeHint::with_exact(0),
+            |client| client.incoming.size_hint(),
+        )
     }
 }
 
@@ -84,18 +100,30 @@ pub(crate) struct ResponseBody {
 
 impl ResponseBody {
     /// The body of a response whose head is about to be written.
-    pub(crate) fn new(source: Source, mut record: Record, deadline: Option<Pin<Box<Sleep>>>) -> Self {
+    pub(crate) fn new(
+        source: Source,
+        mut record: Record,
+        deadline: Option<Pin<Box<Sleep>>>,
+    ) -> Self {
         if source.is_done() {
             record.complete();
         } else {
             record.activity().on_response();
         }
-        Self { source, record: Some(record), deadline }
+        Self {
+            source,
+            record: Some(record),
+            deadline,
+        }
     }
 
     /// No body, and no record to close with it.
     pub(crate) fn none() -> Self {
-        Self { source: Source::None, record: None, deadline: None }
+        Self {
+            source: Source::None,
+            record: None,
+            deadline: None,
+        }
     }
 }
 
@@ -111,7 +139,9 @@ impl Source {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self {
             Self::None | Self::Own("") => Poll::Ready(None),
-            Self::Own(text) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(std::mem::take(text).as_bytes()))))),
+            Self::Own(text) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
+                std::mem::take(text).as_bytes(),
+            ))))),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -121,9 +151,14 @@ impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        let Some(record) = &mut this.record else { return Poll::Ready(None) };
+        let Some(record) = &mut this.record else {
+            return Poll::Ready(None);
+        };
         record.activity().on_response_awaited();
         let mut polled = this.source.poll(cx);
         match &mut polled {

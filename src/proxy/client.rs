@@ -42,12 +42,21 @@ pub(crate) struct Sni(pub(crate) Option<Box<str>>);
 
 impl Client {
     /// A connection that has just been accepted, and in TLS agreed.
-    pub(crate) fn new(worker: Rc<Worker>, port: Rc<PortState>, peer: SocketAddr, tls: Option<Sni>) -> Rc<Self> {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        port: Rc<PortState>,
+        peer: SocketAddr,
+        tls: Option<Sni>,
+    ) -> Rc<Self> {
         let address = canonical(peer.ip());
         let forwarding = Forwarding {
-            address: HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
+            address: HeaderValue::try_from(address.to_string())
+                .unwrap_or(HeaderValue::from_static("unknown")),
             proto: HeaderValue::from_static(if tls.is_some() { "https" } else { "http" }),
-            trusted: worker.trusted_proxies.iter().any(|network| network.contains(&address)),
+            trusted: worker
+                .trusted_proxies
+                .iter()
+                .any(|network| network.contains(&address)),
         };
         Rc::new(Self {
             worker,
@@ -63,14 +72,24 @@ impl Client {
 
     /// Its scheme.
     pub(crate) fn scheme(&self) -> Scheme {
-        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
+        if self.tls.is_some() {
+            Scheme::Https
+        } else {
+            Scheme::Http
+        }
     }
 
     /// The listener that serves `host` on this connection, or why there is none (GEP-3567: one connection serves one
     /// HTTPS listener).
-    pub(crate) fn listener<'a>(&self, port: &'a Port, host: &Host) -> Result<&'a Arc<Listener>, super::error::Error> {
+    pub(crate) fn listener<'a>(
+        &self,
+        port: &'a Port,
+        host: &Host,
+    ) -> Result<&'a Arc<Listener>, super::error::Error> {
         use super::error::Error;
-        let listener = port.listener(host.as_str()).ok_or(Error::NotFound("no listener serves this host"))?;
+        let listener = port
+            .listener(host.as_str())
+            .ok_or(Error::NotFound("no listener serves this host"))?;
         if let Some(Sni(name)) = &self.tls {
             let agreed = port.listener_for_sni(name.as_deref());
             if !agreed.is_some_and(|agreed| Arc::ptr_eq(agreed, listener)) {

@@ -23,8 +23,17 @@ use crate::telemetry::metrics::TimeoutKind;
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// Serves a connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
-    let protocol = worker.table.load().port(&port.bind).map(|port| port.protocol());
+pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    port: Rc<PortState>,
+    socket: TcpStream,
+    peer: SocketAddr,
+) {
+    let protocol = worker
+        .table
+        .load()
+        .port(&port.bind)
+        .map(|port| port.protocol());
     match protocol {
         Some(PortProtocol::Http) => {
             let client = Client::new(worker, port, peer, None);
@@ -37,7 +46,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpSt
 
 async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     worker.stats.handshakes.fetch_add(1, Relaxed);
-    let outcome = timeout(worker.limits.handshake_timeout, handshake(&worker, &port, socket)).await;
+    let outcome = timeout(
+        worker.limits.handshake_timeout,
+        handshake(&worker, &port, socket),
+    )
+    .await;
     let (stream, sni) = match outcome {
         Ok(Some(agreed)) => agreed,
         failed => {
@@ -58,10 +71,23 @@ async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, p
     }
 }
 
-async fn handshake(worker: &Worker, port: &PortState, socket: TcpStream) -> Option<(TlsStream<TcpStream>, Sni)> {
-    let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket).await.ok()?;
-    let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| name.to_ascii_lowercase().into());
-    let config = worker.table.load().port(&port.bind).and_then(|port| port.server_config(sni.as_deref()).cloned());
+async fn handshake(
+    worker: &Worker,
+    port: &PortState,
+    socket: TcpStream,
+) -> Option<(TlsStream<TcpStream>, Sni)> {
+    let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
+        .await
+        .ok()?;
+    let sni: Option<Box<str>> = start
+        .client_hello()
+        .server_name()
+        .map(|name| name.to_ascii_lowercase().into());
+    let config = worker
+        .table
+        .load()
+        .port(&port.bind)
+        .and_then(|port| port.server_config(sni.as_deref()).cloned());
     let Some(config) = config else {
         // The client learns why, if it still listens; the connection ends either way.
         let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;

@@ -71,8 +71,12 @@ impl Error {
             Self::Broken | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
             Self::RequestTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
-                UpstreamFault::NoEndpoint | UpstreamFault::Connect => StatusCode::SERVICE_UNAVAILABLE,
-                UpstreamFault::ConnectTimeout | UpstreamFault::Timeout => StatusCode::GATEWAY_TIMEOUT,
+                UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
+                UpstreamFault::ConnectTimeout | UpstreamFault::Timeout => {
+                    StatusCode::GATEWAY_TIMEOUT
+                }
                 UpstreamFault::Reset | UpstreamFault::Protocol => StatusCode::BAD_GATEWAY,
             },
         }
@@ -99,7 +103,10 @@ impl Error {
     pub(crate) fn closes(self) -> bool {
         matches!(
             self,
-            Self::BadRequest(_) | Self::MethodNotAllowed | Self::ExpectationFailed | Self::TooManyFields
+            Self::BadRequest(_)
+                | Self::MethodNotAllowed
+                | Self::ExpectationFailed
+                | Self::TooManyFields
         )
     }
 }

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
@@ -73,10 +73,14 @@ impl Present {
                 "upgrade" => present.upgrade = true,
                 "te" => present.te = true,
                 "expect" => present.expect = true,
-                "keep-alive" | "proxy-connection" | "http2-settings" => present.other_hop_by_hop = true,
+                "keep-alive" | "proxy-connection" | "http2-settings" => {
+                    present.other_hop_by_hop = true
+                }
                 "content-length" => present.content_length = true,
-                "forwarded" | "x-real-ip" | "x-forwarded-port" | "x-forwarded-for" | "x-forwarded-proto"
-                | "x-forwarded-host" | "x-request-id" => present.forwarding = true,
+                "forwarded" | "x-real-ip" | "x-forwarded-port" | "x-forwarded-for"
+                | "x-forwarded-proto" | "x-forwarded-host" | "x-request-id" => {
+                    present.forwarding = true
+                }
                 _ => {}
             }
         }
@@ -109,7 +113,11 @@ pub(crate) fn normalize(parts: &mut request::Parts, max_fields: usize) -> Result
     let host = decide_host(parts)?;
     normalize_path(parts)?;
     let upgrade = end_to_end(parts, present)?;
-    Ok(Normal { host, upgrade, present })
+    Ok(Normal {
+        host,
+        upgrade,
+        present,
+    })
 }
 
 /// RFC 9113, 8.2 and 8.3 leave these to us: h2 checks neither the number of fields nor blanks around values.
@@ -118,10 +126,22 @@ fn check_http2(parts: &mut request::Parts, max_fields: usize) -> Result<(), Erro
         return Err(Error::TooManyFields);
     }
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    if parts.headers.values().any(|value| blank(value.as_bytes().first()) || blank(value.as_bytes().last())) {
-        return Err(Error::BadRequest("a field value begins or ends with a blank"));
+    if parts
+        .headers
+        .values()
+        .any(|value| blank(value.as_bytes().first()) || blank(value.as_bytes().last()))
+    {
+        return Err(Error::BadRequest(
+            "a field value begins or ends with a blank",
+        ));
     }
-    if parts.headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some() {
+    if parts
+        .headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .nth(1)
+        .is_some()
+    {
         return Err(Error::BadRequest("several Content-Length fields"));
     }
     join_cookies(&mut parts.headers);
@@ -133,7 +153,11 @@ fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;
     }
-    let crumbs: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let crumbs: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
         headers.insert(COOKIE, joined);
     }
@@ -143,14 +167,18 @@ fn join_cookies(headers: &mut HeaderMap) {
 fn check_framing(parts: &request::Parts, present: Present) -> Result<(), Error> {
     if present.transfer_encoding {
         let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-        let one_chunked = codings.next().is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+        let one_chunked = codings
+            .next()
+            .is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
         if !one_chunked || codings.next().is_some() {
             return Err(Error::BadRequest("Transfer-Encoding other than chunked"));
         }
     }
     let has_content = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
     if parts.version < Version::HTTP_11 && has_content && !present.content_length {
-        return Err(Error::BadRequest("an HTTP/1.0 request with content needs a Content-Length"));
+        return Err(Error::BadRequest(
+            "an HTTP/1.0 request with content needs a Content-Length",
+        ));
     }
     Ok(())
 }
@@ -169,7 +197,8 @@ fn decide_host(parts: &mut request::Parts) -> Result<Host, Error> {
             None => Err(Error::BadRequest("no Host")),
         };
     };
-    let value = HeaderValue::from_str(authority.as_str()).map_err(|_| Error::BadRequest("malformed authority"))?;
+    let value = HeaderValue::from_str(authority.as_str())
+        .map_err(|_| Error::BadRequest("malformed authority"))?;
     let host = parse_host(&value)?;
     if parts.version == Version::HTTP_2
         && let Some(field) = first
@@ -187,20 +216,32 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
     let text = value.as_bytes();
     let end = if text.first() == Some(&b'[') {
         let end = text.iter().position(|byte| *byte == b']').ok_or(BAD)? + 1;
-        let inside = text.get(1..end - 1).and_then(|inside| std::str::from_utf8(inside).ok()).ok_or(BAD)?;
+        let inside = text
+            .get(1..end - 1)
+            .and_then(|inside| std::str::from_utf8(inside).ok())
+            .ok_or(BAD)?;
         inside.parse::<std::net::Ipv6Addr>().map_err(|_| BAD)?;
         end
     } else {
-        text.iter().position(|byte| *byte == b':').unwrap_or(text.len())
+        text.iter()
+            .position(|byte| *byte == b':')
+            .unwrap_or(text.len())
     };
     let (host, port) = text.split_at(end);
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    let is_name =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     if host.is_empty() || host.len() > 255 || (host[0] != b'[' && !host.iter().all(is_name)) {
         return Err(BAD);
     }
     if let Some(digits) = port.strip_prefix(b":") {
-        let port = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-        if !digits.is_empty() && !port.and_then(|port| port.parse::<u16>().ok()).is_some_and(|port| port > 0) {
+        let port = std::str::from_utf8(digits)
+            .ok()
+            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        if !digits.is_empty()
+            && !port
+                .and_then(|port| port.parse::<u16>().ok())
+                .is_some_and(|port| port > 0)
+        {
             return Err(BAD);
         }
     } else if !port.is_empty() {
@@ -225,7 +266,9 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
         (path, Some(query)) => Uri::builder().path_and_query(format!("{path}?{query}")),
         (path, None) => Uri::builder().path_and_query(&*path),
     };
-    parts.uri = changed.build().map_err(|_| Error::BadRequest("malformed request target"))?;
+    parts.uri = changed
+        .build()
+        .map_err(|_| Error::BadRequest("malformed request target"))?;
     Ok(())
 }
 
@@ -243,7 +286,10 @@ fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<Hea
     }
     if present.te
         && let Some(codings) = headers.remove(TE)
-        && codings.as_bytes().split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        && codings
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -256,9 +302,14 @@ fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<Hea
     if !present.upgrade {
         return Ok(None);
     }
-    let has_content = present.transfer_encoding || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+    let has_content = present.transfer_encoding
+        || headers
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0");
     let relayed = upgrades && !has_content && parts.version == Version::HTTP_11;
-    Ok(headers.remove(UPGRADE).filter(|protocol| relayed && is_relayed(protocol)))
+    Ok(headers
+        .remove(UPGRADE)
+        .filter(|protocol| relayed && is_relayed(protocol)))
 }
 
 /// Drops `Connection` and the fields that it names. Returns whether it asks for an upgrade.
@@ -266,11 +317,21 @@ fn drop_connection(headers: &mut HeaderMap) -> bool {
     let mut upgrades = false;
     let mut named = Vec::new();
     for value in headers.get_all(CONNECTION) {
-        for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+        for option in value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .map(<[u8]>::trim_ascii)
+        {
             if option.eq_ignore_ascii_case(b"upgrade") {
                 upgrades = true;
-            } else if !option.eq_ignore_ascii_case(b"keep-alive") && !option.eq_ignore_ascii_case(b"close") {
-                named.extend(HeaderName::from_bytes(option).ok().filter(|name| !KEPT.contains(name)));
+            } else if !option.eq_ignore_ascii_case(b"keep-alive")
+                && !option.eq_ignore_ascii_case(b"close")
+            {
+                named.extend(
+                    HeaderName::from_bytes(option)
+                        .ok()
+                        .filter(|name| !KEPT.contains(name)),
+                );
             }
         }
     }
@@ -352,15 +413,30 @@ impl Added {
 impl Forwarding {
     /// `X-Forwarded-*` and `X-Request-Id` of a request, whose own are dropped. What a client says is kept only if it is
     /// trusted: then its address is appended to `X-Forwarded-For`, and of the rest only what is missing is filled in.
-    pub(crate) fn fields(&self, headers: &mut HeaderMap, normal: &Normal, new_id: impl FnOnce() -> HeaderValue) -> Added {
-        let said = if normal.present.forwarding { Said::take(headers, self.trusted) } else { Said::default() };
+    pub(crate) fn fields(
+        &self,
+        headers: &mut HeaderMap,
+        normal: &Normal,
+        new_id: impl FnOnce() -> HeaderValue,
+    ) -> Added {
+        let said = if normal.present.forwarding {
+            Said::take(headers, self.trusted)
+        } else {
+            Said::default()
+        };
         let host = said.host.or_else(|| headers.get(HOST).cloned());
         let count = if host.is_some() { 4 } else { 3 };
         let fields = [
             (X_REQUEST_ID, said.id.unwrap_or_else(new_id)),
             (X_FORWARDED_FOR, self.chain(&said.chain)),
-            (X_FORWARDED_PROTO, said.proto.unwrap_or_else(|| self.proto.clone())),
-            (X_FORWARDED_HOST, host.unwrap_or(HeaderValue::from_static(""))),
+            (
+                X_FORWARDED_PROTO,
+                said.proto.unwrap_or_else(|| self.proto.clone()),
+            ),
+            (
+                X_FORWARDED_HOST,
+                host.unwrap_or(HeaderValue::from_static("")),
+            ),
         ];
         Added { fields, count }
     }
@@ -389,10 +465,18 @@ impl Said {
     fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
         let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
         headers.remove(X_FORWARDED_FOR);
-        let (proto, host) = (headers.remove(X_FORWARDED_PROTO), headers.remove(X_FORWARDED_HOST));
+        let (proto, host) = (
+            headers.remove(X_FORWARDED_PROTO),
+            headers.remove(X_FORWARDED_HOST),
+        );
         let id = headers.remove(X_REQUEST_ID);
         if trusted {
-            return Self { chain, proto, host, id };
+            return Self {
+                chain,
+                proto,
+                host,
+                id,
+            };
         }
         for name in [FORWARDED, X_REAL_IP, X_FORWARDED_PORT] {
             headers.remove(name);

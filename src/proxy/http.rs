@@ -72,7 +72,12 @@ enum End {
     Switched,
 }
 
-async fn serve_http1(mut io: ClientIo, mut prefix: Bytes, activity: Rc<Activity>, client: Rc<Client>) {
+async fn serve_http1(
+    mut io: ClientIo,
+    mut prefix: Bytes,
+    activity: Rc<Activity>,
+    client: Rc<Client>,
+) {
     loop {
         let service = service_fn(|request| handle(client.clone(), activity.clone(), request));
         let observed = TokioIo::new(Observed::new(io, prefix, activity.clone()));
@@ -128,7 +133,11 @@ async fn park(io: &ClientIo, activity: &Activity, client: &Client) -> bool {
         if let Poll::Ready(result) = readable.as_mut().poll(cx) {
             return Poll::Ready(result.is_ok());
         }
-        if client.is_draining() { Poll::Ready(false) } else { activity.poll_due(cx).map(|_| false) }
+        if client.is_draining() {
+            Poll::Ready(false)
+        } else {
+            activity.poll_due(cx).map(|_| false)
+        }
     })
     .await;
     client.worker.stats.parked.fetch_sub(1, Relaxed);
@@ -152,7 +161,11 @@ pub(crate) async fn serve_http2(io: ClientIo, prefix: Bytes, client: Rc<Client>)
     let worker = client.worker.clone();
     let activity = Activity::connection(&worker.clock, &worker.limits, true);
     let next = Rc::new(RefCell::new(None));
-    let executor = StreamExecutor { next: next.clone(), connection: activity.clone(), client: client.clone() };
+    let executor = StreamExecutor {
+        next: next.clone(),
+        connection: activity.clone(),
+        client: client.clone(),
+    };
     let service = service_fn(|request| {
         let stream = Activity::stream(&worker.clock, &worker.limits);
         *next.borrow_mut() = Some(stream.clone());

@@ -33,9 +33,18 @@ pub(super) struct Changes {
 impl Listeners {
     /// Opens what `wanted` has and is not open, and forgets what it has not. Ports that failed before are tried again.
     pub(super) fn follow(&mut self, wanted: &[Bind], ports: Ports) -> Changes {
-        let closed: Vec<_> = self.open.keys().filter(|bind| !wanted.contains(bind)).copied().collect();
+        let closed: Vec<_> = self
+            .open
+            .keys()
+            .filter(|bind| !wanted.contains(bind))
+            .copied()
+            .collect();
         self.open.retain(|bind, _| !closed.contains(bind));
-        let mut changes = Changes { opened: Vec::new(), closed, report: BindReport::new() };
+        let mut changes = Changes {
+            opened: Vec::new(),
+            closed,
+            report: BindReport::new(),
+        };
         for bind in wanted {
             let result = match self.open.get(bind) {
                 Some(address) => Ok(*address),
@@ -45,7 +54,9 @@ impl Listeners {
                     address
                 }),
             };
-            changes.report.insert(*bind, result.map_err(|error| Arc::from(describe(&error))));
+            changes
+                .report
+                .insert(*bind, result.map_err(|error| Arc::from(describe(&error))));
         }
         changes
     }
@@ -55,18 +66,26 @@ fn listen(bind: &Bind, ports: Ports) -> io::Result<(TcpListener, SocketAddr)> {
     let socket = match (ports, bind.address) {
         (Ports::Ephemeral, _) => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         (Ports::AsDeclared, Some(address)) => open(SocketAddr::new(address, bind.port)),
-        (Ports::AsDeclared, None) => match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, bind.port))) {
-            // A machine without IPv6 still has every IPv4 address.
-            Err(error) if lacks_ipv6(&error) => open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bind.port))),
-            result => result,
-        },
+        (Ports::AsDeclared, None) => {
+            match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, bind.port))) {
+                // A machine without IPv6 still has every IPv4 address.
+                Err(error) if lacks_ipv6(&error) => {
+                    open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bind.port)))
+                }
+                result => result,
+            }
+        }
     }?;
     let address = socket.local_addr()?;
     Ok((socket, address))
 }
 
 fn open(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_reuse_address(true)?;
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         socket.set_only_v6(false)?;
@@ -86,7 +105,9 @@ fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process uses the port".to_owned(),
         io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
-        io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address".to_owned(),
+        io::ErrorKind::AddrNotAvailable => {
+            "no interface of this machine has the address".to_owned()
+        }
         _ => error.to_string(),
     }
 }

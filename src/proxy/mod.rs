@@ -50,7 +50,8 @@ impl Proxy {
         shutdown: Shutdown,
     ) -> std::io::Result<Self> {
         let count = settings.workers.max(1);
-        let (queues, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let (queues, receivers): (Vec<_>, Vec<_>) =
+            (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let queues: Arc<[_]> = queues.into();
         let common = Common {
             table,
@@ -63,8 +64,17 @@ impl Proxy {
             queues: queues.clone(),
         };
         let start = |(index, commands)| worker::start(index, common.clone(), commands);
-        let workers = receivers.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
-        Ok(Self { listeners: Listeners::default(), ports: settings.ports, queues, workers })
+        let workers = receivers
+            .into_iter()
+            .enumerate()
+            .map(start)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            listeners: Listeners::default(),
+            ports: settings.ports,
+            queues,
+            workers,
+        })
     }
 
     /// Opens and closes ports to match `table`, which must be current already. Ports that cannot be opened are reported,
@@ -73,10 +83,15 @@ impl Proxy {
         let wanted: Vec<Bind> = table.ports().iter().map(|port| port.bind()).collect();
         let changes = self.listeners.follow(&wanted, self.ports);
         for bind in changes.closed {
-            self.queues.iter().for_each(|queue| tell(queue, Command::Close(bind)));
+            self.queues
+                .iter()
+                .for_each(|queue| tell(queue, Command::Close(bind)));
         }
         for (bind, socket) in changes.opened {
-            tell(&self.queues[usize::from(bind.port) % self.queues.len()], Command::Listen(bind, socket));
+            tell(
+                &self.queues[usize::from(bind.port) % self.queues.len()],
+                Command::Listen(bind, socket),
+            );
         }
         changes.report
     }

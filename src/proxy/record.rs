@@ -39,7 +39,11 @@ impl Record {
     /// Opens the record of a request whose head has just been read.
     pub(crate) fn open(client: Rc<Client>, activity: Rc<Activity>, parts: &request::Parts) -> Self {
         activity.on_request();
-        let access = client.worker.access_log.enabled().then(|| Box::new(describe(&client, parts)));
+        let access = client
+            .worker
+            .access_log
+            .enabled()
+            .then(|| Box::new(describe(&client, parts)));
         Self {
             client,
             activity,
@@ -125,7 +129,14 @@ impl Drop for Record {
         }
         if let Some(rule) = &self.rule {
             rule.stats.leave();
-            rule.stats.record(if self.status == 0 { CLIENT_CLOSED_REQUEST } else { self.status }, elapsed);
+            rule.stats.record(
+                if self.status == 0 {
+                    CLIENT_CLOSED_REQUEST
+                } else {
+                    self.status
+                },
+                elapsed,
+            );
         }
         if let Some(mut access) = self.access.take() {
             access.status = self.status;
@@ -141,7 +152,10 @@ impl Drop for Record {
 }
 
 fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
-    let host = parts.uri.authority().map(|authority| authority.as_str().into());
+    let host = parts
+        .uri
+        .authority()
+        .map(|authority| authority.as_str().into());
     AccessRecord {
         time: SystemTime::now(),
         method: parts.method.clone(),
@@ -161,7 +175,10 @@ fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
         rule: None,
         upstream: None,
         error: None,
-        user_agent: parts.headers.get(http::header::USER_AGENT).map(|agent| text(Some(agent), USER_AGENT_LENGTH)),
+        user_agent: parts
+            .headers
+            .get(http::header::USER_AGENT)
+            .map(|agent| text(Some(agent), USER_AGENT_LENGTH)),
     }
 }
 

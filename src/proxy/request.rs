@@ -38,7 +38,12 @@ pub(crate) async fn handle(
     let body = RequestBody::new(incoming, activity, one_way);
     let outcome = forward(&client, &mut parts, body, &mut record).await;
     Ok(match outcome {
-        Ok(Outcome::Answer { answer, rule, share, deadline }) => respond(&client, answer, &rule, share, record, deadline),
+        Ok(Outcome::Answer {
+            answer,
+            rule,
+            share,
+            deadline,
+        }) => respond(&client, answer, &rule, share, record, deadline),
         Ok(Outcome::Here(head)) => {
             record.answered_here(head.status().as_u16());
             head.map(|()| ResponseBody::new(Source::None, record, None))
@@ -50,7 +55,12 @@ pub(crate) async fn handle(
 /// What became of a request.
 enum Outcome {
     /// A backend answered; `share` is the place of its filters in the rule.
-    Answer { answer: Answer<RequestBody>, rule: Arc<Rule>, share: Filters, deadline: Option<Pin<Box<Sleep>>> },
+    Answer {
+        answer: Answer<RequestBody>,
+        rule: Arc<Rule>,
+        share: Filters,
+        deadline: Option<Pin<Box<Sleep>>>,
+    },
     /// A filter answered.
     Here(Response<()>),
 }
@@ -67,7 +77,9 @@ async fn forward(
     let normal = headers::normalize(parts, client.worker.limits.max_headers)?;
     let rule = route(client, parts, &normal)?;
     record.matched(&rule);
-    let mut added = client.forwarding.fields(&mut parts.headers, &normal, new_id);
+    let mut added = client
+        .forwarding
+        .fields(&mut parts.headers, &normal, new_id);
     record.identified(added.id());
     let facts = RequestFacts {
         scheme: client.scheme(),
@@ -77,7 +89,9 @@ async fn forward(
     if !rule.ir.filters.is_empty() {
         added.insert_into(&mut parts.headers);
     }
-    if let Verdict::Answer(head) = filter::request(&rule.ir.filters, parts, &facts).map_err(|_| Error::Filter)? {
+    if let Verdict::Answer(head) =
+        filter::request(&rule.ir.filters, parts, &facts).map_err(|_| Error::Filter)?
+    {
         return Ok(Outcome::Here(head));
     }
     let share = match rule.pick() {
@@ -88,10 +102,14 @@ async fn forward(
     if !share.filters.is_empty() {
         added.insert_into(&mut parts.headers);
     }
-    if let Verdict::Answer(head) = filter::request(&share.filters, parts, &facts).map_err(|_| Error::Filter)? {
+    if let Verdict::Answer(head) =
+        filter::request(&share.filters, parts, &facts).map_err(|_| Error::Filter)?
+    {
         return Ok(Outcome::Here(head));
     }
-    let Target::Backend(backend) = &share.target else { return Err(Error::Broken) };
+    let Target::Backend(backend) = &share.target else {
+        return Err(Error::Broken);
+    };
     let outgoing = Outgoing {
         parts,
         added: added.as_slice(),
@@ -101,13 +119,20 @@ async fn forward(
     let send = client.worker.upstream.send(backend, &outgoing, body);
     let (answer, deadline) = within(rule.ir.timeouts.request, send).await?;
     let share = share.filters.clone();
-    Ok(Outcome::Answer { answer, share, deadline, rule })
+    Ok(Outcome::Answer {
+        answer,
+        share,
+        deadline,
+        rule,
+    })
 }
 
 /// Finds the rule, in the one configuration that is current now.
 fn route(client: &Client, parts: &request::Parts, normal: &Normal) -> Result<Arc<Rule>, Error> {
     let table = client.worker.table.load();
-    let port = table.port(&client.port.bind).ok_or(Error::NotFound("this port is no longer served"))?;
+    let port = table
+        .port(&client.port.bind)
+        .ok_or(Error::NotFound("this port is no longer served"))?;
     let listener = client.listener(port, &normal.host)?;
     let view = RequestView {
         host: normal.host.as_str(),
@@ -116,16 +141,24 @@ fn route(client: &Client, parts: &request::Parts, normal: &Normal) -> Result<Arc
         query: parts.uri.query(),
         headers: &parts.headers,
     };
-    listener.find(&view).cloned().ok_or(Error::NotFound("no route matches this request"))
+    listener
+        .find(&view)
+        .cloned()
+        .ok_or(Error::NotFound("no route matches this request"))
 }
 
 /// Waits for an answer for at most `limit`, and leaves what is left of it for the answer's body.
-async fn within<F, T, E>(limit: Option<Duration>, future: F) -> Result<(T, Option<Pin<Box<Sleep>>>), Error>
+async fn within<F, T, E>(
+    limit: Option<Duration>,
+    future: F,
+) -> Result<(T, Option<Pin<Box<Sleep>>>), Error>
 where
     F: Future<Output = Result<T, E>>,
     Error: From<E>,
 {
-    let Some(limit) = limit else { return Ok((future.await?, None)) };
+    let Some(limit) = limit else {
+        return Ok((future.await?, None));
+    };
     let mut deadline = Box::pin(sleep(limit));
     tokio::select! {
         biased;
@@ -151,7 +184,11 @@ fn respond(
         *client.tunnel.borrow_mut() = Tunnel::new(answer.body, record);
         Response::new(None)
     } else {
-        Response::new(Some(ResponseBody::new(Source::Backend(answer.body), record, deadline)))
+        Response::new(Some(ResponseBody::new(
+            Source::Backend(answer.body),
+            record,
+            deadline,
+        )))
     };
     *response.status_mut() = answer.status;
     *response.headers_mut() = headers;
@@ -160,11 +197,20 @@ fn respond(
 
 fn refuse(error: Error, mut record: Record) -> Response<ResponseBody> {
     record.refused(error);
-    let mut response = Response::new(ResponseBody::new(Source::Own(error.message()), record, None));
+    let mut response = Response::new(ResponseBody::new(
+        Source::Own(error.message()),
+        record,
+        None,
+    ));
     *response.status_mut() = error.status();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     if error.closes() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
@@ -178,5 +224,6 @@ fn new_id() -> HeaderValue {
         *digit = DIGITS[(bits & 15) as usize];
         bits >>= 4;
     }
-    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text)).unwrap_or_else(|_| HeaderValue::from_static("0"))
+    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text))
+        .unwrap_or_else(|_| HeaderValue::from_static("0"))
 }

@@ -37,18 +37,37 @@ impl Tunnel {
     pub(crate) fn new(answer: AnswerBody<RequestBody>, record: Record) -> Option<Self> {
         let (connection, place) = answer.into_upgraded()?;
         let (backend, first) = connection.into_parts();
-        Some(Self { backend, first, _place: place, record })
+        Some(Self {
+            backend,
+            first,
+            _place: place,
+            record,
+        })
     }
 
     /// Relays until both sides are done, or neither has sent anything for `idle`.
-    pub(crate) async fn relay(mut self, client: ClientIo, sent: Bytes, clock: &Rc<Clock>, idle: Duration) {
+    pub(crate) async fn relay(
+        mut self,
+        client: ClientIo,
+        sent: Bytes,
+        clock: &Rc<Clock>,
+        idle: Duration,
+    ) {
         let deadline = clock.deadline();
         deadline.set(idle);
         let (client_read, client_write) = tokio::io::split(client);
         let (backend_read, backend_write) = self.backend.split();
-        let watch = Watch { deadline: &deadline, idle };
+        let watch = Watch {
+            deadline: &deadline,
+            idle,
+        };
         let mut up = pin!(Direction::new(client_read, backend_write, &sent, watch));
-        let mut down = pin!(Direction::new(backend_read, client_write, &self.first, watch));
+        let mut down = pin!(Direction::new(
+            backend_read,
+            client_write,
+            &self.first,
+            watch
+        ));
         let (mut up_done, mut down_done) = (false, false);
         let timed_out = std::future::poll_fn(|cx| {
             up_done = up_done || up.as_mut().poll(cx).is_ready();
@@ -90,13 +109,24 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
     fn new(from: R, to: W, first: &[u8], watch: Watch<'a>) -> Self {
         let mut buffer = vec![0; BUFFER.max(first.len())];
         buffer[..first.len()].copy_from_slice(first);
-        Self { from, to, buffer, filled: first.len(), written: 0, ended: false, moved: 0, watch }
+        Self {
+            from,
+            to,
+            buffer,
+            filled: first.len(),
+            written: 0,
+            ended: false,
+            moved: 0,
+            watch,
+        }
     }
 
     fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             while self.written < self.filled {
-                let count = ready!(Pin::new(&mut self.to).poll_write(cx, &self.buffer[self.written..self.filled]))?;
+                let count = ready!(
+                    Pin::new(&mut self.to).poll_write(cx, &self.buffer[self.written..self.filled])
+                )?;
                 if count == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }

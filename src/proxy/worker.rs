@@ -96,10 +96,14 @@ pub(super) fn start(
     common: Common,
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<thread::JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        LocalSet::new().block_on(&runtime, run(index, common, commands));
-    })
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            LocalSet::new().block_on(&runtime, run(index, common, commands));
+        })
 }
 
 async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver<Command>) {
@@ -138,7 +142,11 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
 }
 
 impl Worker {
-    fn obey(self: &Rc<Self>, command: Command, accepting: &mut BTreeMap<Bind, tokio::task::AbortHandle>) {
+    fn obey(
+        self: &Rc<Self>,
+        command: Command,
+        accepting: &mut BTreeMap<Bind, tokio::task::AbortHandle>,
+    ) {
         match command {
             Command::Listen(bind, socket) => match TcpListener::from_std(socket) {
                 Ok(listener) => {
@@ -147,7 +155,9 @@ impl Worker {
                         former.abort();
                     }
                 }
-                Err(error) => tracing::error!(%bind, %error, "a listening socket cannot be watched"),
+                Err(error) => {
+                    tracing::error!(%bind, %error, "a listening socket cannot be watched")
+                }
             },
             Command::Close(bind) => {
                 if let Some(task) = accepting.remove(&bind) {
@@ -200,14 +210,30 @@ impl Worker {
 
     fn least_loaded(&self) -> usize {
         let own = self.loads[self.index].load(Relaxed);
-        let least = self.loads.iter().enumerate().min_by_key(|(_, load)| load.load(Relaxed));
-        least.filter(|(_, load)| load.load(Relaxed) < own).map_or(self.index, |(index, _)| index)
+        let least = self
+            .loads
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, load)| load.load(Relaxed));
+        least
+            .filter(|(_, load)| load.load(Relaxed) < own)
+            .map_or(self.index, |(index, _)| index)
     }
 
     /// Serves a connection that is counted in `loads` already.
     fn serve(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {
-        let state = || Rc::new(PortState { bind, closed: Cell::new(false) });
-        let port = self.ports.borrow_mut().entry(bind).or_insert_with(state).clone();
+        let state = || {
+            Rc::new(PortState {
+                bind,
+                closed: Cell::new(false),
+            })
+        };
+        let port = self
+            .ports
+            .borrow_mut()
+            .entry(bind)
+            .or_insert_with(state)
+            .clone();
         let open = OpenConnection(self.clone());
         // Without it small answers wait for acknowledgements; a socket that refuses it still works.
         let _ = socket.set_nodelay(true);
@@ -247,5 +273,8 @@ impl Drop for OpenConnection {
 /// Whether only this one connection failed, before it was accepted.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted
+    )
 }

@@ -35,24 +35,56 @@ pub struct AnswerBody<B> {
 }
 
 enum Source<B> {
-    Http1 { exchange: Box<Exchange<B>>, pool: Rc<Pool> },
-    Http2 { incoming: Incoming, _stream: Stream<B> },
+    Http1 {
+        exchange: Box<Exchange<B>>,
+        pool: Rc<Pool>,
+    },
+    Http2 {
+        incoming: Incoming,
+        _stream: Stream<B>,
+    },
 }
 
 impl<B> Answer<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    pub(super) fn http1(head: Response, exchange: Box<Exchange<B>>, pool: Rc<Pool>, place: InFlight) -> Self {
-        let mut body = AnswerBody { source: Source::Http1 { exchange, pool }, place };
+    pub(super) fn http1(
+        head: Response,
+        exchange: Box<Exchange<B>>,
+        pool: Rc<Pool>,
+        place: InFlight,
+    ) -> Self {
+        let mut body = AnswerBody {
+            source: Source::Http1 { exchange, pool },
+            place,
+        };
         body.release();
-        Self { status: head.status, headers: head.headers, body }
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
     }
 
-    pub(super) fn http2(response: http::Response<Incoming>, stream: Stream<B>, place: InFlight) -> Self {
+    pub(super) fn http2(
+        response: http::Response<Incoming>,
+        stream: Stream<B>,
+        place: InFlight,
+    ) -> Self {
         let (head, incoming) = response.into_parts();
-        let body = AnswerBody { source: Source::Http2 { incoming, _stream: stream }, place };
-        Self { status: head.status, headers: head.headers, body }
+        let body = AnswerBody {
+            source: Source::Http2 {
+                incoming,
+                _stream: stream,
+            },
+            place,
+        };
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
     }
 }
 
@@ -68,7 +100,9 @@ where
     /// The connection behind a 101, with what counts it in flight.
     pub fn into_upgraded(self) -> Option<(Connection, Box<dyn std::any::Any>)> {
         match self.source {
-            Source::Http1 { exchange, .. } => Some((exchange.into_upgraded()?, Box::new(self.place))),
+            Source::Http1 { exchange, .. } => {
+                Some((exchange.into_upgraded()?, Box::new(self.place)))
+            }
             Source::Http2 { .. } => None,
         }
     }
@@ -91,10 +125,15 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = match &mut self.source {
             Source::Http1 { exchange, .. } => exchange.poll_frame(cx).map_err(BoxError::from),
-            Source::Http2 { incoming, .. } => Pin::new(incoming).poll_frame(cx).map_err(BoxError::from),
+            Source::Http2 { incoming, .. } => {
+                Pin::new(incoming).poll_frame(cx).map_err(BoxError::from)
+            }
         };
         if frame.is_ready() {
             self.release();
@@ -111,7 +150,9 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Http1 { exchange, .. } => exchange.remaining().map_or_else(SizeHint::default, SizeHint::with_exact),
+            Source::Http1 { exchange, .. } => exchange
+                .remaining()
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
             Source::Http2 { incoming, .. } => incoming.size_hint(),
         }
     }

@@ -31,7 +31,10 @@ pub(super) fn pick(endpoints: &Endpoints, avoid: &[u64]) -> Option<InFlight> {
         ([only], []) => only,
         (all, []) => less_loaded(all.len(), |index| &all[index]),
         (all, avoid) => {
-            let left: Vec<_> = all.iter().filter(|endpoint| !avoid.contains(&endpoint.id)).collect();
+            let left: Vec<_> = all
+                .iter()
+                .filter(|endpoint| !avoid.contains(&endpoint.id))
+                .collect();
             match &*left {
                 [] => return None,
                 [only] => only,
@@ -49,5 +52,9 @@ fn less_loaded<'a>(count: usize, at: impl Fn(usize) -> &'a Arc<Endpoint>) -> &'a
     let first = random.random_range(0..count);
     let second = (first + random.random_range(1..count)) % count;
     let (first, second) = (at(first), at(second));
-    if second.in_flight.load(Relaxed) < first.in_flight.load(Relaxed) { second } else { first }
+    if second.in_flight.load(Relaxed) < first.in_flight.load(Relaxed) {
+        second
+    } else {
+        first
+    }
 }

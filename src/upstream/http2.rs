@@ -77,7 +77,11 @@ where
 {
     /// A pool that keeps unused connections for at most `timeout`.
     pub(super) fn new(clock: Rc<Clock>, timeout: Duration) -> Self {
-        Self { clock, timeout: timeout.as_millis() as u64, connections: RefCell::default() }
+        Self {
+            clock,
+            timeout: timeout.as_millis() as u64,
+            connections: RefCell::default(),
+        }
     }
 
     /// A place on an open connection to the endpoint.
@@ -85,9 +89,15 @@ where
         let mut connections = self.connections.borrow_mut();
         let connections = connections.get_mut(&endpoint)?;
         connections.retain(|shared| !shared.sender.is_closed());
-        let shared = connections.iter().find(|shared| shared.load.streams.get() < STREAMS)?;
+        let shared = connections
+            .iter()
+            .find(|shared| shared.load.streams.get() < STREAMS)?;
         shared.load.streams.set(shared.load.streams.get() + 1);
-        Some(Stream { clock: self.clock.clone(), sender: shared.sender.clone(), load: shared.load.clone() })
+        Some(Stream {
+            clock: self.clock.clone(),
+            sender: shared.sender.clone(),
+            load: shared.load.clone(),
+        })
     }
 
     /// Speaks HTTP/2 on a new connection to the endpoint, keeps it, and takes the first place on it.
@@ -106,10 +116,24 @@ where
                 tracing::debug!(%error, "an HTTP/2 connection to a backend ended");
             }
         });
-        let load = Rc::new(Load { streams: Cell::new(1), used: Cell::new(self.clock.now()) });
-        let shared = Shared { sender: sender.clone(), load: load.clone() };
-        self.connections.borrow_mut().entry(endpoint).or_default().push(shared);
-        Ok(Stream { clock: self.clock.clone(), sender, load })
+        let load = Rc::new(Load {
+            streams: Cell::new(1),
+            used: Cell::new(self.clock.now()),
+        });
+        let shared = Shared {
+            sender: sender.clone(),
+            load: load.clone(),
+        };
+        self.connections
+            .borrow_mut()
+            .entry(endpoint)
+            .or_default()
+            .push(shared);
+        Ok(Stream {
+            clock: self.clock.clone(),
+            sender,
+            load,
+        })
     }
 
     /// Forgets connections that have ended, and closes those that were unused for too long.
@@ -130,10 +154,16 @@ where
     B: Body<Data = Bytes> + Unpin + 'static,
 {
     /// Sends a request. An error comes with the request where it is certain that the backend did not get it.
-    pub(super) async fn send(&mut self, request: Request<B>) -> Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)> {
-        self.sender.try_send_request(request).await.map_err(|mut error| {
-            let request = error.take_message();
-            (error.into_error(), request)
-        })
+    pub(super) async fn send(
+        &mut self,
+        request: Request<B>,
+    ) -> Result<Response<Incoming>, (hyper::Error, Option<Request<B>>)> {
+        self.sender
+            .try_send_request(request)
+            .await
+            .map_err(|mut error| {
+                let request = error.take_message();
+                (error.into_error(), request)
+            })
     }
 }

@@ -74,7 +74,11 @@ struct Failed<B> {
 
 impl<B> Failed<B> {
     fn last(error: SendError) -> Self {
-        Self { error, body: None, avoid_endpoint: false }
+        Self {
+            error,
+            body: None,
+            avoid_endpoint: false,
+        }
     }
 }
 
@@ -103,12 +107,22 @@ where
     ///
     /// A try is repeated unseen only where the request cannot have had an effect: no connection came about, or an idle
     /// connection turned out to be closed and the method is idempotent or no byte was written.
-    pub async fn send(&self, backend: &Backend, request: &Outgoing<'_>, body: B) -> Result<Answer<B>, SendError> {
+    pub async fn send(
+        &self,
+        backend: &Backend,
+        request: &Outgoing<'_>,
+        body: B,
+    ) -> Result<Answer<B>, SendError> {
         let mut body = body;
         let mut avoid = Vec::new();
-        let mut error = SendError::Backend(UpstreamFault::NoEndpoint, "the backend has no ready endpoint");
+        let mut error = SendError::Backend(
+            UpstreamFault::NoEndpoint,
+            "the backend has no ready endpoint",
+        );
         for attempt in 0..MAX_TRIES {
-            let Some(place) = balance::pick(&backend.endpoints(), &avoid) else { break };
+            let Some(place) = balance::pick(&backend.endpoints(), &avoid) else {
+                break;
+            };
             let endpoint = place.endpoint().id;
             let attempt = self.attempt(backend, place, request, body, attempt > 0);
             let failed = match attempt.await {
@@ -119,7 +133,9 @@ where
             if let SendError::Backend(fault, _) = error {
                 backend.stats.failed(fault);
             }
-            let Some(whole) = failed.body else { return Err(error) };
+            let Some(whole) = failed.body else {
+                return Err(error);
+            };
             body = whole;
             if failed.avoid_endpoint {
                 avoid.push(endpoint);
@@ -128,7 +144,13 @@ where
                 }
             }
         }
-        if avoid.is_empty() && error == SendError::Backend(UpstreamFault::NoEndpoint, "the backend has no ready endpoint") {
+        if avoid.is_empty()
+            && error
+                == SendError::Backend(
+                    UpstreamFault::NoEndpoint,
+                    "the backend has no ready endpoint",
+                )
+        {
             backend.stats.failed(UpstreamFault::NoEndpoint);
         }
         Err(error)
@@ -144,13 +166,21 @@ where
     ) -> Result<Answer<B>, Failed<B>> {
         let attempt = async {
             match backend.protocol {
-                UpstreamProtocol::Http1 => self.attempt_http1(backend, place, request, body, fresh).await,
+                UpstreamProtocol::Http1 => {
+                    self.attempt_http1(backend, place, request, body, fresh)
+                        .await
+                }
                 UpstreamProtocol::H2c => self.attempt_http2(backend, place, request, body).await,
             }
         };
-        let Some(limit) = request.try_timeout else { return attempt.await };
+        let Some(limit) = request.try_timeout else {
+            return attempt.await;
+        };
         timeout(limit, attempt).await.unwrap_or_else(|_| {
-            Err(Failed::last(SendError::Backend(UpstreamFault::Timeout, "no answer within the rule's backendRequest timeout")))
+            Err(Failed::last(SendError::Backend(
+                UpstreamFault::Timeout,
+                "no answer within the rule's backendRequest timeout",
+            )))
         })
     }
 
@@ -162,12 +192,22 @@ where
         body: B,
         fresh: bool,
     ) -> Result<Answer<B>, Failed<B>> {
-        let pooled = if fresh { None } else { self.http1.take(place.endpoint().id) };
+        let pooled = if fresh {
+            None
+        } else {
+            self.http1.take(place.endpoint().id)
+        };
         let connection = match pooled {
             Some(connection) => connection,
             None => match self.connect(backend, place.endpoint()).await {
                 Ok(io) => Connection::new(io),
-                Err(error) => return Err(Failed { error, body: Some(body), avoid_endpoint: true }),
+                Err(error) => {
+                    return Err(Failed {
+                        error,
+                        body: Some(body),
+                        avoid_endpoint: true,
+                    });
+                }
             },
         };
         let mut exchange = Box::new(Exchange::new(connection, request, body));
@@ -177,12 +217,22 @@ where
                 let error = match fault {
                     Fault::RequestBody => SendError::RequestBody,
                     Fault::Protocol(detail) => SendError::Backend(UpstreamFault::Protocol, detail),
-                    Fault::Truncated => SendError::Backend(UpstreamFault::Reset, "the backend closed the connection before it answered"),
-                    Fault::Io(_) => SendError::Backend(UpstreamFault::Reset, "the connection to the backend failed before it answered"),
+                    Fault::Truncated => SendError::Backend(
+                        UpstreamFault::Reset,
+                        "the backend closed the connection before it answered",
+                    ),
+                    Fault::Io(_) => SendError::Backend(
+                        UpstreamFault::Reset,
+                        "the connection to the backend failed before it answered",
+                    ),
                 };
                 let replayable = exchange.is_replayable() && error != SendError::RequestBody;
                 let body = replayable.then(|| exchange.into_body().unwrap_or_default());
-                Err(Failed { error, body, avoid_endpoint: false })
+                Err(Failed {
+                    error,
+                    body,
+                    avoid_endpoint: false,
+                })
             }
         }
     }
@@ -197,32 +247,64 @@ where
         let mut stream = match self.http2.take(place.endpoint().id) {
             Some(stream) => stream,
             None => match self.connect(backend, place.endpoint()).await {
-                Ok(io) => self.http2.open(place.endpoint().id, io).await.map_err(|_| {
-                    Failed::last(SendError::Backend(UpstreamFault::Protocol, "the backend does not speak HTTP/2"))
-                })?,
-                Err(error) => return Err(Failed { error, body: Some(body), avoid_endpoint: true }),
+                Ok(io) => self
+                    .http2
+                    .open(place.endpoint().id, io)
+                    .await
+                    .map_err(|_| {
+                        Failed::last(SendError::Backend(
+                            UpstreamFault::Protocol,
+                            "the backend does not speak HTTP/2",
+                        ))
+                    })?,
+                Err(error) => {
+                    return Err(Failed {
+                        error,
+                        body: Some(body),
+                        avoid_endpoint: true,
+                    });
+                }
             },
         };
         let was_empty = body.is_end_stream();
         let Some(request) = http2_request(request, body) else {
-            return Err(Failed::last(SendError::Backend(UpstreamFault::Protocol, "the request cannot be expressed in HTTP/2")));
+            return Err(Failed::last(SendError::Backend(
+                UpstreamFault::Protocol,
+                "the request cannot be expressed in HTTP/2",
+            )));
         };
         match stream.send(request).await {
             Ok(response) => Ok(Answer::http2(response, stream, place)),
             Err((_, Some(unsent))) => {
-                let error = SendError::Backend(UpstreamFault::Reset, "the connection to the backend ended");
-                Err(Failed { error, body: Some(unsent.into_body()), avoid_endpoint: false })
+                let error =
+                    SendError::Backend(UpstreamFault::Reset, "the connection to the backend ended");
+                Err(Failed {
+                    error,
+                    body: Some(unsent.into_body()),
+                    avoid_endpoint: false,
+                })
             }
             Err((error, None)) => {
                 let refused = h2_reason(&error) == Some(h2::Reason::REFUSED_STREAM);
                 let body = (refused && was_empty).then(B::default);
-                let error = SendError::Backend(UpstreamFault::Reset, "the backend reset the stream before it answered");
-                Err(Failed { error, body, avoid_endpoint: refused })
+                let error = SendError::Backend(
+                    UpstreamFault::Reset,
+                    "the backend reset the stream before it answered",
+                );
+                Err(Failed {
+                    error,
+                    body,
+                    avoid_endpoint: refused,
+                })
             }
         }
     }
 
-    async fn connect(&self, backend: &Backend, endpoint: &Endpoint) -> Result<TcpStream, SendError> {
+    async fn connect(
+        &self,
+        backend: &Backend,
+        endpoint: &Endpoint,
+    ) -> Result<TcpStream, SendError> {
         match timeout(self.connect_timeout, TcpStream::connect(endpoint.address)).await {
             Ok(Ok(io)) => {
                 // Without it small writes wait for acknowledgements; a socket that refuses it still works.
@@ -230,8 +312,14 @@ where
                 backend.stats.connected();
                 Ok(io)
             }
-            Ok(Err(_)) => Err(SendError::Backend(UpstreamFault::Connect, "no connection to the backend")),
-            Err(_) => Err(SendError::Backend(UpstreamFault::ConnectTimeout, "no connection to the backend in time")),
+            Ok(Err(_)) => Err(SendError::Backend(
+                UpstreamFault::Connect,
+                "no connection to the backend",
+            )),
+            Err(_) => Err(SendError::Backend(
+                UpstreamFault::ConnectTimeout,
+                "no connection to the backend in time",
+            )),
         }
     }
 }
@@ -241,7 +329,12 @@ fn http2_request<B>(outgoing: &Outgoing<'_>, body: B) -> Option<http::Request<B>
     let parts = outgoing.parts;
     let authority = parts.headers.get(http::header::HOST)?.as_bytes();
     let target = parts.uri.path_and_query().cloned()?;
-    let uri = Uri::builder().scheme("http").authority(authority).path_and_query(target).build().ok()?;
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query(target)
+        .build()
+        .ok()?;
     let mut request = http::Request::new(body);
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = uri;

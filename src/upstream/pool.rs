@@ -25,7 +25,12 @@ struct Idle {
 impl Pool {
     /// A pool that keeps at most `max_idle` connections per endpoint, each for at most `timeout`.
     pub(super) fn new(clock: Rc<Clock>, max_idle: usize, timeout: Duration) -> Self {
-        Self { clock, idle: RefCell::default(), max_idle, timeout: timeout.as_millis() as u64 }
+        Self {
+            clock,
+            idle: RefCell::default(),
+            max_idle,
+            timeout: timeout.as_millis() as u64,
+        }
     }
 
     /// A connection to the endpoint that is still open, the last used first.
@@ -45,7 +50,10 @@ impl Pool {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(endpoint).or_default();
         if connections.len() < self.max_idle {
-            connections.push(Idle { connection, since: self.clock.now() });
+            connections.push(Idle {
+                connection,
+                since: self.clock.now(),
+            });
         }
     }
 

@@ -28,7 +28,10 @@ fn the_host_is_decided_once() {
     assert_eq!(normal.host.as_str(), "a.example");
     assert_eq!(parts.headers[HOST], "A.Example:8080");
     let (normal, parts) = http1("http://a/x?q", &[("host", "b")]).unwrap();
-    assert_eq!((normal.host.as_str(), parts.headers[HOST].as_bytes()), ("a", &b"a"[..]));
+    assert_eq!(
+        (normal.host.as_str(), parts.headers[HOST].as_bytes()),
+        ("a", &b"a"[..])
+    );
     assert_eq!(parts.uri, "/x?q");
     let (normal, _) = http1("/", &[("host", "[::1]:80")]).unwrap();
     assert_eq!(normal.host.as_str(), "[::1]");
@@ -51,7 +54,10 @@ fn bad_hosts_are_refused() {
         &[("host", "[x]")],
         &[("host", "[::1]x")],
     ] {
-        assert!(matches!(http1("/", fields), Err(Error::BadRequest(_))), "{fields:?}");
+        assert!(
+            matches!(http1("/", fields), Err(Error::BadRequest(_))),
+            "{fields:?}"
+        );
     }
     assert!(http1("http://user@a/", &[("host", "a")]).is_err());
     assert!(http2("http://a/", &[("host", "b")]).is_err());
@@ -61,10 +67,23 @@ fn bad_hosts_are_refused() {
 
 #[test]
 fn framing_that_can_be_read_in_two_ways_is_refused() {
-    for coding in ["chunked, chunked", "gzip, chunked", "identity", "xchunked", ",chunked"] {
-        assert!(http1("/", &[("host", "a"), ("transfer-encoding", coding)]).is_err(), "{coding}");
+    for coding in [
+        "chunked, chunked",
+        "gzip, chunked",
+        "identity",
+        "xchunked",
+        ",chunked",
+    ] {
+        assert!(
+            http1("/", &[("host", "a"), ("transfer-encoding", coding)]).is_err(),
+            "{coding}"
+        );
     }
-    let twice = [("host", "a"), ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")];
+    let twice = [
+        ("host", "a"),
+        ("transfer-encoding", "chunked"),
+        ("transfer-encoding", "chunked"),
+    ];
     assert!(http1("/", &twice).is_err());
     assert!(http1("/", &[("host", "a"), ("transfer-encoding", "Chunked")]).is_ok());
 }
@@ -92,7 +111,11 @@ fn connection_fields_end_here_but_protected_ones_stay() {
 #[test]
 fn upgrades_are_relayed_only_when_they_are_ones() {
     let ask = |connection: &str, protocol: &str, more: &[(&str, &str)]| {
-        let mut fields = vec![("host", "a"), ("connection", connection), ("upgrade", protocol)];
+        let mut fields = vec![
+            ("host", "a"),
+            ("connection", connection),
+            ("upgrade", protocol),
+        ];
         fields.extend(more);
         http1("/", &fields).unwrap().0.upgrade
     };
@@ -111,9 +134,18 @@ fn http2_requests_are_made_fit_for_http1() {
     assert_eq!(parts.headers[COOKIE], "a=1; b=2");
     assert_eq!(parts.headers[HOST], "a.example");
     assert_eq!(parts.uri, "/p");
-    assert!(http2("https://a/", &[("content-length", "5"), ("content-length", "5")]).is_err());
+    assert!(
+        http2(
+            "https://a/",
+            &[("content-length", "5"), ("content-length", "5")]
+        )
+        .is_err()
+    );
     let many: Vec<_> = (0..101).map(|_| ("x", "y")).collect();
-    assert_eq!(http2("https://a/", &many).unwrap_err(), Error::TooManyFields);
+    assert_eq!(
+        http2("https://a/", &many).unwrap_err(),
+        Error::TooManyFields
+    );
 }
 
 #[test]
@@ -121,9 +153,15 @@ fn methods_and_expectations_that_are_not_served() {
     for method in [Method::CONNECT, Method::TRACE] {
         let mut parts = parts(Version::HTTP_11, "/", &[("host", "a")]);
         parts.method = method;
-        assert_eq!(normalize(&mut parts, 100).unwrap_err(), Error::MethodNotAllowed);
+        assert_eq!(
+            normalize(&mut parts, 100).unwrap_err(),
+            Error::MethodNotAllowed
+        );
     }
-    assert_eq!(http1("/", &[("host", "a"), ("expect", "tea")]).unwrap_err(), Error::ExpectationFailed);
+    assert_eq!(
+        http1("/", &[("host", "a"), ("expect", "tea")]).unwrap_err(),
+        Error::ExpectationFailed
+    );
     let (_, parts) = http1("/", &[("host", "a"), ("expect", "100-Continue")]).unwrap();
     assert!(!parts.headers.contains_key(EXPECT));
 }
@@ -151,8 +189,13 @@ fn clients_do_not_speak_for_others_unless_trusted() {
         let (normal, parts) = http1("/", &said).unwrap();
         let mut headers = parts.headers;
         let address = HeaderValue::from_static("10.0.0.1");
-        let forwarding = Forwarding { address, proto: HeaderValue::from_static("http"), trusted };
-        let mut added = forwarding.fields(&mut headers, &normal, || HeaderValue::from_static("new"));
+        let forwarding = Forwarding {
+            address,
+            proto: HeaderValue::from_static("http"),
+            trusted,
+        };
+        let mut added =
+            forwarding.fields(&mut headers, &normal, || HeaderValue::from_static("new"));
         assert_eq!(added.id(), if trusted { "known" } else { "new" });
         added.insert_into(&mut headers);
         assert!(added.as_slice().is_empty());

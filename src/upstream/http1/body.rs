@@ -76,14 +76,18 @@ impl Decoder {
                 Self::Close if buffer.is_empty() => return Ok(Piece::NeedMore),
                 Self::Close => return Ok(Piece::Data(buffer.split().freeze())),
                 Self::Length(left) => {
-                    let Some(data) = take(buffer, left) else { return Ok(Piece::NeedMore) };
+                    let Some(data) = take(buffer, left) else {
+                        return Ok(Piece::NeedMore);
+                    };
                     if *left == 0 {
                         *self = Self::Done;
                     }
                     return Ok(Piece::Data(data));
                 }
                 Self::Chunk(left) => {
-                    let Some(data) = take(buffer, left) else { return Ok(Piece::NeedMore) };
+                    let Some(data) = take(buffer, left) else {
+                        return Ok(Piece::NeedMore);
+                    };
                     if *left == 0 {
                         *self = Self::ChunkEnd;
                     }
@@ -105,7 +109,9 @@ impl Decoder {
                     Some(size) => *self = Self::Chunk(size),
                 },
                 Self::Trailers => {
-                    let Some(trailers) = trailers(buffer)? else { return Ok(Piece::NeedMore) };
+                    let Some(trailers) = trailers(buffer)? else {
+                        return Ok(Piece::NeedMore);
+                    };
                     *self = Self::Done;
                     if !trailers.is_empty() {
                         return Ok(Piece::Trailers(trailers));
@@ -120,9 +126,18 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     if buffer.is_empty() {
         return None;
     }
-    let count = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+    let count = usize::try_from(*left)
+        .unwrap_or(usize::MAX)
+        .min(buffer.len());
     *left -= count as u64;
-    Some(if count == buffer.len() { buffer.split() } else { buffer.split_to(count) }.freeze())
+    Some(
+        if count == buffer.len() {
+            buffer.split()
+        } else {
+            buffer.split_to(count)
+        }
+        .freeze(),
+    )
 }
 
 fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
@@ -163,7 +178,11 @@ mod tests {
     use super::*;
 
     /// Decodes `text`, given in pieces of `step` bytes, to its data, trailers and what is left over.
-    fn decode(framing: ResponseFraming, text: &str, step: usize) -> Result<(String, usize, String), Fault> {
+    fn decode(
+        framing: ResponseFraming,
+        text: &str,
+        step: usize,
+    ) -> Result<(String, usize, String), Fault> {
         let mut decoder = Decoder::new(framing);
         let mut pieces = text.as_bytes().chunks(step);
         let (mut buffer, mut data, mut fields) = (BytesMut::new(), Vec::new(), 0);
@@ -179,28 +198,57 @@ mod tests {
             }
         }
         pieces.for_each(|piece| buffer.extend_from_slice(piece));
-        Ok((String::from_utf8(data).unwrap(), fields, String::from_utf8(buffer.to_vec()).unwrap()))
+        Ok((
+            String::from_utf8(data).unwrap(),
+            fields,
+            String::from_utf8(buffer.to_vec()).unwrap(),
+        ))
     }
 
     #[test]
     fn bodies_end_where_their_framing_says() {
-        let chunked = "5;ext=1\r\nhello\r\nA\r\n, world!!!\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\nHTTP/1.1";
+        let chunked =
+            "5;ext=1\r\nhello\r\nA\r\n, world!!!\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\nHTTP/1.1";
         for step in [1, 2, 3, 7, 1000] {
             let (data, fields, rest) = decode(ResponseFraming::Chunked, chunked, step).unwrap();
-            assert_eq!((data.as_str(), fields, rest.as_str()), ("hello, world!!!", 2, "HTTP/1.1"), "step {step}");
+            assert_eq!(
+                (data.as_str(), fields, rest.as_str()),
+                ("hello, world!!!", 2, "HTTP/1.1"),
+                "step {step}"
+            );
             let (data, _, rest) = decode(ResponseFraming::Length(5), "helloHTTP", step).unwrap();
-            assert_eq!((data.as_str(), rest.as_str()), ("hello", "HTTP"), "step {step}");
+            assert_eq!(
+                (data.as_str(), rest.as_str()),
+                ("hello", "HTTP"),
+                "step {step}"
+            );
         }
     }
 
     #[test]
     fn bad_chunks_are_refused() {
-        for text in ["g\r\n", "5\r\nhelloX\r\n", "-1\r\n", "ffffffffffffffffff\r\n", "0\r\nbad name: x\r\n\r\n", "\r\n"] {
+        for text in [
+            "g\r\n",
+            "5\r\nhelloX\r\n",
+            "-1\r\n",
+            "ffffffffffffffffff\r\n",
+            "0\r\nbad name: x\r\n\r\n",
+            "\r\n",
+        ] {
             for step in [1, 1000] {
-                assert!(matches!(decode(ResponseFraming::Chunked, text, step), Err(Fault::Protocol(_))), "{text:?}");
+                assert!(
+                    matches!(
+                        decode(ResponseFraming::Chunked, text, step),
+                        Err(Fault::Protocol(_))
+                    ),
+                    "{text:?}"
+                );
             }
         }
         let long = format!("5;{}", "x".repeat(MAX_CHUNK_LINE));
-        assert!(matches!(decode(ResponseFraming::Chunked, &long, 100), Err(Fault::Protocol(_))));
+        assert!(matches!(
+            decode(ResponseFraming::Chunked, &long, 100),
+            Err(Fault::Protocol(_))
+        ));
     }
 }

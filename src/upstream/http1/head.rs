@@ -60,7 +60,13 @@ pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8>
     let mut head = Vec::with_capacity(HEAD_CAPACITY);
     head.extend_from_slice(parts.method.as_str().as_bytes());
     head.push(b' ');
-    head.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    head.extend_from_slice(
+        parts
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str())
+            .as_bytes(),
+    );
     head.extend_from_slice(b" HTTP/1.1\r\n");
     for (name, value) in &parts.headers {
         if *name != CONTENT_LENGTH {
@@ -73,7 +79,11 @@ pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8>
     match framing {
         RequestFraming::None => {}
         RequestFraming::Length(length) => {
-            field(&mut head, "content-length", itoa::Buffer::new().format(length).as_bytes());
+            field(
+                &mut head,
+                "content-length",
+                itoa::Buffer::new().format(length).as_bytes(),
+            );
         }
         RequestFraming::Chunked => field(&mut head, "transfer-encoding", b"chunked"),
     }
@@ -101,11 +111,19 @@ pub(super) fn parse(
     upgrade: Option<&HeaderValue>,
 ) -> Result<Option<ResponseHead>, Fault> {
     loop {
-        let Some(head) = parse_one(buffer, method)? else { return Ok(None) };
+        let Some(head) = parse_one(buffer, method)? else {
+            return Ok(None);
+        };
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             let switched = head.headers.get(UPGRADE);
-            let agreed = upgrade.zip(switched).is_some_and(|(asked, got)| got.as_bytes().eq_ignore_ascii_case(asked.as_bytes()));
-            return if agreed { Ok(Some(head)) } else { Err(Fault::Protocol("101 that was not asked for")) };
+            let agreed = upgrade
+                .zip(switched)
+                .is_some_and(|(asked, got)| got.as_bytes().eq_ignore_ascii_case(asked.as_bytes()));
+            return if agreed {
+                Ok(Some(head))
+            } else {
+                Err(Fault::Protocol("101 that was not asked for"))
+            };
         }
         if !head.status.is_informational() {
             return Ok(Some(head));
@@ -116,14 +134,20 @@ pub(super) fn parse(
 fn parse_one(buffer: &mut BytesMut, method: &Method) -> Result<Option<ResponseHead>, Fault> {
     let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buffer, &mut fields);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut response,
+        buffer,
+        &mut fields,
+    );
     let length = match parsed {
         Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => length,
         Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => return Ok(None),
         Ok(_) => return Err(Fault::Protocol("response head over 64 KiB")),
         Err(_) => return Err(Fault::Protocol("malformed response head")),
     };
-    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = response
+        .code
+        .and_then(|code| StatusCode::from_u16(code).ok());
     let status = status.ok_or(Fault::Protocol("response status out of range"))?;
     let http10 = response.version == Some(0);
     // Fields are kept as offsets, so that their values can share the one allocation of the head.
@@ -133,10 +157,16 @@ fn parse_one(buffer: &mut BytesMut, method: &Method) -> Result<Option<ResponseHe
     for (span, field) in spans.iter_mut().zip(response.headers.iter()) {
         let name = field.name.as_ptr() as usize - base;
         let value = field.value.as_ptr() as usize - base;
-        *span = Span { name: (name as u16, field.name.len() as u16), value: (value as u16, field.value.len() as u16) };
+        *span = Span {
+            name: (name as u16, field.name.len() as u16),
+            value: (value as u16, field.value.len() as u16),
+        };
     }
     let bytes = buffer.split_to(length).freeze();
-    let fields = Fields { bytes: &bytes, spans: &spans[..count] };
+    let fields = Fields {
+        bytes: &bytes,
+        spans: &spans[..count],
+    };
     fields.into_head(status, http10, method).map(Some)
 }
 
@@ -157,26 +187,36 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn into_head(self, status: StatusCode, http10: bool, method: &Method) -> Result<ResponseHead, Fault> {
+    fn into_head(
+        self,
+        status: StatusCode,
+        http10: bool,
+        method: &Method,
+    ) -> Result<ResponseHead, Fault> {
         let mut headers = HeaderMap::with_capacity(self.spans.len());
         let mut length = None;
         let mut chunked = false;
         let mut close = http10;
         let mut named = Vec::new();
         for span in self.spans {
-            let name = HeaderName::from_bytes(&self.bytes[range(span.name)]).map_err(|_| Fault::Protocol("malformed response field name"))?;
+            let name = HeaderName::from_bytes(&self.bytes[range(span.name)])
+                .map_err(|_| Fault::Protocol("malformed response field name"))?;
             let value = self.bytes.slice(range(span.value));
             if name == CONTENT_LENGTH {
                 let parsed = content_length(&value)?;
                 if length.is_some_and(|known| known != parsed) {
-                    return Err(Fault::Protocol("differing Content-Length fields in a response"));
+                    return Err(Fault::Protocol(
+                        "differing Content-Length fields in a response",
+                    ));
                 }
                 if length.replace(parsed).is_some() {
                     continue;
                 }
             } else if name == TRANSFER_ENCODING {
                 if chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Protocol("Transfer-Encoding other than chunked in a response"));
+                    return Err(Fault::Protocol(
+                        "Transfer-Encoding other than chunked in a response",
+                    ));
                 }
                 chunked = true;
                 continue;
@@ -186,7 +226,8 @@ impl Fields<'_> {
             } else if name == KEEP_ALIVE || name == PROXY_CONNECTION {
                 continue;
             }
-            let value = HeaderValue::from_maybe_shared(value).map_err(|_| Fault::Protocol("malformed response field"))?;
+            let value = HeaderValue::from_maybe_shared(value)
+                .map_err(|_| Fault::Protocol("malformed response field"))?;
             headers.append(name, value);
         }
         if status != StatusCode::SWITCHING_PROTOCOLS {
@@ -201,13 +242,24 @@ impl Fields<'_> {
             headers.remove(CONTENT_LENGTH);
         }
         let framing = framing(status, method, chunked, length);
-        let keep_alive = !close && !matches!(framing, ResponseFraming::Close | ResponseFraming::Upgrade);
-        Ok(ResponseHead { status, headers, framing, keep_alive })
+        let keep_alive =
+            !close && !matches!(framing, ResponseFraming::Close | ResponseFraming::Upgrade);
+        Ok(ResponseHead {
+            status,
+            headers,
+            framing,
+            keep_alive,
+        })
     }
 }
 
 /// RFC 9112, 6.3: the length of a response body.
-fn framing(status: StatusCode, method: &Method, chunked: bool, length: Option<u64>) -> ResponseFraming {
+fn framing(
+    status: StatusCode,
+    method: &Method,
+    chunked: bool,
+    length: Option<u64>,
+) -> ResponseFraming {
     let bodiless = *method == Method::HEAD
         || status.is_informational()
         || status == StatusCode::NO_CONTENT
@@ -247,7 +299,9 @@ fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
     for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
         if option.eq_ignore_ascii_case(b"close") {
             close = true;
-        } else if !option.eq_ignore_ascii_case(b"keep-alive") && !option.eq_ignore_ascii_case(b"upgrade") {
+        } else if !option.eq_ignore_ascii_case(b"keep-alive")
+            && !option.eq_ignore_ascii_case(b"upgrade")
+        {
             named.extend(HeaderName::from_bytes(option));
         }
     }
@@ -270,12 +324,29 @@ mod tests {
 
     #[test]
     fn framing_follows_rfc_9112() {
-        assert_eq!(head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").framing, ResponseFraming::Length(5));
-        assert_eq!(head("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\nContent-Length: 5\r\n\r\n").framing, ResponseFraming::Length(5));
-        assert_eq!(head("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n").framing, ResponseFraming::Chunked);
-        assert_eq!(head("HTTP/1.1 200 OK\r\n\r\n").framing, ResponseFraming::Close);
-        assert_eq!(head("HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\n").framing, ResponseFraming::Length(0));
-        let answer = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD).unwrap().unwrap();
+        assert_eq!(
+            head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").framing,
+            ResponseFraming::Length(5)
+        );
+        assert_eq!(
+            head("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\nContent-Length: 5\r\n\r\n").framing,
+            ResponseFraming::Length(5)
+        );
+        assert_eq!(
+            head("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n").framing,
+            ResponseFraming::Chunked
+        );
+        assert_eq!(
+            head("HTTP/1.1 200 OK\r\n\r\n").framing,
+            ResponseFraming::Close
+        );
+        assert_eq!(
+            head("HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\n").framing,
+            ResponseFraming::Length(0)
+        );
+        let answer = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD)
+            .unwrap()
+            .unwrap();
         assert_eq!(answer.framing, ResponseFraming::Length(0));
         assert_eq!(answer.headers[CONTENT_LENGTH], "5");
     }
@@ -296,7 +367,13 @@ mod tests {
             let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
             assert!(read(&text, Method::GET).is_err(), "{fields}");
         }
-        assert!(read("HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n", Method::GET).is_err());
+        assert!(
+            read(
+                "HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n",
+                Method::GET
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -311,7 +388,8 @@ mod tests {
 
     #[test]
     fn a_length_beside_chunks_is_dropped_and_ends_the_connection() {
-        let answer = head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let answer =
+            head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n");
         assert_eq!(answer.framing, ResponseFraming::Chunked);
         assert!(!answer.headers.contains_key(CONTENT_LENGTH));
         assert!(!answer.keep_alive);
@@ -319,19 +397,30 @@ mod tests {
 
     #[test]
     fn informational_answers_are_skipped_and_partial_heads_waited_for() {
-        let answer = head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let answer = head(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        );
         assert_eq!(answer.status, StatusCode::OK);
-        assert!(read("HTTP/1.1 200 OK\r\nContent-Le", Method::GET).unwrap().is_none());
+        assert!(
+            read("HTTP/1.1 200 OK\r\nContent-Le", Method::GET)
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]
     fn a_switch_counts_only_to_the_protocol_asked_for() {
         let asked = HeaderValue::from_static("websocket");
-        let mut buffer = BytesMut::from("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: WebSocket\r\n\r\nrest");
-        let answer = parse(&mut buffer, &Method::GET, Some(&asked)).unwrap().unwrap();
+        let mut buffer = BytesMut::from(
+            "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: WebSocket\r\n\r\nrest",
+        );
+        let answer = parse(&mut buffer, &Method::GET, Some(&asked))
+            .unwrap()
+            .unwrap();
         assert_eq!(answer.framing, ResponseFraming::Upgrade);
         assert_eq!(&buffer[..], b"rest");
-        let mut buffer = BytesMut::from("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n");
+        let mut buffer =
+            BytesMut::from("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n");
         assert!(parse(&mut buffer, &Method::GET, Some(&asked)).is_err());
     }
 }

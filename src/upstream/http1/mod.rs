@@ -54,13 +54,21 @@ pub struct Connection {
 impl Connection {
     /// A connection that has carried nothing yet.
     pub fn new(io: TcpStream) -> Self {
-        Self { io, buffer: BytesMut::new(), reused: false }
+        Self {
+            io,
+            buffer: BytesMut::new(),
+            reused: false,
+        }
     }
 
     /// Whether the connection is still silent and open, as an idle one must be. Asks the kernel only after an event.
     pub fn is_idle(&self) -> bool {
         let mut byte = [0];
-        self.buffer.is_empty() && self.io.try_read(&mut byte).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.buffer.is_empty()
+            && self
+                .io
+                .try_read(&mut byte)
+                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// The socket, and the bytes read from it beyond the response head.
@@ -111,7 +119,9 @@ where
         let ended = body.is_end_stream();
         let framing = match body.size_hint().exact() {
             // A body that is there but empty is announced as the client announced it.
-            Some(0) if !parts.headers.contains_key(http::header::CONTENT_LENGTH) => RequestFraming::None,
+            Some(0) if !parts.headers.contains_key(http::header::CONTENT_LENGTH) => {
+                RequestFraming::None
+            }
             Some(length) => RequestFraming::Length(length),
             None if ended => RequestFraming::None,
             None => RequestFraming::Chunked,
@@ -139,7 +149,8 @@ where
         let connection = self.connection.as_mut().ok_or(Fault::Truncated)?;
         loop {
             if !connection.buffer.is_empty()
-                && let Some(head) = head::parse(&mut connection.buffer, &self.method, self.upgrade.as_ref())?
+                && let Some(head) =
+                    head::parse(&mut connection.buffer, &self.method, self.upgrade.as_ref())?
             {
                 self.head_done = true;
                 self.keep_alive = head.keep_alive;
@@ -147,12 +158,19 @@ where
                 if head.framing == ResponseFraming::Upgrade && self.body.is_some() {
                     return Poll::Ready(Err(Fault::Protocol("101 before the end of the request")));
                 }
-                return Poll::Ready(Ok(Response { status: head.status, headers: head.headers }));
+                return Poll::Ready(Ok(Response {
+                    status: head.status,
+                    headers: head.headers,
+                }));
             }
             match ready!(connection.poll_fill(cx, READ_SIZE)) {
                 Ok(0) => return Poll::Ready(Err(self.request_failed.unwrap_or(Fault::Truncated))),
                 Ok(_) => self.read_any = true,
-                Err(error) => return Poll::Ready(Err(self.request_failed.unwrap_or(Fault::Io(error.kind())))),
+                Err(error) => {
+                    return Poll::Ready(Err(self
+                        .request_failed
+                        .unwrap_or(Fault::Io(error.kind()))));
+                }
             }
         }
     }
@@ -161,8 +179,14 @@ where
     /// idle connection just as a request is written cannot have acted on it when the method is idempotent or no byte
     /// left, and a body that was not touched is still whole (RFC 9110, 9.2.2).
     pub fn is_replayable(&self) -> bool {
-        let reused = self.connection.as_ref().is_some_and(|connection| connection.reused);
-        reused && !self.read_any && !self.body_touched && (!self.queue.wrote() || self.method.is_idempotent())
+        let reused = self
+            .connection
+            .as_ref()
+            .is_some_and(|connection| connection.reused);
+        reused
+            && !self.read_any
+            && !self.body_touched
+            && (!self.queue.wrote() || self.method.is_idempotent())
     }
 
     /// The request's body, for a replay.
@@ -172,9 +196,12 @@ where
 
     /// The connection, once the response is whole and if it can carry another exchange.
     pub fn take_idle(&mut self) -> Option<Connection> {
-        let reusable = self.keep_alive && self.head_done && self.decoder.is_done() && self.body.is_none();
+        let reusable =
+            self.keep_alive && self.head_done && self.decoder.is_done() && self.body.is_none();
         let clean = self.queue.is_empty() && self.request_failed.is_none();
-        let mut connection = self.connection.take_if(|connection| reusable && clean && connection.buffer.is_empty())?;
+        let mut connection = self
+            .connection
+            .take_if(|connection| reusable && clean && connection.buffer.is_empty())?;
         connection.reused = true;
         Some(connection)
     }
@@ -195,15 +222,22 @@ where
     }
 
     /// The next frame of the response's body.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    pub fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         if self.body.is_some() || !self.queue.is_empty() {
             self.drive_request(cx)?;
         }
-        let Some(connection) = self.connection.as_mut() else { return Poll::Ready(None) };
+        let Some(connection) = self.connection.as_mut() else {
+            return Poll::Ready(None);
+        };
         loop {
             match self.decoder.decode(&mut connection.buffer)? {
                 Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Piece::Trailers(trailers) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+                Piece::Trailers(trailers) => {
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                }
                 Piece::End => return Poll::Ready(None),
                 Piece::NeedMore => {}
             }
@@ -242,7 +276,9 @@ where
     }
 
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        let Some(connection) = &mut self.connection else { return Poll::Ready(Ok(())) };
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(Ok(()));
+        };
         loop {
             if let Some(body) = &mut self.body
                 && self.queue.has_room()
@@ -269,7 +305,8 @@ where
                     return Poll::Ready(Ok(()));
                 }
             } else {
-                ready!(self.queue.poll_write(cx, &mut connection.io)).map_err(|error| Fault::Io(error.kind()))?;
+                ready!(self.queue.poll_write(cx, &mut connection.io))
+                    .map_err(|error| Fault::Io(error.kind()))?;
             }
         }
     }

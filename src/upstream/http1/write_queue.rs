@@ -23,7 +23,14 @@ pub(super) struct WriteQueue {
 
 impl WriteQueue {
     pub(super) fn new(head: Vec<u8>) -> Self {
-        Self { prefix: head, left: 0, data: Bytes::new(), suffix: b"", ended: false, wrote: false }
+        Self {
+            prefix: head,
+            left: 0,
+            data: Bytes::new(),
+            suffix: b"",
+            ended: false,
+            wrote: false,
+        }
     }
 
     /// Whether any byte has left.
@@ -46,7 +53,8 @@ impl WriteQueue {
             Ok(data) if data.is_empty() => {}
             Ok(data) => {
                 if chunked {
-                    self.prefix.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                    self.prefix
+                        .extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
                     self.suffix = b"\r\n";
                 }
                 self.data = data;
@@ -80,12 +88,20 @@ impl WriteQueue {
     }
 
     /// Writes until nothing is left.
-    pub(super) fn poll_write<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, io: &mut W) -> Poll<io::Result<()>> {
+    pub(super) fn poll_write<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut W,
+    ) -> Poll<io::Result<()>> {
         while !self.is_empty() {
             let count = if self.data.is_empty() && self.suffix.is_empty() {
                 ready!(Pin::new(&mut *io).poll_write(cx, &self.prefix[self.left..]))?
             } else {
-                let slices = [IoSlice::new(&self.prefix[self.left..]), IoSlice::new(&self.data), IoSlice::new(self.suffix)];
+                let slices = [
+                    IoSlice::new(&self.prefix[self.left..]),
+                    IoSlice::new(&self.data),
+                    IoSlice::new(self.suffix),
+                ];
                 ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices))?
             };
             if count == 0 {
