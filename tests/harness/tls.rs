@@ -46,12 +46,25 @@ pub(crate) fn client_of(
     versions: &[&'static rustls::SupportedProtocolVersion],
     protocols: &[&str],
 ) -> Arc<ClientConfig> {
+    let provider = aws_lc_rs::default_provider();
+    let all = provider
+        .signature_verification_algorithms
+        .supported_schemes();
+    client_verifying(versions, protocols, &all)
+}
+
+/// As [`client_of`], for these signatures only.
+pub(crate) fn client_verifying(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    protocols: &[&str],
+    schemes: &[SignatureScheme],
+) -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .expect("known versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Trusting(provider)))
+        .with_custom_certificate_verifier(Arc::new(Trusting(provider, schemes.to_vec())))
         .with_no_client_auth();
     config.alpn_protocols = protocols
         .iter()
@@ -61,7 +74,7 @@ pub(crate) fn client_of(
 }
 
 #[derive(Debug)]
-struct Trusting(Arc<CryptoProvider>);
+struct Trusting(Arc<CryptoProvider>, Vec<SignatureScheme>);
 
 impl ServerCertVerifier for Trusting {
     fn verify_server_cert(
@@ -96,6 +109,6 @@ impl ServerCertVerifier for Trusting {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.1.clone()
     }
 }

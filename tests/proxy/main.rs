@@ -8,7 +8,12 @@ mod client;
 mod origin;
 mod scene;
 
+mod bodies;
 mod filters;
+mod reload;
 mod routing;
 mod timeouts;
+mod tls;
+mod upgrade;
+mod upstream;
 mod weights;

@@ -1,0 +1,220 @@
+//! Changes of the folder: they are live when their outcome is told, a fault leaves what was good, and ports open and
+//! close without touching each other.
+
+use std::net::TcpListener;
+
+use portcullis::settings::Ports;
+use tokio::net::TcpStream;
+
+use crate::client::{Client, connect, get, hear_out};
+use crate::harness::yaml;
+use crate::origin::Origin;
+use crate::scene::{Objects, Scene, http, prefix, publish, route, to, write};
+
+#[tokio::test]
+async fn an_edit_is_live_when_it_is_told() {
+    let one = Origin::echo("one").await;
+    let two = Origin::echo("two").await;
+    let base = Objects::http()
+        .service("one", &[one.address])
+        .service("two", &[two.address]);
+    let mut scene = Scene::start(base.clone().route("route", &[to("one")]));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.name(), "one");
+    scene
+        .replace(&base.clone().route("route", &[to("two")]))
+        .await;
+    assert_eq!(client.get("a.com", "/").await.name(), "two");
+    scene
+        .replace(&base.clone().route("route", &[prefix("/new", "two")]))
+        .await;
+    assert_eq!(client.get("a.com", "/").await.name(), "404");
+    assert_eq!(client.get("a.com", "/new").await.name(), "two");
+    scene
+        .replace(&base.with(route("route", &["b.com"], &[to("one")])))
+        .await;
+    assert_eq!(client.get("a.com", "/new").await.name(), "404");
+    assert_eq!(client.get("b.com", "/").await.name(), "one");
+    // Of several files, each is an edit of its own.
+    scene
+        .change(|folder| {
+            write(
+                folder,
+                "more.yaml",
+                &route("more", &["c.com"], &[to("two")]),
+            )
+        })
+        .await;
+    assert_eq!(client.get("c.com", "/").await.name(), "two");
+    scene
+        .change(|folder| std::fs::remove_file(folder.join("more.yaml")).expect("removed"))
+        .await;
+    assert_eq!(client.get("c.com", "/").await.name(), "404");
+}
+
+#[tokio::test]
+async fn endpoints_come_and_go() {
+    let one = Origin::echo("one").await;
+    let two = Origin::echo("two").await;
+    let base = Objects::http().route("route", &[to("echo")]);
+    let mut scene = Scene::start(base.clone().service("echo", &[one.address]));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.name(), "one");
+    scene
+        .replace(&base.clone().service("echo", &[two.address]))
+        .await;
+    for _ in 0..20 {
+        assert_eq!(client.get("a.com", "/").await.name(), "two");
+    }
+    scene.replace(&base.clone().service("echo", &[])).await;
+    assert_eq!(client.get("a.com", "/").await.name(), "503");
+    scene
+        .replace(&base.service("echo", &[one.address, two.address]))
+        .await;
+    let mut names = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        names.insert(client.get("a.com", "/").await.name());
+    }
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["one", "two"]);
+}
+
+#[tokio::test]
+async fn a_fault_leaves_what_was_good() {
+    let one = Origin::echo("one").await;
+    let base = Objects::http().service("one", &[one.address]);
+    let good = base.clone().route("route", &[to("one")]);
+    let mut scene = Scene::start(good.clone());
+    let generation = scene.last().generation;
+    for text in [
+        format!("{}\n  not: [yaml", good.text()),
+        "kind: Gateway\nmetadata: {name: gateway".to_owned(),
+        "\u{0}\u{1}".to_owned(),
+    ] {
+        let outcome = scene
+            .change(|folder| write(folder, "objects.yaml", &text))
+            .await;
+        assert_eq!(outcome.generation, generation, "{text}");
+        assert!(!outcome.load.problems.is_empty(), "{text}");
+        assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "one");
+    }
+    // An object that breaks a rule of the API stays as it was, and the others change.
+    let bad = yaml::route("route", "gateway", &["not a host!"], "[]");
+    let fine = route("fine", &["fine.com"], &[to("one")]);
+    let outcome = scene
+        .change(|folder| {
+            write(
+                folder,
+                "objects.yaml",
+                &base.clone().with(bad).with(fine).text(),
+            )
+        })
+        .await;
+    assert!(!outcome.load.problems.is_empty());
+    assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "one");
+    assert_eq!(get(scene.at(80), "fine.com", "/").await.name(), "one");
+    // Mended, all is as written.
+    let outcome = scene
+        .replace(&base.route("route", &[prefix("/mended", "one")]))
+        .await;
+    assert_eq!(outcome.load.problems, []);
+    assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "404");
+    assert_eq!(get(scene.at(80), "a.com", "/mended").await.name(), "one");
+}
+
+#[tokio::test]
+async fn ports_open_and_close_without_touching_others() {
+    let one = Origin::echo("one").await;
+    let objects = |listeners: &[String]| {
+        Objects::gateway(listeners)
+            .service("one", &[one.address])
+            .route("route", &[to("one")])
+    };
+    let first = http("first", 80, "");
+    let second = http("second", 81, "");
+    let mut scene = Scene::start(objects(std::slice::from_ref(&first)));
+    let mut stays = Client::http1(scene.at(80)).await;
+    let mut stream = Client::http2(scene.at(80)).await;
+    assert_eq!(stays.get("a.com", "/").await.name(), "one");
+    assert_eq!(stream.get("a.com", "/").await.name(), "one");
+    let address = scene.at(80);
+
+    scene.replace(&objects(&[first.clone(), second])).await;
+    let opened = scene.at(81);
+    let mut goes = Client::http1(opened).await;
+    assert_eq!(goes.get("a.com", "/").await.name(), "one");
+    let mut silent = connect(opened).await;
+
+    scene.replace(&objects(&[first])).await;
+    assert_eq!(scene.address(81), None);
+    goes.ended().await;
+    assert_eq!(hear_out(&mut silent).await, b"");
+    // The socket is closed by its worker, soon after.
+    while TcpStream::connect(opened).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(scene.at(80), address);
+    assert_eq!(stays.get("a.com", "/").await.name(), "one");
+    assert_eq!(stream.get("a.com", "/").await.name(), "one");
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told_and_tried_again() {
+    let one = Origin::echo("one").await;
+    let taken = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = taken.local_addr().expect("an address").port();
+    let addresses = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
+    let objects = Objects::default()
+        .with(yaml::gateway_with(
+            "gateway",
+            &[http("http", port, "")],
+            addresses,
+        ))
+        .service("one", &[one.address])
+        .route("route", &[to("one")]);
+    let mut scene = Scene::prepared(
+        |folder| write(folder, "objects.yaml", &objects.text()),
+        |settings| settings.ports = Ports::AsDeclared,
+    );
+    let outcome = scene.last();
+    assert!(
+        outcome.binds.values().all(Result::is_err),
+        "{:?}",
+        outcome.binds
+    );
+    let problems: Vec<_> = outcome
+        .report
+        .problems()
+        .map(|(_, message)| message.to_string())
+        .collect();
+    assert!(
+        problems
+            .iter()
+            .any(|message| message.contains("another process uses the port")),
+        "{problems:?}"
+    );
+    drop(taken);
+    let outcome = scene
+        .until(|outcome| outcome.binds.values().all(Result::is_ok))
+        .await;
+    assert_eq!(outcome.report.problems().count(), 0);
+    assert_eq!(get(scene.at(port), "a.com", "/").await.name(), "one");
+}
+
+#[tokio::test]
+async fn volumes_are_followed_by_their_symlink() {
+    let one = Origin::echo("one").await;
+    let two = Origin::echo("two").await;
+    let base = Objects::http()
+        .service("one", &[one.address])
+        .service("two", &[two.address]);
+    let text = |service: &str| base.clone().route("route", &[to(service)]).text();
+    let mut scene = Scene::prepared(|folder| publish(folder, "v1", &text("one")), |_| {});
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.name(), "one");
+    for (version, name) in [("v2", "two"), ("v3", "one"), ("v4", "two")] {
+        let before = scene.last().generation;
+        publish(scene.folder(), version, &text(name));
+        scene.until(|outcome| outcome.generation > before).await;
+        assert_eq!(client.get("a.com", "/").await.name(), name, "{version}");
+    }
+}

@@ -1,0 +1,180 @@
+//! Connections that switch protocols: bytes pass both ways, each direction ends by itself, and no change of the
+//! configuration ends them.
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::client::{connect, get, handshake, hear, hear_out, say};
+use crate::harness::PATIENCE;
+use crate::harness::tls::{self, Certificate};
+use crate::origin::Origin;
+use crate::scene::{Objects, Scene, http, https, prefix, secret};
+
+const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: a.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+/// Switches, then echoes lines until the client ends; has the last word.
+async fn chat(mut stream: TcpStream) {
+    let head = hear(&mut stream, "\r\n\r\n").await.to_ascii_lowercase();
+    assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
+    assert!(head.contains("\r\nconnection: upgrade\r\n"), "{head}");
+    assert!(
+        head.contains("\r\nsec-websocket-key: dghlihnhbxbszsbub25jzq==\r\n"),
+        "{head}"
+    );
+    // The first words follow the head at once.
+    say(&mut stream, format!("{SWITCH}welcome\n")).await;
+    let mut lines = tokio::io::BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line).await;
+        if !matches!(read, Ok(1..)) {
+            break;
+        }
+        say(&mut lines, line).await;
+    }
+    say(&mut lines, "goodbye".repeat(10_000)).await;
+    let _ = lines.shutdown().await;
+}
+
+fn objects(origin: &Origin) -> Objects {
+    Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "", &["certificate"]),
+    ])
+    .with(secret("certificate", &Certificate::new(&["a.com"])))
+    .service("chat", &[origin.address])
+}
+
+#[tokio::test]
+async fn both_sides_talk_and_the_last_bytes_arrive() {
+    let origin = Origin::raw(chat).await;
+    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let mut plain = connect(scene.at(80)).await;
+    talk(&mut plain).await;
+    let mut secure = handshake(scene.at(443), "a.com", &tls::client(&["http/1.1"]))
+        .await
+        .expect("a handshake");
+    talk(&mut secure).await;
+}
+
+async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &mut S) {
+    say(stream, REQUEST).await;
+    let head = hear(stream, "\r\n\r\n").await.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 101 "), "{head}");
+    assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
+    assert!(head.contains("\r\nconnection: upgrade\r\n"), "{head}");
+    assert!(
+        head.contains("\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"),
+        "{head}"
+    );
+    assert_eq!(hear(stream, "\n").await, "welcome\n");
+    for word in ["one\n", "two\n", "three\n"] {
+        say(stream, word).await;
+        assert_eq!(hear(stream, "\n").await, word);
+    }
+    // The client ends its side, and still hears all that the backend has left to say.
+    stream.shutdown().await.expect("ended");
+    let rest = hear_out(stream).await;
+    assert_eq!(rest.len(), 70_000);
+    assert!(rest.ends_with(b"goodbye"));
+}
+
+#[tokio::test]
+async fn the_backend_may_end_first() {
+    let (heard, mut reports) = tokio::sync::mpsc::channel(1);
+    let origin = Origin::raw(move |mut stream| {
+        let heard = heard.clone();
+        async move {
+            hear(&mut stream, "\r\n\r\n").await;
+            say(&mut stream, format!("{SWITCH}that is all")).await;
+            stream.shutdown().await.expect("ended");
+            let line = hear(&mut stream, "\n").await;
+            heard.send(line).await.expect("reported");
+        }
+    })
+    .await;
+    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let mut client = connect(scene.at(80)).await;
+    say(&mut client, REQUEST).await;
+    hear(&mut client, "\r\n\r\n").await;
+    assert_eq!(hear_out(&mut client).await, b"that is all");
+    // The other direction goes on.
+    say(&mut client, "noted\n").await;
+    let line = tokio::time::timeout(PATIENCE, reports.recv()).await;
+    assert_eq!(line.expect("in time").expect("a line"), "noted\n");
+}
+
+#[tokio::test]
+async fn bytes_sent_before_the_switch_are_not_lost() {
+    let origin = Origin::raw(chat).await;
+    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let mut client = connect(scene.at(80)).await;
+    say(&mut client, format!("{REQUEST}early\n")).await;
+    hear(&mut client, "\r\n\r\n").await;
+    assert_eq!(hear(&mut client, "\n").await, "welcome\n");
+    assert_eq!(hear(&mut client, "\n").await, "early\n");
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_switch_just_answers() {
+    let origin = Origin::raw(|mut stream| async move {
+        loop {
+            hear(&mut stream, "\r\n\r\n").await;
+            say(
+                &mut stream,
+                "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno",
+            )
+            .await;
+        }
+    })
+    .await;
+    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let mut client = connect(scene.at(80)).await;
+    for _ in 0..2 {
+        say(&mut client, REQUEST).await;
+        let head = hear(&mut client, "\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 426 "), "{head}");
+        assert_eq!(hear(&mut client, "no").await, "no");
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_the_configuration_does_not_end_it() {
+    let origin = Origin::raw(chat).await;
+    let objects = objects(&origin);
+    let mut scene = Scene::start(objects.clone().route("route", &[prefix("/chat", "chat")]));
+    let mut plain = connect(scene.at(80)).await;
+    let mut secure = handshake(scene.at(443), "a.com", &tls::client(&["http/1.1"]))
+        .await
+        .expect("a handshake");
+    say(&mut plain, REQUEST).await;
+    hear(&mut plain, "welcome\n").await;
+    say(&mut secure, REQUEST).await;
+    hear(&mut secure, "welcome\n").await;
+
+    // Its route, its Service and its certificate are gone.
+    let other = Origin::echo("other").await;
+    let objects = Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "", &["certificate"]),
+    ])
+    .with(secret("certificate", &Certificate::new(&["b.com"])))
+    .service("other", &[other.address])
+    .route("route", &[prefix("/other", "other")]);
+    scene.replace(&objects).await;
+    assert_eq!(get(scene.at(80), "a.com", "/chat").await.status, 404);
+    say(&mut plain, "still here\n").await;
+    assert_eq!(hear(&mut plain, "\n").await, "still here\n");
+    say(&mut secure, "still here\n").await;
+    assert_eq!(hear(&mut secure, "\n").await, "still here\n");
+
+    // Nor does the end of its port.
+    scene
+        .replace(&Objects::gateway(&[http("elsewhere", 81, "")]))
+        .await;
+    say(&mut plain, "and still\n").await;
+    assert_eq!(hear(&mut plain, "\n").await, "and still\n");
+}
