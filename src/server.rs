@@ -36,7 +36,7 @@ pub struct Server {
 /// # Errors
 /// When the configuration folder cannot be read, or threads, the admin address or signals cannot be had.
 pub fn run(settings: Settings) -> anyhow::Result<()> {
-    let server = Server::launch(settings, true)?;
+    let server = Server::launch(&settings, true)?;
     server.wait();
     Ok(())
 }
@@ -48,7 +48,7 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub fn start(settings: Settings) -> anyhow::Result<Self> {
-        Self::launch(settings, false)
+        Self::launch(&settings, false)
     }
 
     /// The address that a listener's port is bound to: the first of several. `None` when it is not.
@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    fn launch(settings: Settings, signals: bool) -> anyhow::Result<Self> {
+    fn launch(settings: &Settings, signals: bool) -> anyhow::Result<Self> {
         let mut provider = FileProvider::new(settings.config_dir.clone());
         let first = provider.load()?;
         let access_log = if settings.access_log {
@@ -124,7 +124,7 @@ impl Server {
         let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
         let stats = ProcessStats::default();
         let proxy = Proxy::start(
-            &settings,
+            settings,
             table.clone(),
             access_log.clone(),
             stats.connections.clone(),

@@ -1,6 +1,8 @@
 //! The command line as users meet it: help, exit codes, messages, and the examples of the documentation. Runs the real
 //! program; `UPDATE_DOCS=1` rewrites `docs/settings.md` from the flags.
 
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -233,23 +233,21 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
     if host.is_empty() || host.len() > 255 || (host[0] != b'[' && !host.iter().all(is_name)) {
         return Err(BAD);
     }
-    if let Some(digits) = port.strip_prefix(b":") {
-        let port = std::str::from_utf8(digits)
-            .ok()
-            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-        if !digits.is_empty()
-            && !port
-                .and_then(|port| port.parse::<u16>().ok())
-                .is_some_and(|port| port > 0)
-        {
-            return Err(BAD);
-        }
-    } else if !port.is_empty() {
-        return Err(BAD);
+    match port.split_first() {
+        None => {}
+        Some((b':', digits)) if digits.is_empty() || is_port(digits) => {}
+        Some(_) => return Err(BAD),
     }
     let mut host = std::str::from_utf8(host).map_err(|_| BAD)?.to_owned();
     host.make_ascii_lowercase();
     Ok(Host(host.into_boxed_str()))
+}
+
+fn is_port(digits: &[u8]) -> bool {
+    let number = std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse::<u16>().ok());
+    digits[0] != b'+' && number.is_some_and(|port| port > 0)
 }
 
 fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
@@ -275,6 +273,7 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
 /// RFC 9110, 7.6.1: drops what concerns this connection only. Returns the protocol of an upgrade that can be relayed.
 fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<HeaderValue>, Error> {
     let headers = &mut parts.headers;
+    let trailers = present.te && accepts_trailers(headers);
     let upgrades = present.connection && drop_connection(headers);
     if present.other_hop_by_hop {
         for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
@@ -284,14 +283,10 @@ fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<Hea
     if present.transfer_encoding {
         headers.remove(TRANSFER_ENCODING);
     }
-    if present.te
-        && let Some(codings) = headers.remove(TE)
-        && codings
-            .as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-    {
+    if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
+    } else if present.te {
+        headers.remove(TE);
     }
     if present.expect
         && let Some(expectation) = headers.remove(EXPECT)
@@ -310,6 +305,15 @@ fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<Hea
     Ok(headers
         .remove(UPGRADE)
         .filter(|protocol| relayed && is_relayed(protocol)))
+}
+
+/// RFC 9110, 10.1.4: of `TE` only `trailers` means anything beyond this connection.
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let mut codings = headers
+        .get_all(TE)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 /// Drops `Connection` and the fields that it names. Returns whether it asks for an upgrade.

@@ -43,7 +43,7 @@ pub(crate) async fn handle(
             rule,
             share,
             deadline,
-        }) => respond(&client, answer, &rule, share, record, deadline),
+        }) => respond(&client, answer, &rule, &share, record, deadline),
         Ok(Outcome::Here(head)) => {
             record.answered_here(head.status().as_u16());
             head.map(|()| ResponseBody::new(Source::None, record, None))
@@ -171,13 +171,13 @@ fn respond(
     client: &Client,
     answer: Answer<RequestBody>,
     rule: &Rule,
-    share: Filters,
+    share: &[crate::ir::Filter],
     mut record: Record,
     deadline: Option<Pin<Box<Sleep>>>,
 ) -> Response<ResponseBody> {
     record.answered(answer.status.as_u16(), answer.body.endpoint());
     let mut headers = answer.headers;
-    filter::response(&share, &mut headers);
+    filter::response(share, &mut headers);
     filter::response(&rule.ir.filters, &mut headers);
     let mut response = if answer.status == StatusCode::SWITCHING_PROTOCOLS {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));

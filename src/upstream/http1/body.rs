@@ -141,6 +141,10 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
 }
 
 fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
+    // The parser takes a line without digits for a last chunk, which would pass a cut body for a whole one.
+    if buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
+        return Err(Fault::Protocol("malformed chunk size in a response"));
+    }
     match httparse::parse_chunk_size(buffer) {
         Ok(httparse::Status::Complete((consumed, size))) => {
             buffer.advance(consumed);
