@@ -53,6 +53,9 @@ impl Proxy {
         let (queues, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let queues: Arc<[_]> = queues.into();
+        let loads: Arc<[_]> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        // Refused only when they were started before, which numbers the same threads again.
+        let _ = stats.by_worker.set(loads.clone());
         let common = Common {
             table,
             limits: settings.limits.clone(),
@@ -60,7 +63,7 @@ impl Proxy {
             access_log,
             stats,
             shutdown,
-            loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            loads,
             queues: queues.clone(),
         };
         let start = |(index, commands)| worker::start(index, common.clone(), commands);

@@ -135,9 +135,17 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     accepting.values().for_each(tokio::task::AbortHandle::abort);
     worker.draining.set(true);
     worker.clock.wake_all();
-    tokio::select! {
-        () = worker.emptied() => {}
-        () = forced.forced() => {}
+    loop {
+        tokio::select! {
+            () = worker.emptied() => break,
+            () = forced.forced() => break,
+            // Connections that another worker has handed over are counted as open already.
+            Some(command) = commands.recv() => {
+                if let Command::Serve(..) = command {
+                    worker.obey(command, &mut accepting);
+                }
+            }
+        }
     }
 }
 

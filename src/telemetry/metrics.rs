@@ -3,8 +3,8 @@
 
 mod text;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use text::{CONTENT_TYPE, encode};
@@ -26,6 +26,8 @@ pub struct ConnectionStats {
     pub handshake_failures: AtomicU64,
     /// Requests that could not be read as HTTP.
     pub bad_requests: AtomicU64,
+    /// Open now, by worker; set once, when the workers start.
+    pub by_worker: OnceLock<Arc<[AtomicUsize]>>,
     timeouts: [AtomicU64; TimeoutKind::ALL.len()],
 }
 

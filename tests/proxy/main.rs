@@ -9,9 +9,13 @@ mod origin;
 mod scene;
 
 mod bodies;
+mod connections;
 mod filters;
+mod forwarding;
+mod lifecycle;
 mod reload;
 mod routing;
+mod swap;
 mod timeouts;
 mod tls;
 mod upgrade;

@@ -194,7 +194,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
     );
     drop(taken);
     let outcome = scene
-        .until(|outcome| outcome.binds.values().all(Result::is_ok))
+        .outcome_with(|outcome| outcome.binds.values().all(Result::is_ok))
         .await;
     assert_eq!(outcome.report.problems().count(), 0);
     assert_eq!(get(scene.at(port), "a.com", "/").await.name(), "one");
@@ -214,7 +214,9 @@ async fn volumes_are_followed_by_their_symlink() {
     for (version, name) in [("v2", "two"), ("v3", "one"), ("v4", "two")] {
         let before = scene.last().generation;
         publish(scene.folder(), version, &text(name));
-        scene.until(|outcome| outcome.generation > before).await;
+        scene
+            .outcome_with(|outcome| outcome.generation > before)
+            .await;
         assert_eq!(client.get("a.com", "/").await.name(), name, "{version}");
     }
 }

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use portcullis::controller::Outcome;
 use portcullis::server::Server;
@@ -13,7 +15,7 @@ use portcullis::settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::harness::PATIENCE;
 use crate::harness::server::TestServer;
@@ -68,7 +70,8 @@ impl Scene {
     pub(crate) async fn replace(&mut self, objects: &Objects) -> Outcome {
         let before = self.last().generation;
         write(self.folder(), FILE, &objects.text());
-        self.until(|outcome| outcome.generation > before).await
+        self.outcome_with(|outcome| outcome.generation > before)
+            .await
     }
 
     /// Changes the folder, and returns when that has come to an outcome.
@@ -81,12 +84,32 @@ impl Scene {
     }
 
     /// Waits for an outcome.
-    pub(crate) async fn until(&mut self, mut condition: impl FnMut(&Outcome) -> bool) -> Outcome {
+    pub(crate) async fn outcome_with(
+        &mut self,
+        mut condition: impl FnMut(&Outcome) -> bool,
+    ) -> Outcome {
         let found = self
             .outcome
             .wait_for(|outcome| outcome.as_ref().is_some_and(&mut condition));
         let found = timeout(PATIENCE, found).await.expect("in time");
         found.expect("alive").clone().expect("an outcome")
+    }
+
+    /// Waits until the numbers of connections are as they should be.
+    pub(crate) async fn until_stats(&self, what: &str, condition: impl Fn(&Numbers) -> bool) {
+        let stats = &self.state().stats.connections;
+        let counted = async {
+            // Figures tell nobody of their changes.
+            while !condition(&Numbers {
+                accepted: stats.accepted.load(Relaxed),
+                open: stats.open(),
+                parked: stats.parked.load(Relaxed),
+            }) {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let counted = timeout(PATIENCE, counted).await;
+        assert!(counted.is_ok(), "{what}: it did not come about in time");
     }
 
     /// Begins to leave. The handle is done when it has left.
@@ -98,6 +121,13 @@ impl Scene {
             drop(folder);
         })
     }
+}
+
+/// Client connections.
+pub(crate) struct Numbers {
+    pub(crate) accepted: u64,
+    pub(crate) open: u64,
+    pub(crate) parked: u64,
 }
 
 impl Deref for Scene {

@@ -113,6 +113,19 @@ impl Moment {
         let stats = &self.process.connections;
         let open = stats.open() as i64;
         page.gauge("connections_open", "Client connections", open)?;
+        let by_worker = stats
+            .by_worker
+            .get()
+            .into_iter()
+            .flat_map(|workers| &**workers);
+        let by_worker = by_worker
+            .enumerate()
+            .map(|(worker, open)| ([("worker", worker)], open.load(Relaxed) as i64));
+        page.gauges(
+            "worker_connections",
+            "Client connections by worker thread",
+            by_worker,
+        )?;
         let parked = stats.parked.load(Relaxed) as i64;
         page.gauge(
             "connections_parked",

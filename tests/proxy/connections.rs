@@ -1,0 +1,149 @@
+//! Client connections at rest: spread evenly over the workers, parked when idle, and bounded in number.
+
+use std::time::Duration;
+
+use http::Response;
+
+use crate::client::{Client, connect, get, hear_out};
+use crate::harness::tls::{self, Certificate};
+use crate::origin::{Origin, full};
+use crate::scene::{Objects, Scene, http, https, secret, to};
+
+async fn scene(origin: &Origin, tune: impl FnOnce(&mut portcullis::settings::Settings)) -> Scene {
+    let objects = Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "", &["certificate"]),
+    ])
+    .with(secret("certificate", &Certificate::new(&["a.com"])))
+    .service("origin", &[origin.address])
+    .route("route", &[to("origin")]);
+    Scene::with(objects, tune)
+}
+
+async fn origin() -> Origin {
+    Origin::new(|_| async { Response::new(full("done")) }).await
+}
+
+/// Open connections by worker, as metrics tell them.
+async fn by_worker(scene: &Scene) -> Vec<i64> {
+    let page = get(scene.admin_address(), "admin", "/metrics").await;
+    let lines = page.text().lines();
+    lines
+        .filter_map(|line| line.strip_prefix("portcullis_worker_connections{"))
+        .map(|line| line.rsplit_once(' ').expect("a value").1)
+        .map(|value| value.parse().expect("a number"))
+        .collect()
+}
+
+/// 10 % of all.
+fn assert_even(workers: &[i64], all: i64) {
+    assert_eq!(workers.iter().sum::<i64>(), all);
+    assert_eq!(workers.len(), 2);
+    assert!((workers[0] - workers[1]).abs() * 10 <= all, "{workers:?}");
+}
+
+#[tokio::test]
+async fn keep_alive_connections_are_spread_evenly() {
+    let origin = origin().await;
+    let scene = scene(&origin, |_| {}).await;
+    let config = tls::client(&["http/1.1"]);
+    let mut clients = Vec::new();
+    for index in 0..64 {
+        let mut client = match index % 2 {
+            0 => Client::http1(scene.at(80)).await,
+            _ => Client::tls(scene.at(443), "a.com", &config).await,
+        };
+        assert_eq!(client.get("a.com", "/").await.text(), "done");
+        clients.push(client);
+    }
+    assert_even(&by_worker(&scene).await, 64);
+    // Half of them go, whichever worker they were on; the next ones even that out.
+    let mut index = 0;
+    clients.retain(|_| {
+        index += 1;
+        index % 4 < 2
+    });
+    scene
+        .until_stats("half of them are gone", |stats| stats.open == 32)
+        .await;
+    for _ in 0..32 {
+        let mut client = Client::http1(scene.at(80)).await;
+        assert_eq!(client.get("a.com", "/").await.text(), "done");
+        clients.push(client);
+    }
+    assert_even(&by_worker(&scene).await, 64);
+}
+
+#[tokio::test]
+async fn idle_connections_are_parked_and_come_back() {
+    let origin = origin().await;
+    let scene = scene(&origin, |settings| {
+        settings.limits.park_after = Duration::from_millis(200)
+    })
+    .await;
+    let config = tls::client(&["http/1.1"]);
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        clients.push(Client::http1(scene.at(80)).await);
+        clients.push(Client::tls(scene.at(443), "a.com", &config).await);
+    }
+    for round in 1..=2 {
+        for client in &mut clients {
+            assert_eq!(client.get("a.com", "/").await.text(), "done");
+        }
+        scene
+            .until_stats("all are parked", |stats| stats.parked == 400)
+            .await;
+        assert_eq!(origin.requests(), 400 * round);
+    }
+    // A body that comes after parking is read whole.
+    for client in &mut clients[..2] {
+        assert_eq!(client.post("a.com", "/", "body").await.text(), "done");
+    }
+    drop(clients);
+    scene
+        .until_stats("all are gone", |stats| (stats.open, stats.parked) == (0, 0))
+        .await;
+}
+
+#[tokio::test]
+async fn parked_connections_end_after_their_keep_alive_time() {
+    let origin = origin().await;
+    let scene = scene(&origin, |settings| {
+        settings.limits.park_after = Duration::from_millis(100);
+        settings.limits.keep_alive_timeout = Duration::from_millis(500);
+    })
+    .await;
+    let mut clients = vec![
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ];
+    clients.push(Client::tls(scene.at(443), "a.com", &tls::client(&["http/1.1"])).await);
+    for client in &mut clients {
+        assert_eq!(client.get("a.com", "/").await.text(), "done");
+    }
+    for client in clients {
+        client.ended().await;
+    }
+}
+
+#[tokio::test]
+async fn connections_over_the_cap_are_closed() {
+    let origin = origin().await;
+    let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = Client::http1(scene.at(80)).await;
+        assert_eq!(client.get("a.com", "/").await.text(), "done");
+        clients.push(client);
+    }
+    assert_eq!(hear_out(&mut connect(scene.at(80)).await).await, b"");
+    for client in &mut clients {
+        assert_eq!(client.get("a.com", "/").await.text(), "done");
+    }
+    clients.pop();
+    scene
+        .until_stats("one is gone", |stats| stats.open == 3)
+        .await;
+    assert_eq!(get(scene.at(80), "a.com", "/").await.text(), "done");
+}

@@ -1,0 +1,270 @@
+//! Leaving: not ready first, then nothing new, what is in flight to its end, and never later than the deadline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Method, Response};
+use portcullis::settings::Drain;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::client::{Client, connect, get, handshake, hear_out, say, whole};
+use crate::harness::PATIENCE;
+use crate::harness::tls::{self, Certificate};
+use crate::origin::{Origin, empty, full};
+use crate::scene::{Objects, Scene, http, https, secret, to};
+
+/// Long enough that a test would notice waiting for it.
+const DEADLINE: Duration = Duration::from_secs(12);
+
+fn objects(origin: &Origin) -> Objects {
+    Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "", &["certificate"]),
+    ])
+    .with(secret("certificate", &Certificate::new(&["a.com"])))
+    .service("origin", &[origin.address])
+    .route("route", &[to("origin")])
+}
+
+fn draining(
+    delay: Duration,
+    deadline: Duration,
+) -> impl FnOnce(&mut portcullis::settings::Settings) {
+    move |settings| settings.drain = Drain { delay, deadline }
+}
+
+/// Answers `/held` when the gate opens, and everything else at once.
+async fn gated(gate: &Arc<Semaphore>) -> Origin {
+    let gate = gate.clone();
+    Origin::new(move |request| {
+        let gate = gate.clone();
+        async move {
+            if request.uri().path() == "/held" {
+                gate.acquire().await.expect("open").forget();
+            }
+            Response::new(full("done"))
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
+    let gate = Arc::new(Semaphore::new(0));
+    let origin = gated(&gate).await;
+    let mut scene = Scene::with(objects(&origin), draining(Duration::from_secs(1), DEADLINE));
+    let (plain, secure, admin) = (scene.at(80), scene.at(443), scene.admin_address());
+    let mut idle = Client::http1(plain).await;
+    assert_eq!(idle.get("a.com", "/").await.text(), "done");
+    let mut frames = Frames::open(plain).await;
+    let config = tls::client(&["http/1.1"]);
+    let mut held = Vec::new();
+    for mut client in [
+        Client::http1(plain).await,
+        Client::http2(plain).await,
+        Client::tls(secure, "a.com", &config).await,
+    ] {
+        let request = client.request(Method::GET, "a.com", "/held").body(empty());
+        let request = request.expect("a request");
+        held.push(tokio::spawn(
+            async move { (client.send(request).await, client) },
+        ));
+    }
+    while origin.requests() < 1 + held.len() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
+
+    let begin = Instant::now();
+    let left = scene.begin_to_leave();
+    while get(admin, "admin", "/readyz").await.status != 503 {}
+    // Load balancers have not noticed yet.
+    assert_eq!(get(plain, "a.com", "/").await.text(), "done");
+    assert!(begin.elapsed() < Duration::from_secs(1), "too slow to tell");
+    idle.ended().await;
+    frames.until_told_to_go().await;
+    refuses(plain).await;
+    refuses(secure).await;
+    assert_eq!(get(admin, "admin", "/healthz").await.status, 200);
+    assert_eq!(get(admin, "admin", "/readyz").await.status, 503);
+    assert!(!left.is_finished());
+
+    gate.add_permits(held.len());
+    for (index, one) in held.into_iter().enumerate() {
+        let (answer, client) = one.await.expect("no panic");
+        let answer = whole(answer.expect("an answer")).await;
+        assert_eq!(answer.text(), "done");
+        let close = if index == 1 { "" } else { "close" };
+        assert_eq!(answer.header("connection"), close, "client {index}");
+        client.ended().await;
+    }
+    left.await.expect("left");
+    assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
+}
+
+/// Waits until nothing listens there any more.
+async fn refuses(address: std::net::SocketAddr) {
+    let refused = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, refused).await.expect("refused in time");
+}
+
+/// HTTP/2, frame by frame.
+struct Frames(TcpStream);
+
+impl Frames {
+    const PING: u8 = 6;
+    const GO_AWAY: u8 = 7;
+
+    /// Opens a connection, and no stream.
+    async fn open(address: std::net::SocketAddr) -> Self {
+        let mut stream = connect(address).await;
+        say(
+            &mut stream,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        )
+        .await;
+        let mut frames = Self(stream);
+        // The server's own settings.
+        assert_eq!(frames.next().await.expect("a frame").0, 4);
+        frames
+    }
+
+    /// Type and payload of the next frame; nothing at the end.
+    async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        let read = timeout(PATIENCE, self.0.read_exact(&mut head)).await;
+        read.expect("in time").ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; length];
+        self.0.read_exact(&mut payload).await.expect("a payload");
+        if head[3] == Self::PING && head[4] == 0 {
+            let acknowledged = [&[0, 0, 8, Self::PING, 1, 0, 0, 0, 0], &payload[..]].concat();
+            say(&mut self.0, acknowledged).await;
+        }
+        Some((head[3], payload))
+    }
+
+    /// Reads to the end of the connection: a GOAWAY without error must have come.
+    async fn until_told_to_go(&mut self) {
+        let mut told = false;
+        while let Some((kind, payload)) = self.next().await {
+            if kind == Self::GO_AWAY {
+                assert_eq!(payload[4..8], [0; 4], "not an error");
+                told = true;
+            }
+        }
+        assert!(told, "the connection ended without a word");
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_hold_nobody_up() {
+    let origin = Origin::new(|_| async { Response::new(full("done")) }).await;
+    let mut scene = Scene::with(objects(&origin), |settings| {
+        settings.limits.park_after = Duration::from_millis(100);
+        draining(Duration::ZERO, DEADLINE)(settings);
+    });
+    let (plain, secure) = (scene.at(80), scene.at(443));
+    let config = tls::client(&["http/1.1"]);
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        clients.push(Client::http1(plain).await);
+        clients.push(Client::http2(plain).await);
+        clients.push(Client::tls(secure, "a.com", &config).await);
+    }
+    for client in &mut clients {
+        assert_eq!(client.get("a.com", "/").await.text(), "done");
+    }
+    scene
+        .until_stats("20 are parked", |stats| stats.parked == 20)
+        .await;
+    // And some that are not idle yet, or have never said anything.
+    clients.push(Client::http1(plain).await);
+    clients.push(Client::tls(secure, "a.com", &config).await);
+    let mut silent = connect(plain).await;
+    let mut halting = connect(secure).await;
+    halting.write_all(&[22, 3, 1]).await.expect("written");
+    let begin = Instant::now();
+    let left = scene.begin_to_leave();
+    for client in clients {
+        client.ended().await;
+    }
+    assert_eq!(hear_out(&mut silent).await, b"");
+    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+    drop(halting);
+    left.await.expect("left");
+    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn connections_that_are_just_being_accepted_hold_nobody_up() {
+    let origin = Origin::echo("echo").await;
+    for _ in 0..5 {
+        let mut scene = Scene::with(objects(&origin), draining(Duration::ZERO, DEADLINE));
+        let address = scene.at(80);
+        let storm = std::thread::spawn(move || {
+            let mut open = Vec::new();
+            while let Ok(stream) = std::net::TcpStream::connect(address) {
+                open.push(stream);
+                if open.len() == 2000 {
+                    break;
+                }
+            }
+            open
+        });
+        scene
+            .until_stats("some are open", |stats| stats.accepted > 100)
+            .await;
+        let begin = Instant::now();
+        scene.begin_to_leave().await.expect("left");
+        assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+        drop(storm.join().expect("no panic"));
+    }
+}
+
+#[tokio::test]
+async fn the_deadline_holds_against_clients_that_never_read() {
+    let origin = Origin::raw(|mut stream| async move {
+        say(
+            &mut stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
+        )
+        .await;
+        let piece = vec![b'x'; 64 * 1024];
+        while stream.write(&piece).await.is_ok() {}
+    })
+    .await;
+    let deadline = Duration::from_secs(1);
+    let mut scene = Scene::with(objects(&origin), draining(Duration::ZERO, deadline));
+    let config = tls::client(&["http/1.1"]);
+    let mut plain = connect(scene.at(80)).await;
+    let mut secure = handshake(scene.at(443), "a.com", &config)
+        .await
+        .expect("a handshake");
+    let mut http2 = Client::http2(scene.at(80)).await;
+    say(&mut plain, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    say(&mut secure, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    let request = http2.request(Method::GET, "a.com", "/").body(empty());
+    let unread = http2
+        .send(request.expect("a request"))
+        .await
+        .expect("a head");
+    let mut byte = [0];
+    plain.read_exact(&mut byte).await.expect("an answer");
+    secure.read_exact(&mut byte).await.expect("an answer");
+    let begin = Instant::now();
+    scene.begin_to_leave().await.expect("left");
+    let took = begin.elapsed();
+    assert!(
+        took >= deadline && took < deadline + Duration::from_secs(4),
+        "{took:?}"
+    );
+    drop((plain, secure, unread));
+}
