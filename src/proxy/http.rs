@@ -50,7 +50,9 @@ pub(crate) async fn serve_plain(mut io: ClientIo, client: Rc<Client>) {
         true
     };
     match in_time(read, &activity, &client).await {
-        Some(true) if first.starts_with(PREFACE) => serve_http2(io, first.freeze(), client).await,
+        Some(true) if first.starts_with(PREFACE) => {
+            Box::pin(serve_http2(io, first.freeze(), client)).await;
+        }
         Some(true) => serve_http1(io, first.freeze(), activity, client).await,
         Some(false) | None => {}
     }
@@ -116,7 +118,8 @@ async fn serve_http1(
         let tunnel = client.tunnel.borrow_mut().take();
         if let Some(tunnel) = tunnel {
             let idle = client.worker.limits.tunnel_idle_timeout;
-            return tunnel.relay(io, prefix, &client.worker.clock, idle).await;
+            let relay = tunnel.relay(io, prefix, &client.worker.clock, idle);
+            return Box::pin(relay).await;
         }
         if prefix.is_empty() && !park(&io, &activity, &client).await {
             return;
@@ -145,15 +148,15 @@ async fn park(io: &ClientIo, activity: &Activity, client: &Client) -> bool {
     awake
 }
 
-/// Bytes that were read before those that were about to be.
+/// Bytes that were read before those that were about to be. No bytes hold no buffer, so that a parked connection holds
+/// none.
 fn join(read: Bytes, unread: Bytes) -> Bytes {
-    if unread.is_empty() {
-        return read;
+    match (read.is_empty(), unread.is_empty()) {
+        (true, true) => Bytes::new(),
+        (false, true) => read,
+        (true, false) => unread,
+        (false, false) => [read, unread].concat().into(),
     }
-    if read.is_empty() {
-        return unread;
-    }
-    [read, unread].concat().into()
 }
 
 /// Serves HTTP/2 on a connection whose first bytes have been read as `prefix`.

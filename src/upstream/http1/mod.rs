@@ -286,7 +286,11 @@ where
                 match Pin::new(body).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => {
                         self.body_touched = true;
+                        let last = frame.is_trailers();
                         self.queue.push(frame, self.chunked);
+                        if last {
+                            self.body = None;
+                        }
                     }
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Fault::RequestBody)),
                     Poll::Ready(None) => {
