@@ -8,6 +8,8 @@ mod client;
 mod origin;
 mod scene;
 
+mod access_log;
+mod admin;
 mod bodies;
 mod connections;
 mod filters;

@@ -1,0 +1,202 @@
+//! What operators see: health, metrics that count what happened, and a configuration without its keys.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, get, handshake};
+use crate::harness::tls::{self, Certificate};
+use crate::origin::Origin;
+use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
+
+async fn page(scene: &Scene, path: &str) -> String {
+    let answer = get(scene.admin_address(), "admin", path).await;
+    assert_eq!(answer.status, 200, "{path}");
+    answer.text().to_owned()
+}
+
+/// The value of a metric with exactly these labels, as text; 0 when it is not there.
+async fn metric(scene: &Scene, name: &str) -> f64 {
+    let page = page(scene, "/metrics").await;
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix("portcullis_")?.strip_prefix(name));
+    let value = line.and_then(|rest| rest.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().expect("a number"))
+}
+
+#[tokio::test]
+async fn health_and_readiness() {
+    let scene = Scene::start(Objects::http());
+    assert_eq!(page(&scene, "/healthz").await, "ok\n");
+    assert_eq!(page(&scene, "/readyz").await, "ready\n");
+    assert!(page(&scene, "/").await.contains("/metrics"));
+    assert_eq!(
+        get(scene.admin_address(), "admin", "/nothing").await.status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn requests_and_their_fate_are_counted() {
+    let echo = Origin::echo("echo").await;
+    let mut named = prefix("/named", "echo");
+    named["name"] = "named".into();
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .service("dead", &[Origin::dead()])
+        .service("empty", &[])
+        .route(
+            "route",
+            &[named, prefix("/dead", "dead"), prefix("/empty", "empty")],
+        );
+    let scene = Scene::start(objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    for _ in 0..7 {
+        assert_eq!(client.get("a.com", "/named?secret=1").await.status, 200);
+    }
+    for _ in 0..2 {
+        assert_eq!(client.get("a.com", "/dead").await.status, 503);
+        assert_eq!(client.get("a.com", "/empty").await.status, 503);
+    }
+    assert_eq!(client.get("a.com", "/unknown").await.status, 404);
+    let route = r#"{route="HTTPRoute default/route",rule="named""#;
+    let rows = [
+        (format!(r#"requests_total{route},code="2xx"}}"#), 7.0),
+        (format!("request_duration_seconds_count{route}}}"), 7.0),
+        (
+            format!(
+                r#"request_duration_seconds_bucket{{le="+Inf",{}}}"#,
+                &route[1..]
+            ),
+            7.0,
+        ),
+        (format!("requests_in_flight{route}}}"), 0.0),
+        (
+            r#"requests_total{route="HTTPRoute default/route",rule="1",code="5xx"}"#.to_owned(),
+            2.0,
+        ),
+        (
+            r#"upstream_connections_total{backend="Service default/echo:80"}"#.to_owned(),
+            1.0,
+        ),
+        (
+            r#"upstream_errors_total{backend="Service default/dead:80",reason="connect"}"#
+                .to_owned(),
+            2.0,
+        ),
+        (
+            r#"upstream_errors_total{backend="Service default/empty:80",reason="no_endpoint"}"#
+                .to_owned(),
+            2.0,
+        ),
+        (
+            r#"upstream_endpoints{backend="Service default/echo:80"}"#.to_owned(),
+            1.0,
+        ),
+        ("connections_open".to_owned(), 1.0),
+        ("connections_accepted_total".to_owned(), 1.0),
+    ];
+    for (name, value) in rows {
+        let found = metric(&scene, &name).await;
+        assert_eq!(
+            found,
+            value,
+            "{name} in\n{}",
+            page(&scene, "/metrics").await
+        );
+    }
+    let all = page(&scene, "/metrics").await;
+    assert!(
+        !all.contains("secret") && !all.contains("unknown"),
+        "labels never hold what a client says"
+    );
+}
+
+#[tokio::test]
+async fn handshakes_and_bad_requests_are_counted() {
+    let certificate = Certificate::new(&["a.com"]);
+    let objects = Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "a.com", &["certificate"]),
+    ])
+    .with(secret("certificate", &certificate));
+    let scene = Scene::start(objects);
+    let config = tls::client(&["http/1.1"]);
+    for _ in 0..3 {
+        assert!(handshake(scene.at(443), "a.com", &config).await.is_ok());
+    }
+    for _ in 0..2 {
+        assert!(handshake(scene.at(443), "b.com", &config).await.is_err());
+    }
+    assert_eq!(get(scene.at(80), "a.com", "/%00").await.status, 400);
+    scene
+        .until_stats("all are gone", |stats| stats.open == 0)
+        .await;
+    let rows = [
+        ("tls_handshakes_total", 3.0),
+        ("tls_handshake_failures_total", 2.0),
+        ("bad_requests_total", 1.0),
+        ("connections_accepted_total", 6.0),
+        ("connections_open", 0.0),
+    ];
+    for (name, value) in rows {
+        assert_eq!(metric(&scene, name).await, value, "{name}");
+    }
+    let expiry = r#"certificate_expiry_timestamp{certificate="Secret default/certificate"}"#;
+    assert!(metric(&scene, expiry).await > 1.7e9);
+}
+
+#[tokio::test]
+async fn reloads_are_counted() {
+    let echo = Origin::echo("echo").await;
+    let base = Objects::http().service("echo", &[echo.address]);
+    let mut scene = Scene::start(base.clone().route("route", &[to("echo")]));
+    assert_eq!(metric(&scene, "config_generation").await, 1.0);
+    assert_eq!(metric(&scene, "config_problems").await, 0.0);
+    assert!(metric(&scene, "config_load_timestamp").await > 1.7e9);
+    for _ in 0..3 {
+        assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
+    }
+    scene
+        .replace(&base.route("route", &[to("echo"), prefix("/x", "missing")]))
+        .await;
+    assert_eq!(metric(&scene, "config_generation").await, 2.0);
+    assert!(metric(&scene, "config_problems").await >= 1.0);
+    // Counters of what stayed go on.
+    let requests = r#"requests_total{route="HTTPRoute default/route",rule="0",code="2xx"}"#;
+    assert_eq!(metric(&scene, requests).await, 3.0);
+}
+
+#[tokio::test]
+async fn the_configuration_is_shown_without_keys() {
+    let echo = Origin::echo("echo").await;
+    let certificate = Certificate::new(&["a.com"]);
+    let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
+        .with(secret("certificate", &certificate))
+        .service("echo", &[echo.address])
+        .route("shown-route", &[to("echo")]);
+    let mut scene = Scene::start(objects);
+    let shown = page(&scene, "/config").await;
+    let parsed: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(parsed["ports"][0]["bind"], json!("*:443"));
+    assert!(shown.contains("shown-route"));
+    // Also not where a faulty Secret is told of.
+    let swapped = crate::scene::secret_of("certificate", &certificate.key, &certificate.pem);
+    scene
+        .change(|folder| {
+            write(
+                folder,
+                "more.yaml",
+                &swapped.replace("certificate\n", "other\n"),
+            )
+        })
+        .await;
+    let secret_line = certificate.key.lines().nth(1).expect("a key");
+    let outcome = format!("{:?}", scene.last());
+    for path in ["/config", "/", "/metrics"] {
+        let page = page(&scene, path).await;
+        for text in [&page, &outcome] {
+            assert!(!text.contains("PRIVATE KEY"), "{path}");
+            assert!(!text.contains(secret_line), "{path}");
+        }
+    }
+}
