@@ -47,6 +47,11 @@ impl Fixture {
         Client::connect(self.http())
     }
 
+    /// A client that speaks no TLS on the port where it is expected.
+    pub(crate) fn https_raw(&self) -> Client {
+        Client::connect(self.https())
+    }
+
     /// What one request on a connection of its own gets.
     pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Response {
         self.client().ask(request)

@@ -4,5 +4,8 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod exchange;
 mod fixture;
 mod framing;
+mod slow;
+mod upgrade;

@@ -1,0 +1,306 @@
+//! Exchanges that are unusual but right, over HTTP/1: expectations, answers without bodies, old clients, trailers,
+//! pipelines. What must come through is compared byte by byte.
+
+use crate::fixture::{Fixture, HOST};
+use crate::harness::client::Client;
+use crate::harness::origin::Origin;
+
+#[test]
+fn a_body_is_invited_when_the_backend_reads_it() {
+    let fixture = Fixture::new(Origin::hello());
+    let mut client = fixture.client();
+    let head = format!(
+        "POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+    );
+    client.send(head);
+    let interim = client.wire.head().expect("an invitation");
+    assert!(
+        interim.start.starts_with("HTTP/1.1 100"),
+        "{}",
+        interim.start
+    );
+    client.send("hello");
+    assert_eq!(client.response("POST").text(), "hello");
+    assert_eq!(fixture.origin.last().body.bytes, b"hello");
+    assert_eq!(
+        fixture.origin.last().fields.all("expect"),
+        Vec::<&str>::new()
+    );
+    fixture.is_well(1);
+}
+
+#[test]
+fn a_body_is_not_invited_when_the_request_is_refused() {
+    let fixture = Fixture::new(Origin::hello());
+    for (target, host, expect, status) in [
+        ("/x", "a, b", "100-continue", 400),
+        ("/../x", HOST, "100-continue", 400),
+        ("/x", HOST, "200-ok", 417),
+    ] {
+        let mut client = fixture.client();
+        client.send(format!(
+            "POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\nExpect: {expect}\r\n\r\n"
+        ));
+        let answer = client.response("POST");
+        assert_eq!((answer.status, answer.interim.len()), (status, 0));
+        client.ends();
+    }
+    fixture.is_well(0);
+}
+
+#[test]
+fn a_backend_that_invites_the_body_itself_is_understood() {
+    let fixture = Fixture::new(Origin::answering(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    ));
+    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+    fixture.is_well(1);
+}
+
+#[test]
+fn answers_without_bodies_end_with_their_heads() {
+    let cases = [
+        ("HEAD", "200 OK", "Content-Length: 1234\r\n", Some("1234")),
+        ("HEAD", "200 OK", "Transfer-Encoding: chunked\r\n", None),
+        ("HEAD", "404 Not Found", "Content-Length: 5\r\n", Some("5")),
+        ("GET", "204 No Content", "", None),
+        (
+            "GET",
+            "304 Not Modified",
+            "Content-Length: 1234\r\nETag: \"x\"\r\n",
+            // RFC 9110, 8.6 would allow it; hyper leaves it out.
+            None,
+        ),
+        ("GET", "304 Not Modified", "ETag: \"x\"\r\n", None),
+        ("GET", "200 OK", "Content-Length: 0\r\n", Some("0")),
+    ];
+    for (method, status, fields, length) in cases {
+        let fixture = Fixture::new(Origin::answering(format!(
+            "HTTP/1.1 {status}\r\n{fields}\r\n"
+        )));
+        let mut client = fixture.client();
+        for round in 1..=3 {
+            let answer = client.ask(format!("{method} /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+            assert!(
+                answer.start.ends_with(status),
+                "{method} {status}: {}",
+                answer.start
+            );
+            assert_eq!(
+                answer.fields.get("content-length"),
+                length,
+                "{method} {status} {fields}"
+            );
+            assert!(answer.body.complete && answer.body.bytes.is_empty());
+            assert_eq!(fixture.origin.requests().len(), round);
+        }
+        assert_eq!(
+            fixture.origin.connections(),
+            1,
+            "{method} {status}: the connection is kept"
+        );
+    }
+}
+
+#[test]
+fn old_clients_get_what_they_can_read() {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for answer in [chunked, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"] {
+        let fixture = Fixture::new(Origin::answering(answer));
+        for host in ["Host: a.example\r\n", ""] {
+            let mut client = fixture.client();
+            let answer = client.ask(format!("GET /x HTTP/1.0\r\n{host}\r\n"));
+            assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+            assert_eq!(answer.fields.get("transfer-encoding"), None);
+            assert!(answer.body.complete);
+            client.ends();
+        }
+        let request = fixture.origin.last();
+        assert_eq!(request.start, "GET /x HTTP/1.1");
+    }
+}
+
+#[test]
+fn old_clients_may_keep_their_connection() {
+    let fixture = Fixture::new(Origin::hello());
+    let mut client = fixture.client();
+    for _ in 0..3 {
+        let answer = client.ask(format!(
+            "GET /x HTTP/1.0\r\nHost: {HOST}\r\nConnection: keep-alive\r\n\r\n"
+        ));
+        assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+        assert_eq!(answer.fields.get("connection"), Some("keep-alive"));
+    }
+    let answer = client.ask(format!(
+        "POST /x HTTP/1.0\r\nHost: {HOST}\r\nContent-Length: 5\r\n\r\nhello"
+    ));
+    assert_eq!(answer.status, 200);
+    client.ends();
+}
+
+#[test]
+fn trailers_of_requests_reach_the_backend() {
+    let fixture = Fixture::new(Origin::hello());
+    let trailers = "X-Sum: 1\r\nAuthorization: no\r\nContent-Length: 7\r\nHost: evil\r\n";
+    let answer = fixture.ask(format!(
+        "POST /x HTTP/1.1\r\nHost: {HOST}\r\nTE: trailers\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\n{trailers}\r\n"
+    ));
+    assert_eq!(answer.status, 200);
+    let request = fixture.origin.last();
+    assert_eq!(request.body.bytes, b"hello");
+    assert_eq!(request.body.trailers.get("x-sum"), Some("1"));
+    assert_eq!(
+        request.body.trailers.0.len(),
+        1,
+        "{:?}",
+        request.body.trailers
+    );
+    fixture.is_well(1);
+}
+
+#[test]
+fn trailers_of_answers_reach_the_client() {
+    let fixture = Fixture::new(Origin::answering(
+        "HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\nX-Sum: 1\r\nContent-Length: 7\r\n\r\n",
+    ));
+    let ask = |te: &str| fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{te}\r\n"));
+    let answer = ask("TE: trailers\r\nConnection: te\r\n");
+    assert_eq!(answer.text(), "hello");
+    assert_eq!(answer.body.trailers.get("x-sum"), Some("1"));
+    assert_eq!(
+        answer.body.trailers.0.len(),
+        1,
+        "{:?}",
+        answer.body.trailers
+    );
+    assert_eq!(ask("").text(), "hello");
+    fixture.is_well(2);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let fixture = Fixture::new(Origin::start(|peer| {
+        while let Some(request) = peer.request() {
+            let target = request.target();
+            peer.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{target}",
+                target.len()
+            ));
+        }
+    }));
+    for mut client in [fixture.client(), Client::connect_tls(fixture.https(), HOST)] {
+        let before = fixture.origin.requests().len();
+        let requests: String = (0..20)
+            .map(|index| match index % 3 {
+                0 => format!("GET /{index} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"),
+                1 => format!("POST /{index} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 5\r\n\r\nhello"),
+                _ => format!(
+                    "POST /{index} HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+                ),
+            })
+            .collect();
+        client.send(requests);
+        for index in 0..20 {
+            assert_eq!(client.response("GET").text(), format!("/{index}"));
+        }
+        assert_eq!(fixture.origin.requests().len(), before + 20);
+    }
+}
+
+#[test]
+fn a_refusal_ends_a_pipeline() {
+    let fixture = Fixture::new(Origin::hello());
+    let mut client = fixture.client();
+    let good = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    client.send(format!("{good}GET /y HTTP/1.1\r\n\r\n{good}"));
+    assert_eq!(client.response("GET").status, 200);
+    assert_eq!(client.response("GET").status, 400);
+    client.ends();
+    fixture.is_well(1);
+}
+
+#[test]
+fn the_client_asks_for_the_end() {
+    let fixture = Fixture::new(Origin::hello());
+    let mut client = fixture.client();
+    let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+    client.send(request.repeat(2));
+    let answer = client.response("GET");
+    assert!(answer.closes());
+    client.ends();
+    assert_eq!(
+        fixture.origin.last().fields.all("connection"),
+        Vec::<&str>::new()
+    );
+    fixture.is_well(1);
+}
+
+#[test]
+fn a_client_that_shuts_its_side_is_dropped() {
+    let fixture = Fixture::new(Origin::hello());
+    let mut client = fixture.client();
+    client.send(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    client.shutdown_write();
+    // Answered or not: the connection ends, and what was sent is one answer or none.
+    let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+    assert!(rest.is_empty() || rest.ends_with("\r\n\r\nhello"), "{rest}");
+    let requests = fixture.origin.requests().len();
+    fixture.is_well(requests);
+}
+
+#[test]
+fn bytes_of_bodies_come_through_unchanged() {
+    let body: Vec<u8> = (0..3_000_000_u32)
+        .map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let fixture = Fixture::new(Origin::start(|peer| {
+        while let Some(request) = peer.request() {
+            let body = &request.body.bytes;
+            let head = if request.target() == "/chunked" {
+                "Transfer-Encoding: chunked".to_owned()
+            } else {
+                format!("Content-Length: {}", body.len())
+            };
+            peer.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n"));
+            if request.target() == "/chunked" {
+                for piece in body.chunks(70_001) {
+                    peer.send(format!("{:x}\r\n", piece.len()));
+                    peer.send(piece);
+                    peer.send("\r\n");
+                }
+                peer.send("0\r\n\r\n");
+            } else {
+                peer.send(body);
+            }
+        }
+    }));
+    for mut client in [fixture.client(), Client::connect_tls(fixture.https(), HOST)] {
+        for target in ["/length", "/chunked"] {
+            let mut request = format!("POST {target} HTTP/1.1\r\nHost: {HOST}\r\n").into_bytes();
+            if target == "/chunked" {
+                request.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+                for piece in body.chunks(10_007) {
+                    request.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+                    request.extend_from_slice(piece);
+                    request.extend_from_slice(b"\r\n");
+                }
+                request.extend_from_slice(b"0\r\n\r\n");
+            } else {
+                request.extend_from_slice(
+                    format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes(),
+                );
+                request.extend_from_slice(&body);
+            }
+            let answer = client.ask(request);
+            assert_eq!(answer.status, 200);
+            assert!(
+                answer.body.complete && answer.body.bytes == body,
+                "{target}: bytes differ"
+            );
+        }
+    }
+}

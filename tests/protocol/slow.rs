@@ -1,0 +1,411 @@
+//! Peers that are slow, stalled or too many (B, and every limit that hyper leaves to the proxy), over HTTP/1 and in the
+//! handshake. Limits are a second or less here; what matters is which one ends what, and that nothing else does.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use portcullis::settings::Settings;
+use portcullis::telemetry::metrics::TimeoutKind;
+
+use crate::fixture::{Fixture, HOST};
+use crate::harness::PATIENCE;
+use crate::harness::client::{Client, connection, get, socket};
+use crate::harness::http::Fill;
+use crate::harness::origin::Origin;
+use crate::harness::tls;
+
+/// The limit under test; every other one stays far away.
+const SHORT: Duration = Duration::from_millis(800);
+
+/// Fails unless `kind` has ended exactly `count` peers.
+fn ended_by(fixture: &Fixture, kind: TimeoutKind, count: u64) {
+    let connections = &fixture.server.state().stats.connections;
+    assert_eq!(connections.timeouts(kind), count, "{kind:?}");
+}
+
+/// Waits until the server ends these connections, and that it took about the limit.
+fn all_end(began: Instant, clients: &mut [Client]) {
+    for client in clients {
+        client.ends();
+    }
+    let took = began.elapsed();
+    let earliest = SHORT - Duration::from_millis(200);
+    assert!(took >= earliest && took < PATIENCE, "ended after {took:?}");
+}
+
+#[test]
+fn heads_that_do_not_come_end_the_connection() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.header_timeout = SHORT;
+    });
+    let began = Instant::now();
+    let parts = [
+        "",
+        "G",
+        "PRI * HT",
+        "PRI * HTTP/2.0\r\n\r\n",
+        "GET / HTTP/1.1\r\n",
+        "GET / HTTP/1.1\r\nHost: a.example\r\n",
+        "\r\n",
+    ];
+    let mut clients: Vec<_> = parts.iter().map(|_| fixture.client()).collect();
+    for (client, part) in clients.iter_mut().zip(parts) {
+        client.send(part);
+    }
+    let mut agreed = [fixture.https(), fixture.https()].map(|at| Client::connect_tls(at, HOST));
+    agreed[1].send("GET / HTTP/1.1\r\n");
+    all_end(began, &mut clients);
+    agreed.iter_mut().for_each(Client::ends);
+    ended_by(&fixture, TimeoutKind::Header, 9);
+    fixture.is_well(0);
+}
+
+#[test]
+fn a_later_head_that_does_not_come_ends_the_connection() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.header_timeout = SHORT;
+        settings.limits.park_after = Duration::from_millis(200);
+    });
+    let mut client = fixture.client();
+    let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    assert_eq!(client.ask(&request).status, 200);
+    let connections = fixture.server.state().stats.connections.clone();
+    fixture.server.until("parking", |_| {
+        connections
+            .parked
+            .load(std::sync::atomic::Ordering::Relaxed)
+            == 1
+    });
+    client.send(&request[..20]);
+    client.ends();
+    ended_by(&fixture, TimeoutKind::Header, 1);
+    fixture.is_well(1);
+}
+
+#[test]
+fn a_head_in_drops_does_not_win_time() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.header_timeout = SHORT;
+    });
+    let mut client = fixture.client();
+    client.patience(Duration::from_millis(100));
+    let began = Instant::now();
+    let head = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nX: {}", "y".repeat(1000));
+    let mut bytes = head.bytes();
+    loop {
+        client.send([bytes.next().expect("it ends before")]);
+        // Waiting for the end is what paces the drops.
+        match client.wire.fill() {
+            Fill::Silent => {}
+            Fill::End | Fill::Failed(_) => break,
+            Fill::Bytes(_) => assert_eq!(client.response("GET").status, 408),
+        }
+        assert!(began.elapsed() < 4 * SHORT, "it is still open");
+    }
+    ended_by(&fixture, TimeoutKind::Header, 1);
+    fixture.is_well(0);
+}
+
+#[test]
+fn handshakes_that_do_not_come_end_the_connection() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.handshake_timeout = SHORT;
+    });
+    let mut hello = Vec::new();
+    connection(HOST, tls::client(&["h2", "http/1.1"]))
+        .write_tls(&mut hello)
+        .expect("a ClientHello");
+    let began = Instant::now();
+    let parts = [&b""[..], &hello[..1], &hello[..hello.len() / 2]];
+    let mut sockets = parts.map(|part| {
+        let mut socket = socket(fixture.https());
+        socket.write_all(part).expect("sent");
+        socket
+    });
+    // A whole ClientHello is answered; silence afterwards is as bad.
+    let mut whole = fixture.https_raw();
+    whole.send(&hello);
+    for socket in &mut sockets {
+        let mut byte = [0];
+        let end = std::io::Read::read(socket, &mut byte);
+        assert!(
+            matches!(end, Ok(0))
+                || end.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+        );
+    }
+    whole.rest();
+    assert!(began.elapsed() >= SHORT - Duration::from_millis(200));
+    ended_by(&fixture, TimeoutKind::Handshake, 4);
+    fixture.is_well(0);
+}
+
+#[test]
+fn a_body_that_does_not_come_ends_the_request() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.body_timeout = SHORT;
+    });
+    let began = Instant::now();
+    for lines in [
+        "Content-Length: 10\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ] {
+        let mut client = fixture.client();
+        client.send(format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\n{lines}"));
+        let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+        assert!(
+            rest.is_empty() || rest.starts_with("HTTP/1.1 408"),
+            "{rest}"
+        );
+    }
+    assert!(began.elapsed() >= SHORT);
+    ended_by(&fixture, TimeoutKind::Body, 2);
+    fixture
+        .origin
+        .until("the aborts", |origin| origin.ended() == 2);
+    assert!(
+        fixture
+            .origin
+            .requests()
+            .iter()
+            .all(|request| !request.body.complete)
+    );
+    fixture.is_well(2);
+}
+
+#[test]
+fn a_body_in_drops_may_take_its_time() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.body_timeout = SHORT;
+        settings.limits.header_timeout = SHORT;
+    });
+    let mut client = fixture.client();
+    client.patience(Duration::from_millis(150));
+    client.send(format!(
+        "POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 10\r\n\r\n"
+    ));
+    for _ in 0..9 {
+        client.send("x");
+        assert_eq!(client.wire.fill(), Fill::Silent);
+    }
+    client.patience(PATIENCE);
+    client.send("x");
+    assert_eq!(client.response("POST").status, 200);
+    ended_by(&fixture, TimeoutKind::Body, 0);
+}
+
+/// More than all buffers on the way hold.
+const MUCH: usize = 64 << 20;
+
+#[test]
+fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let fixture = Fixture::with(
+        Origin::start(move |peer| {
+            while let Some(request) = peer.request() {
+                if request.target() == "/fresh" {
+                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+                    continue;
+                }
+                peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {MUCH}\r\n\r\n"));
+                let sent = peer.send_until_full(MUCH, Duration::from_millis(300));
+                // The test has ended, if nobody listens.
+                let _ = tell.send(sent);
+                peer.rest();
+            }
+        }),
+        |settings| settings.limits.write_timeout = 2 * SHORT,
+    );
+    let mut plain = fixture.client();
+    let mut tls = Client::connect_tls(fixture.https(), HOST);
+    for client in [&mut plain, &mut tls] {
+        client.send(format!("GET /much HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    }
+    for _ in 0..2 {
+        let sent = told.recv_timeout(PATIENCE).expect("the origin was stopped");
+        assert!(
+            sent < MUCH / 2,
+            "the proxy took {sent} bytes for a client that reads none"
+        );
+    }
+    fixture
+        .origin
+        .until("the ends", |origin| origin.ended() == 2);
+    ended_by(&fixture, TimeoutKind::Write, 2);
+    fixture.is_well(2);
+}
+
+#[test]
+fn an_idle_connection_ends_after_its_keep_alive_time() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.keep_alive_timeout = SHORT;
+        settings.limits.park_after = Duration::from_millis(200);
+    });
+    let mut clients = [fixture.client(), Client::connect_tls(fixture.https(), HOST)];
+    for client in &mut clients {
+        let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+        assert_eq!(client.ask(request).status, 200);
+    }
+    let began = Instant::now();
+    all_end(began, &mut clients);
+    ended_by(&fixture, TimeoutKind::Header, 0);
+    fixture.is_well(2);
+}
+
+#[test]
+fn a_parked_connection_serves_again() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.park_after = Duration::from_millis(100);
+    });
+    let connections = fixture.server.state().stats.connections.clone();
+    let mut clients = [fixture.client(), Client::connect_tls(fixture.https(), HOST)];
+    for _ in 0..3 {
+        for client in &mut clients {
+            let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+            assert_eq!(client.ask(request).text(), "hello");
+        }
+        fixture.server.until("parking", |_| {
+            connections
+                .parked
+                .load(std::sync::atomic::Ordering::Relaxed)
+                == 2
+        });
+    }
+}
+
+#[test]
+fn a_backend_that_never_answers_is_given_up() {
+    let fixture = Fixture::with(
+        Origin::start(|peer| {
+            while let Some(request) = peer.request() {
+                match request.target() {
+                    "/fresh" => peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
+                    "/half" => peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"),
+                    _ => true,
+                };
+            }
+        }),
+        |settings| settings.limits.stream_idle_timeout = SHORT,
+    );
+    let mut client = fixture.client();
+    client.send(format!("GET /half HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let answer = client.response("GET");
+    assert_eq!((answer.status, answer.body.complete), (200, false));
+    client.ends();
+    let mut client = fixture.client();
+    client.send(format!("GET /never HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+    assert!(
+        rest.is_empty() || rest.starts_with("HTTP/1.1 504"),
+        "{rest}"
+    );
+    ended_by(&fixture, TimeoutKind::StreamIdle, 2);
+    fixture
+        .origin
+        .until("the ends", |origin| origin.ended() == 2);
+    fixture.is_well(2);
+}
+
+#[test]
+fn a_quiet_answer_lasts_as_long_as_bytes_come() {
+    let fixture = Fixture::with(
+        Origin::start(|peer| {
+            peer.request();
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
+            peer.wire
+                .io
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .expect("a time");
+            for _ in 0..8 {
+                peer.send("x");
+                peer.wire.fill();
+            }
+        }),
+        |settings| {
+            settings.limits.stream_idle_timeout = SHORT;
+            settings.limits.header_timeout = SHORT;
+            settings.limits.write_timeout = SHORT;
+            settings.limits.keep_alive_timeout = SHORT;
+        },
+    );
+    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    assert_eq!((answer.status, answer.text().as_str()), (200, "xxxxxxxx"));
+}
+
+#[test]
+fn connections_beyond_the_cap_are_closed_at_once() {
+    let cap = |settings: &mut Settings| settings.limits.max_connections = 4;
+    let fixture = Fixture::with(Origin::hello(), cap);
+    let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    let mut clients: Vec<_> = (0..4).map(|_| fixture.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask(&request).status, 200);
+    }
+    let mut refused = fixture.client();
+    refused.send(&request);
+    refused.ends();
+    for client in &mut clients {
+        assert_eq!(client.ask(&request).status, 200);
+    }
+    clients.pop();
+    let connections = fixture.server.state().stats.connections.clone();
+    fixture
+        .server
+        .until("a free place", |_| connections.open() == 3);
+    assert_eq!(get(fixture.http(), HOST, "/x").status, 200);
+    assert_eq!(
+        connections
+            .refused
+            .load(std::sync::atomic::Ordering::Relaxed),
+        1
+    );
+}
+
+#[test]
+fn an_upload_waits_for_a_backend_that_does_not_read() {
+    let (go, gone) = std::sync::mpsc::channel();
+    let gone = std::sync::Mutex::new(gone);
+    let fixture = Fixture::new(Origin::start(move |peer| {
+        if let Some(mut request) = peer.head() {
+            let patience = gone.lock().expect("one reader").recv_timeout(PATIENCE);
+            patience.expect("the client was stopped");
+            peer.body(&mut request);
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        }
+    }));
+    let mut client = fixture.client();
+    client.send(format!(
+        "PUT /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {MUCH}\r\n\r\n"
+    ));
+    let socket = client.wire.io.socket();
+    socket
+        .set_write_timeout(Some(Duration::from_millis(300)))
+        .expect("a time");
+    let piece: Vec<u8> = (0..1 << 16).map(|index: u32| (index % 251) as u8).collect();
+    let mut sent = 0;
+    while let Ok(count) = client.wire.io.write(&piece[sent % piece.len()..]) {
+        sent += count;
+        assert!(
+            sent < MUCH / 2,
+            "the proxy took {sent} bytes for a backend that reads none"
+        );
+    }
+    go.send(()).expect("the origin waits");
+    client
+        .wire
+        .io
+        .socket()
+        .set_write_timeout(Some(PATIENCE))
+        .expect("a time");
+    while sent < MUCH {
+        let from = sent % piece.len();
+        let end = piece.len().min(from + MUCH - sent);
+        sent += client.wire.io.write(&piece[from..end]).expect("taken");
+    }
+    assert_eq!(client.response("PUT").status, 200);
+    let body = fixture.origin.last().body;
+    assert_eq!(body.bytes.len(), MUCH);
+    assert!(
+        body.bytes.chunks(piece.len()).all(|chunk| chunk == piece),
+        "bytes differ"
+    );
+}

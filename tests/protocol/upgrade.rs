@@ -1,0 +1,305 @@
+//! Connections that switch protocols, and those that must not (F): bytes are relayed as a tunnel only after a 101 that
+//! was asked for.
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use portcullis::telemetry::metrics::TimeoutKind;
+
+use crate::fixture::{Fixture, HOST};
+use crate::harness::client::Client;
+use crate::harness::origin::{Origin, Peer};
+
+const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+const AGREE: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+/// Answers `/fresh`, and does `script` with the first other request.
+fn origin(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
+    Origin::start(move |peer| {
+        while let Some(request) = peer.request() {
+            if request.target() != "/fresh" {
+                return script(peer);
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        }
+    })
+}
+
+/// Agrees, and sends everything back until the client ends its side.
+fn echo(peer: &mut Peer) {
+    peer.send(AGREE);
+    loop {
+        let bytes = std::mem::take(&mut peer.wire.buffer);
+        if !bytes.is_empty() && !peer.send(&bytes) {
+            return;
+        }
+        if !matches!(peer.wire.fill(), crate::harness::http::Fill::Bytes(_)) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_websocket_is_relayed_both_ways() {
+    let fixture = Fixture::new(origin(echo));
+    for (index, mut client) in [fixture.client(), Client::connect_tls(fixture.https(), HOST)]
+        .into_iter()
+        .enumerate()
+    {
+        let answer = client.ask(ASK);
+        assert_eq!(answer.status, 101);
+        assert_eq!(answer.fields.get("upgrade"), Some("websocket"));
+        assert!(
+            answer
+                .fields
+                .get("connection")
+                .is_some_and(|value| value.eq_ignore_ascii_case("upgrade"))
+        );
+        assert_eq!(
+            answer.fields.get("sec-websocket-accept"),
+            Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")
+        );
+        for round in 0..5 {
+            let frame: Vec<u8> = (0..40_000_u32).map(|byte| (byte + round) as u8).collect();
+            client.send(&frame);
+            assert_eq!(client.wire.take(frame.len()).expect("an echo"), frame);
+        }
+        let request = &fixture.origin.requests()[index];
+        assert_eq!(request.fields.get("upgrade"), Some("websocket"));
+        assert_eq!(request.fields.get("connection"), Some("upgrade"));
+        assert_eq!(request.fields.get("sec-websocket-version"), Some("13"));
+    }
+    fixture.is_well(2);
+}
+
+#[test]
+fn bytes_sent_with_the_request_follow_the_agreement() {
+    let fixture = Fixture::new(origin(echo));
+    let mut client = fixture.client();
+    client.send(format!("{ASK}early bytes"));
+    assert_eq!(client.response("GET").status, 101);
+    assert_eq!(client.wire.take(11).expect("an echo"), b"early bytes");
+}
+
+#[test]
+fn bytes_sent_with_the_agreement_reach_the_client() {
+    let fixture = Fixture::new(origin(|peer| {
+        peer.send(format!("{AGREE}first words"));
+        peer.rest();
+    }));
+    let mut client = fixture.client();
+    assert_eq!(client.ask(ASK).status, 101);
+    assert_eq!(client.wire.take(11).expect("words"), b"first words");
+}
+
+#[test]
+fn each_side_of_a_tunnel_ends_by_itself() {
+    let fixture = Fixture::new(origin(|peer| {
+        peer.send(AGREE);
+        let all = peer.rest();
+        peer.send(format!("got {} bytes", all.len()));
+    }));
+    let mut client = fixture.client();
+    assert_eq!(client.ask(ASK).status, 101);
+    client.send(vec![b'x'; 1_000_000]);
+    client.shutdown_write();
+    assert_eq!(client.rest(), b"got 1000000 bytes");
+    let fixture = Fixture::new(origin(|peer| {
+        peer.send(AGREE);
+        peer.send(vec![b'y'; 1_000_000]);
+        peer.wire.io.shutdown(Shutdown::Write).expect("open");
+        let all = peer.rest();
+        assert_eq!(all, b"bye");
+    }));
+    let mut client = fixture.client();
+    assert_eq!(client.ask(ASK).status, 101);
+    let words = client.rest();
+    assert_eq!(words.len(), 1_000_000);
+    client.send("bye");
+    client.shutdown_write();
+    fixture
+        .origin
+        .until("the end", |origin| origin.ended() == 1);
+    assert!(fixture.origin.raw(0).ends_with(b"\r\n\r\nbye"));
+}
+
+#[test]
+fn the_last_bytes_arrive_although_the_backend_fails() {
+    let fixture = Fixture::new(origin(|peer| {
+        peer.send(AGREE);
+        assert_eq!(peer.wire.take(3).expect("a word"), b"die");
+        peer.send(vec![b'z'; 100_000]);
+        peer.wire.io.shutdown(Shutdown::Write).expect("open");
+    }));
+    let mut client = fixture.client();
+    assert_eq!(client.ask(ASK).status, 101);
+    client.send("die");
+    // More of it makes the closed origin answer with a reset.
+    client.send(vec![b'x'; 100_000]);
+    assert_eq!(client.rest().len(), 100_000);
+}
+
+#[test]
+fn nothing_behind_a_refused_upgrade_is_relayed() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhello",
+    ] {
+        let fixture = Fixture::new(Origin::answering(answer));
+        let mut client = fixture.client();
+        client.send(format!("{ASK}GET /admin HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        let first = client.response("GET");
+        assert!(answer.starts_with(&first.start), "{}", first.start);
+        assert_eq!(first.text(), "hello");
+        // What follows is an HTTP request of its own, on its way through the routes, or nothing.
+        if client.try_response("GET").is_ok() {
+            let request = fixture.origin.last();
+            assert_eq!(request.target(), "/admin");
+            assert!(
+                request.fields.get("x-forwarded-for").is_some(),
+                "relayed raw: {request:?}"
+            );
+        }
+        let all: Vec<u8> = (0..fixture.origin.connections())
+            .flat_map(|index| fixture.origin.raw(index))
+            .collect();
+        let raw = all.windows(ASK.len()).any(|bytes| bytes == ASK.as_bytes());
+        assert!(!raw, "relayed raw: {}", String::from_utf8_lossy(&all));
+    }
+}
+
+#[test]
+fn an_agreement_to_something_else_is_an_error() {
+    for answer in [
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\nraw bytes",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\r\nraw bytes",
+        "HTTP/1.1 101 Switching Protocols\r\n\r\nraw bytes",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket, foo\r\n\r\nraw bytes",
+    ] {
+        let fixture = Fixture::new(origin(move |peer| {
+            peer.send(answer);
+            peer.rest();
+        }));
+        let mut client = fixture.client();
+        client.send(format!("{ASK}sent early"));
+        let response = client.response("GET");
+        assert_eq!(response.status, 502, "{answer}");
+        assert!(!response.text().contains("raw bytes"));
+        let rest = client.rest();
+        let rest = String::from_utf8_lossy(&rest);
+        assert!(!rest.contains("raw bytes"), "{rest}");
+        let raw = String::from_utf8_lossy(&fixture.origin.raw(0)).into_owned();
+        assert!(!raw.contains("sent early"), "{raw}");
+        fixture.is_well(1);
+    }
+}
+
+#[test]
+fn an_agreement_that_nobody_asked_for_is_an_error() {
+    let fixture = Fixture::new(origin(|peer| {
+        peer.send(format!("{AGREE}raw bytes"));
+        peer.rest();
+    }));
+    for request in [
+        format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"),
+        format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nUpgrade: websocket\r\n\r\n"),
+        format!(
+            "GET /x HTTP/1.0\r\nHost: {HOST}\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+        ),
+        format!(
+            "POST /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhello"
+        ),
+    ] {
+        let answer = fixture.ask(&request);
+        assert_eq!(answer.status, 502, "{request}");
+        assert_eq!(fixture.origin.last().fields.get("upgrade"), None);
+    }
+    fixture.is_well(4);
+}
+
+#[test]
+fn http2_is_not_spoken_through_an_upgrade() {
+    let fixture = Fixture::new(Origin::hello());
+    let settings = "HTTP2-Settings: AAMAAABkAAQAAP__\r\n";
+    for (connection, protocol) in [
+        ("Upgrade, HTTP2-Settings", "h2c"),
+        ("Upgrade, HTTP2-Settings", "H2C"),
+        ("Upgrade", "h2"),
+        ("Upgrade", "HTTP/2.0"),
+        ("Upgrade", "TLS/1.2"),
+        ("Upgrade", "websocket, h2c"),
+    ] {
+        let mut client = fixture.client();
+        let answer = client.ask(format!(
+            "GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: {connection}\r\nUpgrade: {protocol}\r\n{settings}\r\n"
+        ));
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (200, "hello"),
+            "{protocol}"
+        );
+        let request = fixture.origin.last();
+        for name in ["upgrade", "connection", "http2-settings"] {
+            assert_eq!(request.fields.all(name), Vec::<&str>::new(), "{protocol}");
+        }
+        let next = client.ask(format!("GET /y HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        assert_eq!(next.status, 200, "{protocol}: it is plain HTTP/1.1");
+    }
+}
+
+#[test]
+fn other_protocols_may_be_agreed_on() {
+    let fixture = Fixture::new(origin(|peer| {
+        peer.send(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo/2\r\n\r\n",
+        );
+        peer.send(b"welcome");
+        peer.rest();
+    }));
+    let mut client = fixture.client();
+    let answer = client.ask(format!(
+        "GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: upgrade\r\nUpgrade: foo/2\r\n\r\n"
+    ));
+    assert_eq!(
+        (answer.status, answer.fields.get("upgrade")),
+        (101, Some("foo/2"))
+    );
+    assert_eq!(client.wire.take(7).expect("words"), b"welcome");
+}
+
+#[test]
+fn a_quiet_tunnel_ends() {
+    let fixture = Fixture::with(origin(echo), |settings| {
+        settings.limits.tunnel_idle_timeout = Duration::from_millis(800);
+        // None of these is meant for tunnels.
+        settings.limits.stream_idle_timeout = Duration::from_millis(200);
+        settings.limits.keep_alive_timeout = Duration::from_millis(200);
+        settings.limits.header_timeout = Duration::from_millis(400);
+        settings.limits.write_timeout = Duration::from_millis(400);
+    });
+    let mut client = fixture.client();
+    assert_eq!(client.ask(ASK).status, 101);
+    client.patience(Duration::from_millis(500));
+    assert_eq!(client.wire.fill(), crate::harness::http::Fill::Silent);
+    client.send("x");
+    assert_eq!(client.wire.take(1).expect("an echo"), b"x");
+    assert_eq!(client.wire.fill(), crate::harness::http::Fill::Silent);
+    client.patience(crate::harness::PATIENCE);
+    client.ends();
+    assert_eq!(
+        fixture
+            .server
+            .state()
+            .stats
+            .connections
+            .timeouts(TimeoutKind::TunnelIdle),
+        1
+    );
+    fixture
+        .origin
+        .until("the end", |origin| origin.ended() == 1);
+}
