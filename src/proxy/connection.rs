@@ -45,11 +45,10 @@ pub(crate) async fn serve(
 }
 
 async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
-    let outcome = timeout(
-        worker.limits.handshake_timeout,
-        handshake(&worker, &port, socket),
-    )
-    .await;
+    // Boxed, like everything that a connection needs only for a while or only sometimes: the task keeps the room of its
+    // largest part for as long as it lives.
+    let handshake = Box::pin(handshake(&worker, &port, socket));
+    let outcome = timeout(worker.limits.handshake_timeout, handshake).await;
     let (stream, sni) = match outcome {
         Ok(Some(agreed)) => agreed,
         failed => {
@@ -63,9 +62,9 @@ async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, p
     worker.stats.handshakes.fetch_add(1, Relaxed);
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let client = Client::new(worker, port, peer, Some(sni));
-    let io = ClientIo::Tls(Box::new(stream));
+    let io = ClientIo::Tls(stream);
     if http2 {
-        http::serve_http2(io, Bytes::new(), client).await;
+        Box::pin(http::serve_http2(io, Bytes::new(), client)).await;
     } else {
         http::serve_tls_http1(io, client).await;
     }
@@ -75,7 +74,7 @@ async fn handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(TlsStream<TcpStream>, Sni)> {
+) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
     let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
         .ok()?;
@@ -94,5 +93,20 @@ async fn handshake(
         let _ = start.io.shutdown().await;
         return None;
     };
-    Some((start.into_stream(config).await.ok()?, Sni(sni)))
+    Some((Box::new(start.into_stream(config).await.ok()?), Sni(sni)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_connection_that_waits_is_small() {
+        let size = future_size(serve);
+        assert!(size <= 1152, "a connection's task takes {size} bytes");
+    }
 }
