@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use super::activity::Phase;
-use super::headers::{Forwarding, Host};
+use super::headers::{Forwarding, Host, LastHost};
 use super::upgrade::Tunnel;
 use super::worker::{PortState, Worker};
 use crate::filter::Scheme;
@@ -33,6 +33,8 @@ pub(crate) struct Client {
     pub(crate) tls: Option<Sni>,
     /// What follows a 101 that has just been answered.
     pub(crate) tunnel: RefCell<Option<Tunnel>>,
+    /// The host of its last request.
+    pub(crate) host: RefCell<LastHost>,
     requests: Cell<u32>,
     abandoned: Cell<u32>,
 }
@@ -65,6 +67,7 @@ impl Client {
             forwarding,
             tls,
             tunnel: RefCell::new(None),
+            host: RefCell::default(),
             requests: Cell::new(0),
             abandoned: Cell::new(0),
         })

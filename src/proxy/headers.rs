@@ -2,6 +2,7 @@
 //! sets. Decides the request's host once, for matching and forwarding alike. Knows nothing of routes or sockets.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE,
@@ -38,7 +39,27 @@ const KEPT: [HeaderName; 10] = [
 
 /// The host that a request is for: lower case, without port, brackets of IPv6 literals kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Host(Box<str>);
+pub(crate) struct Host(Rc<str>);
+
+/// The `Host` that a connection's last request was for. Clients rarely change it, so it is rarely read twice.
+#[derive(Debug, Default)]
+pub(crate) struct LastHost(Option<(HeaderValue, Host)>);
+
+impl LastHost {
+    fn parse(&mut self, value: &HeaderValue) -> Result<Host, Error> {
+        if let Some((last, host)) = &self.0
+            && last == value
+        {
+            return Ok(host.clone());
+        }
+        let host = parse_host(value)?;
+        // A copy of its own, so that it does not keep the whole request's buffer.
+        if let Ok(copy) = HeaderValue::from_bytes(value.as_bytes()) {
+            self.0 = Some((copy, host.clone()));
+        }
+        Ok(host)
+    }
+}
 
 impl Host {
     /// The host as text.
@@ -99,8 +120,12 @@ pub(crate) struct Normal {
 }
 
 /// Makes a request fit to be matched and forwarded: one host, one path, end-to-end fields only; or says why it cannot
-/// be. `max_fields` bounds the fields of HTTP/2 requests; the HTTP/1 parser has bounded its own.
-pub(crate) fn normalize(parts: &mut request::Parts, max_fields: usize) -> Result<Normal, Error> {
+/// be. `last` is the connection's; `max_fields` bounds the fields of HTTP/2 requests; the HTTP/1 parser has bounded its own.
+pub(crate) fn normalize(
+    parts: &mut request::Parts,
+    last: &mut LastHost,
+    max_fields: usize,
+) -> Result<Normal, Error> {
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Error::MethodNotAllowed);
     }
@@ -110,7 +135,7 @@ pub(crate) fn normalize(parts: &mut request::Parts, max_fields: usize) -> Result
     } else {
         check_framing(parts, present)?;
     }
-    let host = decide_host(parts)?;
+    let host = decide_host(parts, last)?;
     normalize_path(parts)?;
     let upgrade = end_to_end(parts, present)?;
     Ok(Normal {
@@ -184,7 +209,7 @@ fn check_framing(parts: &request::Parts, present: Present) -> Result<(), Error> 
 }
 
 /// RFC 9112, 3.2: one host, from the target if it has one, else from the only `Host`. The field is set to it.
-fn decide_host(parts: &mut request::Parts) -> Result<Host, Error> {
+fn decide_host(parts: &mut request::Parts, last: &mut LastHost) -> Result<Host, Error> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let (first, more) = (hosts.next(), hosts.next().is_some());
     if more {
@@ -192,14 +217,14 @@ fn decide_host(parts: &mut request::Parts) -> Result<Host, Error> {
     }
     let Some(authority) = parts.uri.authority() else {
         return match first {
-            Some(host) => parse_host(host),
-            None if parts.version < Version::HTTP_11 => Ok(Host(Box::default())),
+            Some(host) => last.parse(host),
+            None if parts.version < Version::HTTP_11 => Ok(Host(Rc::from(""))),
             None => Err(Error::BadRequest("no Host")),
         };
     };
     let value = HeaderValue::from_str(authority.as_str())
         .map_err(|_| Error::BadRequest("malformed authority"))?;
-    let host = parse_host(&value)?;
+    let host = last.parse(&value)?;
     if parts.version == Version::HTTP_2
         && let Some(field) = first
         && !field.as_bytes().eq_ignore_ascii_case(value.as_bytes())
@@ -240,7 +265,7 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
     }
     let mut host = std::str::from_utf8(host).map_err(|_| BAD)?.to_owned();
     host.make_ascii_lowercase();
-    Ok(Host(host.into_boxed_str()))
+    Ok(Host(host.into()))
 }
 
 fn is_port(digits: &[u8]) -> bool {

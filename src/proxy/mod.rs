@@ -12,7 +12,7 @@ mod io;
 mod listener;
 mod record;
 mod request;
-mod target;
+pub mod target;
 mod upgrade;
 mod worker;
 

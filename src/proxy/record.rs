@@ -12,6 +12,7 @@ use http::{HeaderValue, Version, request};
 use super::activity::Activity;
 use super::client::Client;
 use super::error::{Error, Source};
+use super::headers::Host;
 use crate::table::Rule;
 use crate::telemetry::access_log::AccessRecord;
 use crate::telemetry::metrics::TimeoutKind;
@@ -67,6 +68,13 @@ impl Record {
     pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
         rule.stats.enter();
         self.rule = Some(rule.clone());
+    }
+
+    /// The request is for this host.
+    pub(crate) fn directed(&mut self, host: &Host) {
+        if let Some(access) = &mut self.access {
+            access.host = host.as_str().into();
+        }
     }
 
     /// The request goes on with this id.
@@ -152,15 +160,11 @@ impl Drop for Record {
 }
 
 fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
-    let host = parts
-        .uri
-        .authority()
-        .map(|authority| authority.as_str().into());
     AccessRecord {
         time: SystemTime::now(),
         method: parts.method.clone(),
         path: parts.uri.path().into(),
-        host: host.unwrap_or_else(|| text(parts.headers.get(http::header::HOST), 255)),
+        host: Box::default(),
         status: 0,
         duration: std::time::Duration::ZERO,
         bytes_sent: 0,

@@ -74,7 +74,12 @@ async fn forward(
     body: RequestBody,
     record: &mut Record,
 ) -> Result<Outcome, Error> {
-    let normal = headers::normalize(parts, client.worker.limits.max_headers)?;
+    let normal = headers::normalize(
+        parts,
+        &mut client.host.borrow_mut(),
+        client.worker.limits.max_headers,
+    )?;
+    record.directed(&normal.host);
     let rule = route(client, parts, &normal)?;
     record.matched(&rule);
     let mut added = client

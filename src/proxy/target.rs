@@ -4,10 +4,13 @@
 use std::borrow::Cow;
 
 /// Why a path is refused.
-pub(crate) type BadPath = &'static str;
+pub type BadPath = &'static str;
 
 /// Checks a path, which begins with `/`. Costs one pass and no allocation unless slashes are merged.
-pub(crate) fn normalize(path: &str) -> Result<Cow<'_, str>, BadPath> {
+///
+/// # Errors
+/// Paths with dot segments in any disguise, NUL, overlong or broken percent-encoding.
+pub fn normalize(path: &str) -> Result<Cow<'_, str>, BadPath> {
     let mut previous = 0;
     for byte in path.bytes() {
         match byte {

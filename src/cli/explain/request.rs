@@ -1,5 +1,6 @@
 //! A request as it is written on the command line. Knows nothing of what becomes of it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,6 +9,7 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::ir::PortProtocol;
+use crate::proxy::target;
 use crate::table::RequestView;
 
 /// A header field.
@@ -42,6 +44,7 @@ impl FromStr for Asked {
         if !matches!(url.scheme_str(), Some("http" | "https")) {
             return Err(format!("`{url}` must begin with http:// or https://"));
         }
+        let url = normalized(url)?;
         let host = url.host().unwrap_or_default().to_ascii_lowercase();
         Ok(Self {
             method,
@@ -51,6 +54,20 @@ impl FromStr for Asked {
             headers: HeaderMap::new(),
         })
     }
+}
+
+/// The URL with the path that is matched and forwarded.
+fn normalized(url: Uri) -> Result<Uri, String> {
+    let path = target::normalize(url.path())
+        .map_err(|reason| format!("`{url}` is answered with 400: {reason}"))?;
+    let path_and_query = match (path, url.query()) {
+        (Cow::Borrowed(_), _) => return Ok(url),
+        (Cow::Owned(path), Some(query)) => format!("{path}?{query}"),
+        (Cow::Owned(path), None) => path,
+    };
+    let mut parts = url.into_parts();
+    parts.path_and_query = path_and_query.parse().ok();
+    Uri::from_parts(parts).map_err(|error| error.to_string())
 }
 
 impl fmt::Display for Asked {

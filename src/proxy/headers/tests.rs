@@ -14,12 +14,12 @@ fn parts(version: Version, target: &str, fields: &[(&str, &str)]) -> request::Pa
 
 fn http1(target: &str, fields: &[(&str, &str)]) -> Result<(Normal, request::Parts), Error> {
     let mut parts = parts(Version::HTTP_11, target, fields);
-    normalize(&mut parts, 100).map(|normal| (normal, parts))
+    normalize(&mut parts, &mut LastHost::default(), 100).map(|normal| (normal, parts))
 }
 
 fn http2(target: &str, fields: &[(&str, &str)]) -> Result<(Normal, request::Parts), Error> {
     let mut parts = parts(Version::HTTP_2, target, fields);
-    normalize(&mut parts, 100).map(|normal| (normal, parts))
+    normalize(&mut parts, &mut LastHost::default(), 100).map(|normal| (normal, parts))
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn methods_and_expectations_that_are_not_served() {
         let mut parts = parts(Version::HTTP_11, "/", &[("host", "a")]);
         parts.method = method;
         assert_eq!(
-            normalize(&mut parts, 100).unwrap_err(),
+            normalize(&mut parts, &mut LastHost::default(), 100).unwrap_err(),
             Error::MethodNotAllowed
         );
     }
@@ -169,9 +169,15 @@ fn methods_and_expectations_that_are_not_served() {
 #[test]
 fn old_requests_need_a_length_for_their_content() {
     let mut request = parts(Version::HTTP_10, "/", &[]);
-    assert_eq!(normalize(&mut request, 100).unwrap().host.as_str(), "");
+    assert_eq!(
+        normalize(&mut request, &mut LastHost::default(), 100)
+            .unwrap()
+            .host
+            .as_str(),
+        ""
+    );
     request.method = Method::POST;
-    assert!(normalize(&mut request, 100).is_err());
+    assert!(normalize(&mut request, &mut LastHost::default(), 100).is_err());
 }
 
 #[test]

@@ -203,6 +203,8 @@ where
             .connection
             .take_if(|connection| reusable && clean && connection.buffer.is_empty())?;
         connection.reused = true;
+        // Idle connections hold no buffer; the next response gets the one that was freed last, which is still cached.
+        connection.buffer = BytesMut::new();
         Some(connection)
     }
 
