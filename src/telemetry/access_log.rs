@@ -32,7 +32,7 @@ pub struct AccessRecord {
     pub method: Method,
     /// Path without query: query values can be credentials.
     pub path: Box<str>,
-    /// Host that it asked for, as it was sent; lines show it without its port.
+    /// Host that it asked for, without port; empty when the request was refused for its form.
     pub host: Box<str>,
     /// Status that the client got; 0 when it got none.
     pub status: u16,
@@ -225,7 +225,7 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
         time: Timestamp::try_from(record.time).unwrap_or(Timestamp::UNIX_EPOCH),
         client: record.client,
         method: record.method.as_str(),
-        host: beginning(without_port(&record.host)),
+        host: beginning(&record.host),
         path: beginning(record.path.split('?').next().unwrap_or_default()),
         protocol: record.protocol,
         status: record.status,
@@ -246,14 +246,6 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
     }
     escape_unprintable(lines, start);
     lines.push(b'\n');
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        // The colons of an IPv6 address stand within brackets.
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    }
 }
 
 fn beginning(text: &str) -> &str {

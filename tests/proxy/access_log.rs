@@ -140,13 +140,19 @@ async fn every_request_is_one_line_and_no_credential_is_in_it() {
     let lines = tokio::task::spawn_blocking(move || program.stop())
         .await
         .expect("no panic");
+    assert_lines(&lines);
+    assert_eq!(lines[0]["upstream"], echo.address.to_string());
+}
+
+fn assert_lines(lines: &[Value]) {
+    // Of a request that is refused for its form, the host is not believed.
     let rows = [
         ("GET", "a.com", "/echo/x", "HTTP/1.1", 200),
         ("POST", "a.com", "/echo", "HTTP/1.1", 200),
         ("GET", "a.com", "/empty", "HTTP/1.1", 503),
         ("GET", "b.com", "/none", "HTTP/1.1", 404),
         ("GET", "a.com", "/echo/2", "HTTP/2", 200),
-        ("GET", "a.com", "/%00", "HTTP/1.1", 400),
+        ("GET", "", "/%00", "HTTP/1.1", 400),
     ];
     assert_eq!(lines.len(), rows.len(), "{lines:#?}");
     for (line, (method, host, path, protocol, status)) in lines.iter().zip(rows) {
@@ -180,7 +186,6 @@ async fn every_request_is_one_line_and_no_credential_is_in_it() {
     }
     assert_eq!(lines[0]["route"], "HTTPRoute default/route");
     assert_eq!(lines[0]["rule"], 0);
-    assert_eq!(lines[0]["upstream"], echo.address.to_string());
     assert_eq!(
         lines[0]["user_agent"],
         "agent \"quoted\" \\ \u{202e}reversed"

@@ -25,7 +25,7 @@ async fn metric(scene: &Scene, name: &str) -> f64 {
 
 #[tokio::test]
 async fn health_and_readiness() {
-    let scene = Scene::start(Objects::http());
+    let scene = Scene::start(&Objects::http());
     assert_eq!(page(&scene, "/healthz").await, "ok\n");
     assert_eq!(page(&scene, "/readyz").await, "ready\n");
     assert!(page(&scene, "/").await.contains("/metrics"));
@@ -48,7 +48,7 @@ async fn requests_and_their_fate_are_counted() {
             "route",
             &[named, prefix("/dead", "dead"), prefix("/empty", "empty")],
         );
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..7 {
         assert_eq!(client.get("a.com", "/named?secret=1").await.status, 200);
@@ -119,7 +119,7 @@ async fn handshakes_and_bad_requests_are_counted() {
         https("tls", 443, "a.com", &["certificate"]),
     ])
     .with(secret("certificate", &certificate));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let config = tls::client(&["http/1.1"]);
     for _ in 0..3 {
         assert!(handshake(scene.at(443), "a.com", &config).await.is_ok());
@@ -149,7 +149,7 @@ async fn handshakes_and_bad_requests_are_counted() {
 async fn reloads_are_counted() {
     let echo = Origin::echo("echo").await;
     let base = Objects::http().service("echo", &[echo.address]);
-    let mut scene = Scene::start(base.clone().route("route", &[to("echo")]));
+    let mut scene = Scene::start(&base.clone().route("route", &[to("echo")]));
     assert_eq!(metric(&scene, "config_generation").await, 1.0);
     assert_eq!(metric(&scene, "config_problems").await, 0.0);
     assert!(metric(&scene, "config_load_timestamp").await > 1.7e9);
@@ -174,7 +174,7 @@ async fn the_configuration_is_shown_without_keys() {
         .with(secret("certificate", &certificate))
         .service("echo", &[echo.address])
         .route("shown-route", &[to("echo")]);
-    let mut scene = Scene::start(objects);
+    let mut scene = Scene::start(&objects);
     let shown = page(&scene, "/config").await;
     let parsed: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(parsed["ports"][0]["bind"], json!("*:443"));

@@ -92,7 +92,7 @@ async fn large_bodies_pass_whole_in_both_directions() {
         "route",
         &[prefix("/http1", "origin"), prefix("/h2c", "h2c")],
     );
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let secure = Client::tls(scene.at(443), "a.com", &tls::client(&["h2"])).await;
     for (mut client, path) in [
         (Client::http1(scene.at(80)).await, "/http1"),
@@ -128,7 +128,7 @@ async fn a_backend_that_does_not_read_slows_the_client() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = connect(scene.at(80)).await;
     say(
         &mut client,
@@ -166,7 +166,7 @@ async fn a_client_that_does_not_read_slows_the_backend() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = connect(scene.at(80)).await;
     say(&mut client, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
     hear(&mut client, "\r\n\r\n").await;
@@ -209,7 +209,7 @@ async fn pieces_pass_as_they_come() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut received = received;
     for mut client in [
         Client::http1(scene.at(80)).await,
@@ -261,7 +261,7 @@ async fn answers_without_a_body_leave_the_connection_usable() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for mut client in [
         Client::http1(scene.at(80)).await,
         Client::http2(scene.at(80)).await,

@@ -145,14 +145,6 @@ impl Client {
         timeout(PATIENCE, answer).await.expect("an answer in time")
     }
 
-    /// Another handle of an HTTP/2 connection.
-    pub(crate) fn http2_sender(&self) -> http2::SendRequest<Payload> {
-        match &self.sender {
-            Sender::Http1(_) => panic!("an HTTP/1 connection carries one request at a time"),
-            Sender::Http2(sender) => sender.clone(),
-        }
-    }
-
     /// Sends a request, and returns with the whole answer.
     pub(crate) async fn fetch(&mut self, request: Request<Payload>) -> Answer {
         whole(self.send(request).await.expect("an answer")).await

@@ -17,7 +17,7 @@ async fn scene(origin: &Origin, tune: impl FnOnce(&mut portcullis::settings::Set
     .with(secret("certificate", &Certificate::new(&["a.com"])))
     .service("origin", &[origin.address])
     .route("route", &[to("origin")]);
-    Scene::with(objects, tune)
+    Scene::with(&objects, tune)
 }
 
 async fn origin() -> Origin {

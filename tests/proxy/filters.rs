@@ -38,7 +38,7 @@ async fn request_fields_of_the_rule_and_then_of_the_backend() {
     let objects = Objects::http()
         .service("echo", &[echo.address])
         .route("route", &rules);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     let fields = [
         ("x-set", "client"),
@@ -88,7 +88,7 @@ async fn response_fields_of_the_backend_and_then_of_the_rule() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &rules);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for mut client in [
         Client::http1(scene.at(80)).await,
         Client::http2(scene.at(80)).await,
@@ -104,7 +104,7 @@ async fn response_fields_of_the_backend_and_then_of_the_rule() {
     }
 }
 
-fn redirect(path: &str, filter: Value) -> Value {
+fn redirect(path: &str, filter: &Value) -> Value {
     let mut rule = prefix(path, "");
     rule["backendRefs"] = json!([]);
     with(
@@ -118,18 +118,18 @@ async fn redirects_say_where() {
     let full_path = json!({"type": "ReplaceFullPath", "replaceFullPath": "/full"});
     let prefix_path = json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": "/new"});
     let rules = [
-        redirect("/scheme", json!({"scheme": "https"})),
-        redirect("/same", json!({"hostname": "other.org"})),
-        redirect("/port", json!({"port": 8443, "scheme": "https"})),
-        redirect("/explicit-80", json!({"port": 80})),
-        redirect("/explicit-443", json!({"port": 443, "scheme": "https"})),
-        redirect("/http", json!({"scheme": "http"})),
-        redirect("/full", json!({"scheme": "https", "path": full_path})),
-        redirect("/prefix", json!({"scheme": "https", "path": prefix_path})),
-        redirect("/301", json!({"scheme": "https", "statusCode": 301})),
-        redirect("/303", json!({"scheme": "https", "statusCode": 303})),
-        redirect("/307", json!({"scheme": "https", "statusCode": 307})),
-        redirect("/308", json!({"scheme": "https", "statusCode": 308})),
+        redirect("/scheme", &json!({"scheme": "https"})),
+        redirect("/same", &json!({"hostname": "other.org"})),
+        redirect("/port", &json!({"port": 8443, "scheme": "https"})),
+        redirect("/explicit-80", &json!({"port": 80})),
+        redirect("/explicit-443", &json!({"port": 443, "scheme": "https"})),
+        redirect("/http", &json!({"scheme": "http"})),
+        redirect("/full", &json!({"scheme": "https", "path": full_path})),
+        redirect("/prefix", &json!({"scheme": "https", "path": prefix_path})),
+        redirect("/301", &json!({"scheme": "https", "statusCode": 301})),
+        redirect("/303", &json!({"scheme": "https", "statusCode": 303})),
+        redirect("/307", &json!({"scheme": "https", "statusCode": 307})),
+        redirect("/308", &json!({"scheme": "https", "statusCode": 308})),
     ];
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[
@@ -139,7 +139,7 @@ async fn redirects_say_where() {
     ])
     .with(secret("certificate", &certificate))
     .route("route", &rules);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let rows = [
         (8080, "/scheme/x?q=1", 302, "https://a.com/scheme/x?q=1"),
         (8080, "/same", 302, "http://other.org:8080/same"),
@@ -200,7 +200,7 @@ async fn prefixes_are_replaced_as_the_api_says() {
         let (name, host) = (format!("row-{index}"), format!("row-{index}.com"));
         objects = objects.with(route(&name, &[&host], &rules));
     }
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for (index, (path, from, to, result)) in rows.into_iter().enumerate() {
         let received = client
@@ -229,7 +229,7 @@ async fn full_paths_and_hosts_are_rewritten() {
     let objects = Objects::http()
         .service("echo", &[echo.address])
         .route("route", &rules);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     let received = client.get("a.com:81", "/full/x?q=1").await.received();
     assert_eq!(
@@ -261,7 +261,7 @@ async fn a_filter_that_is_not_supported_is_never_skipped() {
     let objects = Objects::http()
         .service("echo", &[echo.address])
         .route("route", &rules);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for (path, status) in [("/rule", 500), ("/backend", 500), ("/fine", 200)] {
         assert_eq!(
             get(scene.at(80), "a.com", path).await.status,

@@ -46,7 +46,7 @@ fn id(headers: &Value) -> String {
 #[tokio::test]
 async fn claims_of_strangers_are_overwritten() {
     let echo = Origin::echo("echo").await;
-    let scene = Scene::start(objects(&echo));
+    let scene = Scene::start(&objects(&echo));
     let mut ids = Vec::new();
     for (mut client, proto) in clients(&scene).await {
         for fields in [CLAIMS, &[]] {
@@ -71,7 +71,7 @@ async fn claims_of_strangers_are_overwritten() {
 async fn claims_of_trusted_proxies_are_kept_and_continued() {
     let echo = Origin::echo("echo").await;
     let trusted = "127.0.0.0/8".parse().expect("a network");
-    let scene = Scene::with(objects(&echo), |settings| {
+    let scene = Scene::with(&objects(&echo), |settings| {
         settings.trusted_proxies = vec![trusted]
     });
     for (mut client, proto) in clients(&scene).await {
@@ -97,7 +97,7 @@ async fn claims_of_trusted_proxies_are_kept_and_continued() {
 async fn another_network_is_not_trusted() {
     let echo = Origin::echo("echo").await;
     let trusted = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().expect("a network"));
-    let scene = Scene::with(objects(&echo), |settings| {
+    let scene = Scene::with(&objects(&echo), |settings| {
         settings.trusted_proxies = trusted.to_vec()
     });
     let mut client = Client::http1(scene.at(80)).await;

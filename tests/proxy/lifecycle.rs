@@ -55,7 +55,10 @@ async fn gated(gate: &Arc<Semaphore>) -> Origin {
 async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     let gate = Arc::new(Semaphore::new(0));
     let origin = gated(&gate).await;
-    let mut scene = Scene::with(objects(&origin), draining(Duration::from_secs(1), DEADLINE));
+    let mut scene = Scene::with(
+        &objects(&origin),
+        draining(Duration::from_secs(1), DEADLINE),
+    );
     let (plain, secure, admin) = (scene.at(80), scene.at(443), scene.admin_address());
     let mut idle = Client::http1(plain).await;
     assert_eq!(idle.get("a.com", "/").await.text(), "done");
@@ -167,7 +170,7 @@ impl Frames {
 #[tokio::test]
 async fn idle_connections_hold_nobody_up() {
     let origin = Origin::new(|_| async { Response::new(full("done")) }).await;
-    let mut scene = Scene::with(objects(&origin), |settings| {
+    let mut scene = Scene::with(&objects(&origin), |settings| {
         settings.limits.park_after = Duration::from_millis(100);
         draining(Duration::ZERO, DEADLINE)(settings);
     });
@@ -207,7 +210,7 @@ async fn idle_connections_hold_nobody_up() {
 async fn connections_that_are_just_being_accepted_hold_nobody_up() {
     let origin = Origin::echo("echo").await;
     for _ in 0..5 {
-        let mut scene = Scene::with(objects(&origin), draining(Duration::ZERO, DEADLINE));
+        let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, DEADLINE));
         let address = scene.at(80);
         let storm = std::thread::spawn(move || {
             let mut open = Vec::new();
@@ -242,7 +245,7 @@ async fn the_deadline_holds_against_clients_that_never_read() {
     })
     .await;
     let deadline = Duration::from_secs(1);
-    let mut scene = Scene::with(objects(&origin), draining(Duration::ZERO, deadline));
+    let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, deadline));
     let config = tls::client(&["http/1.1"]);
     let mut plain = connect(scene.at(80)).await;
     let mut secure = handshake(scene.at(443), "a.com", &config)

@@ -1,5 +1,5 @@
-//! Backends in this process: HTTP servers of both versions that count what reaches them, and raw sockets that do exactly
-//! what a test says.
+//! Backends in this process: HTTP servers of both versions that count what reaches them, and raw sockets that do
+//! exactly what a test says.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

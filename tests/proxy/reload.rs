@@ -18,7 +18,7 @@ async fn an_edit_is_live_when_it_is_told() {
     let base = Objects::http()
         .service("one", &[one.address])
         .service("two", &[two.address]);
-    let mut scene = Scene::start(base.clone().route("route", &[to("one")]));
+    let mut scene = Scene::start(&base.clone().route("route", &[to("one")]));
     let mut client = Client::http1(scene.at(80)).await;
     assert_eq!(client.get("a.com", "/").await.name(), "one");
     scene
@@ -57,7 +57,7 @@ async fn endpoints_come_and_go() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http().route("route", &[to("echo")]);
-    let mut scene = Scene::start(base.clone().service("echo", &[one.address]));
+    let mut scene = Scene::start(&base.clone().service("echo", &[one.address]));
     let mut client = Client::http1(scene.at(80)).await;
     assert_eq!(client.get("a.com", "/").await.name(), "one");
     scene
@@ -83,7 +83,7 @@ async fn a_fault_leaves_what_was_good() {
     let one = Origin::echo("one").await;
     let base = Objects::http().service("one", &[one.address]);
     let good = base.clone().route("route", &[to("one")]);
-    let mut scene = Scene::start(good.clone());
+    let mut scene = Scene::start(&good.clone());
     let generation = scene.last().generation;
     for text in [
         format!("{}\n  not: [yaml", good.text()),
@@ -131,7 +131,7 @@ async fn ports_open_and_close_without_touching_others() {
     };
     let first = http("first", 80, "");
     let second = http("second", 81, "");
-    let mut scene = Scene::start(objects(std::slice::from_ref(&first)));
+    let mut scene = Scene::start(&objects(std::slice::from_ref(&first)));
     let mut stays = Client::http1(scene.at(80)).await;
     let mut stream = Client::http2(scene.at(80)).await;
     assert_eq!(stays.get("a.com", "/").await.name(), "one");
@@ -184,7 +184,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
     let problems: Vec<_> = outcome
         .report
         .problems()
-        .map(|(_, message)| message.to_string())
+        .map(|(_, message)| message)
         .collect();
     assert!(
         problems

@@ -8,11 +8,17 @@ use crate::client::{Client, get};
 use crate::origin::{Origin, empty};
 use crate::scene::{Objects, Scene, http, prefix, route, route_of, to};
 
+/// Header fields of a request.
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
 /// A rule that marks its requests with its name.
-fn marked(name: &str, condition: Value) -> Value {
+fn marked(name: &str, condition: &Value) -> Value {
     json!({
         "matches": [condition],
-        "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "x-rule", "value": name}]}}],
+        "filters": [{
+            "type": "RequestHeaderModifier",
+            "requestHeaderModifier": {"set": [{"name": "x-rule", "value": name}]},
+        }],
         "backendRefs": [{"name": "echo", "port": 80}],
     })
 }
@@ -34,7 +40,7 @@ async fn a_host_belongs_to_its_most_specific_listener() {
     .with(route_of("exact", &[prefix("/exact", "exact")]))
     .with(route_of("wildcard", &[to("wildcard")]))
     .with(route_of("any", &[to("any")]));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     let rows = [
         ("a.example.com", "/exact", "exact"),
@@ -65,7 +71,7 @@ async fn ports_have_routes_of_their_own() {
     .with(route_of("one", &[prefix("/one", "echo")]))
     .with(route_of("two", &[prefix("/two", "echo")]))
     .with(route_of("three", &[to("echo")]));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let rows = [
         (80, "a.com", "/one", "echo"),
         (80, "a.com", "/two", "404"),
@@ -86,7 +92,7 @@ async fn a_host_without_a_fitting_rule_falls_through_to_less_specific_hosts() {
     let rules = |name: &str, path: &str| {
         [marked(
             name,
-            json!({"path": {"type": "PathPrefix", "value": path}}),
+            &json!({"path": {"type": "PathPrefix", "value": path}}),
         )]
     };
     let objects = Objects::http()
@@ -95,7 +101,7 @@ async fn a_host_without_a_fitting_rule_falls_through_to_less_specific_hosts() {
         .with(route("b", &["*.example.com"], &rules("wildcard", "/b")))
         .with(route("c", &["*.com"], &rules("wide", "/c")))
         .with(route("d", &[], &rules("any", "/")));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     let rows = [
         ("foo.example.com", "/a", "exact"),
@@ -126,24 +132,24 @@ fn precedence() -> Objects {
         .route(
             "one",
             &[
-                marked("root", root()),
-                marked("query", with(root(), "queryParams", json!([header("q")]))),
-                marked("prefix", path("PathPrefix", "/foo")),
-                marked("header", with(root(), "headers", json!([header("h")]))),
+                marked("root", &root()),
+                marked("query", &with(root(), "queryParams", json!([header("q")]))),
+                marked("prefix", &path("PathPrefix", "/foo")),
+                marked("header", &with(root(), "headers", json!([header("h")]))),
                 marked(
                     "headers",
-                    with(root(), "headers", json!([header("h"), header("i")])),
+                    &with(root(), "headers", json!([header("h"), header("i")])),
                 ),
-                marked("method", with(root(), "method", json!("PUT"))),
+                marked("method", &with(root(), "method", json!("PUT"))),
             ],
         )
         .route(
             "two",
             &[
-                marked("later root", root()),
-                marked("regex", path("RegularExpression", "/foo/[0-9]+")),
-                marked("longer prefix", path("PathPrefix", "/foo/bar")),
-                marked("exact", path("Exact", "/foo/1")),
+                marked("later root", &root()),
+                marked("regex", &path("RegularExpression", "/foo/[0-9]+")),
+                marked("longer prefix", &path("PathPrefix", "/foo/bar")),
+                marked("exact", &path("Exact", "/foo/1")),
             ],
         )
 }
@@ -151,9 +157,9 @@ fn precedence() -> Objects {
 #[tokio::test]
 async fn the_order_of_matches_is_that_of_the_api() {
     let echo = Origin::echo("echo").await;
-    let scene = Scene::start(precedence().service("echo", &[echo.address]));
+    let scene = Scene::start(&precedence().service("echo", &[echo.address]));
     let mut client = Client::http1(scene.at(80)).await;
-    let rows: [(&str, &str, &[(&str, &str)], &str); 13] = [
+    let rows: [(&str, &str, Fields<'_>, &str); 13] = [
         ("GET", "/", &[], "root"),
         ("GET", "/?q=1", &[], "query"),
         ("GET", "/?q=1", &[("h", "1")], "header"),
@@ -191,22 +197,22 @@ async fn conditions_of_headers_and_query() {
     let objects = Objects::http().service("echo", &[echo.address]).route(
         "route",
         &[
-            marked("header", json!({"headers": [{"name": "X-Kind", "value": "one"}]})),
+            marked("header", &json!({"headers": [{"name": "X-Kind", "value": "one"}]})),
             marked(
                 "header pattern",
-                json!({"headers": [{"type": "RegularExpression", "name": "x-kind", "value": "t(wo|hree)"}]}),
+                &json!({"headers": [{"type": "RegularExpression", "name": "x-kind", "value": "t(wo|hree)"}]}),
             ),
-            marked("query", json!({"queryParams": [{"name": "kind", "value": "a b"}]})),
+            marked("query", &json!({"queryParams": [{"name": "kind", "value": "a b"}]})),
             marked(
                 "query pattern",
-                json!({"queryParams": [{"type": "RegularExpression", "name": "kind", "value": "[0-9]+"}]}),
+                &json!({"queryParams": [{"type": "RegularExpression", "name": "kind", "value": "[0-9]+"}]}),
             ),
         ],
     );
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     // Over HTTP/2, where names are in lower case and fields may come apart.
     let mut client = Client::http2(scene.at(80)).await;
-    let rows: [(&str, &[(&str, &str)], &str); 11] = [
+    let rows: [(&str, Fields<'_>, &str); 11] = [
         ("/", &[("x-kind", "one")], "header"),
         ("/", &[("x-kind", "two")], "header pattern"),
         ("/", &[("x-kind", "three")], "header pattern"),

@@ -34,12 +34,12 @@ pub(crate) struct Scene {
 
 impl Scene {
     /// Serves these objects.
-    pub(crate) fn start(objects: Objects) -> Self {
+    pub(crate) fn start(objects: &Objects) -> Self {
         Self::with(objects, |_| {})
     }
 
     /// Serves these objects, with other settings.
-    pub(crate) fn with(objects: Objects, tune: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) fn with(objects: &Objects, tune: impl FnOnce(&mut Settings)) -> Self {
         Self::prepared(|folder| write(folder, FILE, &objects.text()), tune)
     }
 

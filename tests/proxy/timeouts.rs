@@ -42,7 +42,7 @@ async fn no_answer_in_time_is_a_504() {
             limited("/zero", json!({"request": "0s"})),
         ],
     );
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for path in ["/request", "/backend"] {
         let begin = Instant::now();
@@ -72,7 +72,7 @@ async fn a_request_timeout_ends_an_answer_that_never_ends() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[limited("/", json!({"request": "300ms"}))]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for mut client in [
         Client::http1(scene.at(80)).await,
         Client::http2(scene.at(80)).await,
@@ -108,7 +108,7 @@ async fn without_a_timeout_a_slow_stream_goes_on() {
         .service("origin", &[origin.address])
         .route("route", &[prefix("/", "origin")]);
     // What bounds requests and connections does not bound the time between events.
-    let scene = Scene::with(objects, |settings| {
+    let scene = Scene::with(&objects, |settings| {
         let limits = &mut settings.limits;
         let short = Duration::from_millis(200);
         limits.header_timeout = short;
@@ -165,7 +165,7 @@ async fn a_timeout_of_one_rule_is_not_that_of_another() {
             prefix("/", "origin"),
         ],
     );
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     assert_eq!(get(scene.at(80), "a.com", "/short").await.status, 504);
     assert_eq!(get(scene.at(80), "a.com", "/long").await.text(), "late");
 }

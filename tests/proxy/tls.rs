@@ -42,7 +42,7 @@ async fn the_server_name_chooses_the_certificate() {
     .with(secret("wildcard", &wildcard))
     .with(secret("second", &second))
     .with(secret("any", &any));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let rows = [
         ("a.example.com", &exact),
         ("A.EXAMPLE.com", &exact),
@@ -93,7 +93,7 @@ async fn a_client_gets_a_certificate_that_it_can_verify() {
         objects = objects.with(secret(name, &certificate));
         certificates.push((certificate, schemes));
     }
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for version in [&TLS12, &TLS13] {
         for (certificate, schemes) in &certificates {
             let stream = handshake(scene.at(443), "a.com", &verifying(schemes, &[version])).await;
@@ -121,7 +121,7 @@ async fn versions_and_protocols_are_agreed() {
         .with(secret("certificate", &certificate))
         .service("echo", &[echo.address])
         .route("route", &[to("echo")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for (version, number) in [
         (&TLS12, ProtocolVersion::TLSv1_2),
         (&TLS13, ProtocolVersion::TLSv1_3),
@@ -160,7 +160,7 @@ async fn an_unknown_server_name_is_refused() {
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
         .with(secret("certificate", &certificate));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let config = tls::client(&["http/1.1"]);
     for name in ["b.com", "sub.a.com", "127.0.0.1"] {
         let error = handshake(scene.at(443), name, &config)
@@ -199,7 +199,7 @@ async fn a_connection_serves_the_hosts_of_one_listener() {
         .service("echo", &[echo.address])
         .route("route", &[prefix("/", "echo")])
         .with(route_of("wide", &[prefix("/wide", "echo")]));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let rows = [
         (443, "a.com", "a.com", 200),
         (443, "a.com", "b.com", 421),
@@ -274,7 +274,7 @@ async fn a_listener_without_any_good_certificate_serves_nothing() {
         https("good", 443, "a.com", &["certificate"]),
     ])
     .with(secret("certificate", &good));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let config = tls::client(&[]);
     assert!(handshake(scene.at(443), "bad.com", &config).await.is_err());
     assert_eq!(shown(&scene, "a.com").await, good.der);
@@ -287,7 +287,7 @@ async fn a_session_is_resumed_after_a_change_of_routes() {
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
         .with(secret("certificate", &certificate))
         .service("echo", &[echo.address]);
-    let mut scene = Scene::start(objects.clone().route("route", &[to("echo")]));
+    let mut scene = Scene::start(&objects.clone().route("route", &[to("echo")]));
     // The configuration holds the tickets that the client was given.
     let config = tls::client(&["http/1.1"]);
     let mut first = Client::tls(scene.at(443), "a.com", &config).await;

@@ -51,7 +51,7 @@ fn objects(origin: &Origin) -> Objects {
 #[tokio::test]
 async fn both_sides_talk_and_the_last_bytes_arrive() {
     let origin = Origin::raw(chat).await;
-    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut plain = connect(scene.at(80)).await;
     talk(&mut plain).await;
     let mut secure = handshake(scene.at(443), "a.com", &tls::client(&["http/1.1"]))
@@ -96,7 +96,7 @@ async fn the_backend_may_end_first() {
         }
     })
     .await;
-    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
     say(&mut client, REQUEST).await;
     hear(&mut client, "\r\n\r\n").await;
@@ -110,7 +110,7 @@ async fn the_backend_may_end_first() {
 #[tokio::test]
 async fn bytes_sent_before_the_switch_are_not_lost() {
     let origin = Origin::raw(chat).await;
-    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
     say(&mut client, format!("{REQUEST}early\n")).await;
     hear(&mut client, "\r\n\r\n").await;
@@ -131,7 +131,7 @@ async fn a_backend_that_does_not_switch_just_answers() {
         }
     })
     .await;
-    let scene = Scene::start(objects(&origin).route("route", &[prefix("/chat", "chat")]));
+    let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
     for _ in 0..2 {
         say(&mut client, REQUEST).await;
@@ -145,7 +145,7 @@ async fn a_backend_that_does_not_switch_just_answers() {
 async fn a_change_of_the_configuration_does_not_end_it() {
     let origin = Origin::raw(chat).await;
     let objects = objects(&origin);
-    let mut scene = Scene::start(objects.clone().route("route", &[prefix("/chat", "chat")]));
+    let mut scene = Scene::start(&objects.clone().route("route", &[prefix("/chat", "chat")]));
     let mut plain = connect(scene.at(80)).await;
     let mut secure = handshake(scene.at(443), "a.com", &tls::client(&["http/1.1"]))
         .await

@@ -24,7 +24,7 @@ async fn connections_are_used_again() {
     let objects = Objects::http()
         .service("echo", &[echo.address])
         .route("route", &[to("echo")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..200 {
         assert_eq!(
@@ -55,7 +55,7 @@ async fn as_many_connections_as_requests_at_one_time() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for _ in 0..3 {
         let mut requests = JoinSet::new();
         let done = origin.requests();
@@ -85,7 +85,7 @@ async fn the_endpoint_with_fewer_requests_is_chosen() {
     let objects = Objects::http()
         .service("both", &[slow.address, fast.address])
         .route("route", &[to("both")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut held = JoinSet::new();
     // Of two idle endpoints either may be chosen: the slow one has a request soon.
     while slow.requests() == 0 {
@@ -111,7 +111,7 @@ async fn an_endpoint_without_connection_is_passed_over() {
         .service("none", &[Origin::dead(), Origin::dead()])
         .route("route", &[to("some")])
         .with(crate::scene::route("dead", &["dead.com"], &[to("none")]));
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..50 {
         assert_eq!(
@@ -138,7 +138,7 @@ async fn a_connection_that_was_closed_meanwhile_is_replaced() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..50 {
         assert_eq!(client.get("a.com", "/").await.text(), "ok");
@@ -148,7 +148,7 @@ async fn a_connection_that_was_closed_meanwhile_is_replaced() {
 
 fn h2c(origin: &Origin) -> Scene {
     let service = yaml::service_of("grpc", &[origin.address], H2C);
-    Scene::start(Objects::http().with(service).route("route", &[to("grpc")]))
+    Scene::start(&Objects::http().with(service).route("route", &[to("grpc")]))
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn trailers_of_http1_pass_to_http2() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[to("origin")]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let answer = Client::http2(scene.at(80)).await.get("a.com", "/").await;
     assert_eq!(answer.text(), "body");
     assert_eq!(answer.trailers.expect("trailers")["x-sum"], "42");

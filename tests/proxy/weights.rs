@@ -52,7 +52,7 @@ async fn traffic_divides_by_weight() {
         .service("one", &[one.address])
         .service("two", &[two.address])
         .route("route", &[weighted("/", &[("one", 90), ("two", 10)])]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let counts = count(&scene, "/").await;
     assert_share(&counts, "one", 0.9);
     assert_share(&counts, "two", 0.1);
@@ -74,7 +74,7 @@ async fn backends_that_cannot_be_served_keep_their_share() {
         .service("never", &[never.address])
         .service("without-endpoints", &[])
         .route("route", &[weighted("/", &shares)]);
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     let counts = count(&scene, "/").await;
     assert_share(&counts, "one", 0.5);
     assert_share(&counts, "500", 0.3);
@@ -98,7 +98,7 @@ async fn without_a_usable_backend_the_answer_is_an_error() {
                 weighted("/no-endpoint", &[("without-endpoints", 1)]),
             ],
         );
-    let scene = Scene::start(objects);
+    let scene = Scene::start(&objects);
     for (path, status) in [
         ("/none", 500),
         ("/invalid", 500),
