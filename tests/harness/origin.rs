@@ -169,7 +169,12 @@ pub(crate) struct Peer {
     /// Which connection it is, counted from 0.
     pub(crate) index: usize,
     log: Arc<Log>,
+    /// Behind `wire`, so that the socket is closed first.
+    _end: End,
 }
+
+/// Counts a connection as over when dropped.
+struct End(Arc<Log>);
 
 impl Peer {
     fn new(socket: TcpStream, log: Arc<Log>) -> Self {
@@ -184,7 +189,13 @@ impl Peer {
             index = state.connections.len();
             state.connections.push(wire.seen.clone());
         });
-        Self { wire, index, log }
+        let _end = End(log.clone());
+        Self {
+            wire,
+            index,
+            log,
+            _end,
+        }
     }
 
     /// Reads the head of the next request; `None` when there is none.
@@ -256,8 +267,8 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for End {
     fn drop(&mut self) {
-        self.log.change(|state| state.ended += 1);
+        self.0.change(|state| state.ended += 1);
     }
 }

@@ -7,5 +7,7 @@ mod harness;
 mod exchange;
 mod fixture;
 mod framing;
+mod origin;
+mod routing;
 mod slow;
 mod upgrade;

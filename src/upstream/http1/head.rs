@@ -212,6 +212,11 @@ impl Fields<'_> {
                 if length.replace(parsed).is_some() {
                     continue;
                 }
+                if value.contains(&b',') {
+                    // RFC 9110, 8.6: equal values are one value when forwarded.
+                    headers.append(name, HeaderValue::from(parsed));
+                    continue;
+                }
             } else if name == TRANSFER_ENCODING {
                 if chunked || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Fault::Protocol(
