@@ -8,6 +8,7 @@ use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE,
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
 use super::error::Error;
@@ -280,7 +281,11 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
     if path == "*" && parts.method == Method::OPTIONS {
         return Ok(());
     }
-    if !path.starts_with('/') || parts.uri.path_and_query().is_none() {
+    // RFC 9113, 8.3.1: only HTTP/1's absolute form may leave out the path before a query.
+    let misses_path = |target: &PathAndQuery| {
+        parts.version == Version::HTTP_2 && target.as_str().starts_with('?')
+    };
+    if !path.starts_with('/') || parts.uri.path_and_query().is_none_or(misses_path) {
         return Err(Error::BadRequest("the request target is not a path"));
     }
     let path = target::normalize(path).map_err(Error::BadRequest)?;

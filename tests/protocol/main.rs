@@ -1,12 +1,14 @@
 //! Raw sockets against a running data plane: every malformed, hostile, slow or unusual input, and what it must get. The
 //! names of the tests say the behaviour; the files are grouped by what the input is about.
 
-#[path = "../harness/mod.rs"]
-mod harness;
-
+mod busy;
 mod exchange;
 mod fixture;
+mod frames;
 mod framing;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod http2;
 mod origin;
 mod routing;
 mod slow;
