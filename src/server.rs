@@ -35,8 +35,8 @@ pub struct Server {
 ///
 /// # Errors
 /// When the configuration folder cannot be read, or threads, the admin address or signals cannot be had.
-pub fn run(settings: Settings) -> anyhow::Result<()> {
-    let server = Server::launch(&settings, true)?;
+pub fn run(settings: &Settings) -> anyhow::Result<()> {
+    let server = Server::launch(settings, true)?;
     server.wait();
     Ok(())
 }
@@ -47,8 +47,8 @@ impl Server {
     ///
     /// # Errors
     /// As [`run`].
-    pub fn start(settings: Settings) -> anyhow::Result<Self> {
-        Self::launch(&settings, false)
+    pub fn start(settings: &Settings) -> anyhow::Result<Self> {
+        Self::launch(settings, false)
     }
 
     /// The address that a listener's port is bound to: the first of several. `None` when it is not.

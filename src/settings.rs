@@ -111,7 +111,7 @@ pub struct Limits {
     pub park_after: Duration,
     /// Client connections of the process. Default: 65,536.
     pub max_connections: usize,
-    /// TLS handshakes of the process at one time. Default: 512.
+    /// TLS handshakes of the process at one time; when there are more, the oldest are given up. Default: 4,096.
     pub max_handshakes: usize,
     /// Bytes of a request's or response's head. Default: 64 KiB.
     pub max_header_bytes: usize,
@@ -137,7 +137,7 @@ impl Default for Limits {
             upstream_idle_timeout: Duration::from_secs(60),
             park_after: Duration::from_secs(1),
             max_connections: 65_536,
-            max_handshakes: 512,
+            max_handshakes: 4096,
             max_header_bytes: 64 * 1024,
             max_headers: 100,
             max_streams: 100,

@@ -120,7 +120,7 @@ limit_flags! {
     park_after: Span, "TIME", "PORTCULLIS_PARK_AFTER";
     /// Client connections of the process
     max_connections: usize, "N", "PORTCULLIS_MAX_CONNECTIONS";
-    /// TLS handshakes of the process at one time
+    /// TLS handshakes of the process at one time; the oldest make room
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
     /// Bytes of a request's or response's head
     max_header_bytes: Size, "SIZE", "PORTCULLIS_MAX_HEADER_BYTES";

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
         move || greet(address, &greeting)
     })?;
-    server::run(Settings {
+    server::run(&Settings {
         admin: args.admin.0,
         log_format: args.log.log_format,
         access_log: args.log.access_log == Switch::On,

@@ -29,5 +29,5 @@ pub struct Args {
 /// Serves until it is told to leave.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.serve.log.log_format, &args.serve.log.filter())?;
-    server::run(args.serve.settings(args.config_dir.clone()))
+    server::run(&args.serve.settings(args.config_dir.clone()))
 }

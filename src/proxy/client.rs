@@ -9,7 +9,8 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use super::activity::Phase;
-use super::headers::{Forwarding, Host, LastHost};
+use super::forwarding::Forwarding;
+use super::headers::{Host, LastHost};
 use super::upgrade::Tunnel;
 use super::worker::{PortState, Worker};
 use crate::filter::Scheme;

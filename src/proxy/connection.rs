@@ -47,17 +47,10 @@ pub(crate) async fn serve(
 async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     // Boxed, like everything that a connection needs only for a while or only sometimes: the task keeps the room of its
     // largest part for as long as it lives.
-    let handshake = Box::pin(handshake(&worker, &port, socket));
-    let outcome = timeout(worker.limits.handshake_timeout, handshake).await;
-    let (stream, sni) = match outcome {
-        Ok(Some(agreed)) => agreed,
-        failed => {
-            worker.stats.handshake_failures.fetch_add(1, Relaxed);
-            if failed.is_err() {
-                worker.stats.timed_out(TimeoutKind::Handshake);
-            }
-            return;
-        }
+    let outcome = Box::pin(timed_handshake(&worker, &port, socket)).await;
+    let Some((stream, sni)) = outcome else {
+        worker.stats.handshake_failures.fetch_add(1, Relaxed);
+        return;
     };
     worker.stats.handshakes.fetch_add(1, Relaxed);
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -67,6 +60,23 @@ async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, p
         Box::pin(http::serve_http2(io, Bytes::new(), client)).await;
     } else {
         http::serve_tls_http1(io, client).await;
+    }
+}
+
+/// A handshake that ends in time, or earlier when too many others are under way.
+async fn timed_handshake(
+    worker: &Worker,
+    port: &PortState,
+    socket: TcpStream,
+) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
+    let mut place = worker.handshakes.begin();
+    tokio::select! {
+        biased;
+        outcome = timeout(worker.limits.handshake_timeout, handshake(worker, port, socket)) => outcome.unwrap_or_else(|_| {
+            worker.stats.timed_out(TimeoutKind::Handshake);
+            None
+        }),
+        () = place.evicted() => None,
     }
 }
 

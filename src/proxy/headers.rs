@@ -12,17 +12,14 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
 use super::error::Error;
+use super::forwarding::{
+    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID,
+};
 use super::target;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Fields that a client cannot have dropped by naming them in `Connection`.
 const KEPT: [HeaderName; 10] = [
@@ -117,11 +114,12 @@ pub(crate) struct Normal {
     pub(crate) host: Host,
     /// The protocol that the client asks to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
-    present: Present,
+    /// Whether the request says whom it comes from.
+    pub(crate) forwarding: bool,
 }
 
 /// Makes a request fit to be matched and forwarded: one host, one path, end-to-end fields only; or says why it cannot
-/// be. `last` is the connection's; `max_fields` bounds the fields of HTTP/2 requests; the HTTP/1 parser has bounded its own.
+/// be. `last` is the connection's; `max_fields` bounds the fields.
 pub(crate) fn normalize(
     parts: &mut request::Parts,
     last: &mut LastHost,
@@ -130,9 +128,12 @@ pub(crate) fn normalize(
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Error::MethodNotAllowed);
     }
+    if parts.headers.len() > max_fields {
+        return Err(Error::TooManyFields);
+    }
     let present = Present::of(&parts.headers);
     if parts.version == Version::HTTP_2 {
-        check_http2(parts, max_fields)?;
+        check_http2(parts)?;
     } else {
         check_framing(parts, present)?;
     }
@@ -142,15 +143,12 @@ pub(crate) fn normalize(
     Ok(Normal {
         host,
         upgrade,
-        present,
+        forwarding: present.forwarding,
     })
 }
 
-/// RFC 9113, 8.2 and 8.3 leave these to us: h2 checks neither the number of fields nor blanks around values.
-fn check_http2(parts: &mut request::Parts, max_fields: usize) -> Result<(), Error> {
-    if parts.headers.len() > max_fields {
-        return Err(Error::TooManyFields);
-    }
+/// RFC 9113, 8.2 and 8.3 leave these to us: h2 checks neither blanks around values nor doubled lengths.
+fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if parts
         .headers
@@ -403,119 +401,6 @@ pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
     ];
     for name in NEVER {
         trailers.remove(name);
-    }
-}
-
-/// What the proxy tells backends about the client.
-#[derive(Debug)]
-pub(crate) struct Forwarding {
-    /// The client's address.
-    pub(crate) address: HeaderValue,
-    /// `http` or `https`.
-    pub(crate) proto: HeaderValue,
-    /// Whether the client may speak for others.
-    pub(crate) trusted: bool,
-}
-
-/// Fields that the proxy adds to a request. They stay apart from the client's until someone has to see all of them.
-#[derive(Debug)]
-pub(crate) struct Added {
-    fields: [(HeaderName, HeaderValue); 4],
-    count: usize,
-}
-
-impl Added {
-    /// The fields that are still apart.
-    pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.fields[..self.count]
-    }
-
-    /// The request's id.
-    pub(crate) fn id(&self) -> &HeaderValue {
-        &self.fields[0].1
-    }
-
-    /// Puts the fields among the others.
-    pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
-        for (name, value) in &self.fields[..self.count] {
-            headers.insert(name, value.clone());
-        }
-        self.count = 0;
-    }
-}
-
-impl Forwarding {
-    /// `X-Forwarded-*` and `X-Request-Id` of a request, whose own are dropped. What a client says is kept only if it is
-    /// trusted: then its address is appended to `X-Forwarded-For`, and of the rest only what is missing is filled in.
-    pub(crate) fn fields(
-        &self,
-        headers: &mut HeaderMap,
-        normal: &Normal,
-        new_id: impl FnOnce() -> HeaderValue,
-    ) -> Added {
-        let said = if normal.present.forwarding {
-            Said::take(headers, self.trusted)
-        } else {
-            Said::default()
-        };
-        let host = said.host.or_else(|| headers.get(HOST).cloned());
-        let count = if host.is_some() { 4 } else { 3 };
-        let fields = [
-            (X_REQUEST_ID, said.id.unwrap_or_else(new_id)),
-            (X_FORWARDED_FOR, self.chain(&said.chain)),
-            (
-                X_FORWARDED_PROTO,
-                said.proto.unwrap_or_else(|| self.proto.clone()),
-            ),
-            (
-                X_FORWARDED_HOST,
-                host.unwrap_or(HeaderValue::from_static("")),
-            ),
-        ];
-        Added { fields, count }
-    }
-
-    fn chain(&self, before: &[HeaderValue]) -> HeaderValue {
-        if before.is_empty() {
-            return self.address.clone();
-        }
-        let mut chain: Vec<_> = before.iter().map(HeaderValue::as_bytes).collect();
-        chain.push(self.address.as_bytes());
-        HeaderValue::from_bytes(&chain.join(&b", "[..])).unwrap_or_else(|_| self.address.clone())
-    }
-}
-
-/// What a trusted client says about where a request comes from.
-#[derive(Default)]
-struct Said {
-    chain: Vec<HeaderValue>,
-    proto: Option<HeaderValue>,
-    host: Option<HeaderValue>,
-    id: Option<HeaderValue>,
-}
-
-impl Said {
-    /// Takes the fields out of `headers`. Those that are not passed on in another form stay there if `trusted`.
-    fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
-        let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
-        headers.remove(X_FORWARDED_FOR);
-        let (proto, host) = (
-            headers.remove(X_FORWARDED_PROTO),
-            headers.remove(X_FORWARDED_HOST),
-        );
-        let id = headers.remove(X_REQUEST_ID);
-        if trusted {
-            return Self {
-                chain,
-                proto,
-                host,
-                id,
-            };
-        }
-        for name in [FORWARDED, X_REAL_IP, X_FORWARDED_PORT] {
-            headers.remove(name);
-        }
-        Self::default()
     }
 }
 

@@ -26,6 +26,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_READ: usize = 2048;
 /// Bytes that hyper may hold of a request: a head of the largest size, and the largest piece of a body.
 const HTTP1_BUFFER: usize = 128 * 1024;
+/// Fields that hyper's parser takes by itself. It takes more only at a price, and fewer are counted afterwards.
+const PARSER_FIELDS: usize = 100;
 /// Windows of HTTP/2 streams and connections, and what one stream may hold unsent.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -83,12 +85,7 @@ async fn serve_http1(
     loop {
         let service = service_fn(|request| handle(client.clone(), activity.clone(), request));
         let observed = TokioIo::new(Observed::new(io, prefix, activity.clone()));
-        let mut connection = Box::new(
-            http1::Builder::new()
-                .max_buf_size(HTTP1_BUFFER)
-                .max_header_size(client.worker.limits.max_header_bytes)
-                .serve_connection(observed, service),
-        );
+        let mut connection = Box::new(http1_server(&client).serve_connection(observed, service));
         let mut told = false;
         let end = poll_fn(|cx| {
             if client.is_draining() && !told {
@@ -125,6 +122,18 @@ async fn serve_http1(
             return;
         }
     }
+}
+
+fn http1_server(client: &Client) -> http1::Builder {
+    let limits = &client.worker.limits;
+    let mut server = http1::Builder::new();
+    server
+        .max_buf_size(HTTP1_BUFFER)
+        .max_header_size(limits.max_header_bytes);
+    if limits.max_headers > PARSER_FIELDS {
+        server.max_headers(limits.max_headers);
+    }
+    server
 }
 
 /// Waits, with nothing but the socket, until the client speaks again: false when it did not in time.

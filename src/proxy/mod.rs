@@ -6,6 +6,8 @@ mod body;
 mod client;
 mod connection;
 mod error;
+mod forwarding;
+mod handshakes;
 mod headers;
 mod http;
 mod io;

@@ -84,7 +84,7 @@ async fn forward(
     record.matched(&rule);
     let mut added = client
         .forwarding
-        .fields(&mut parts.headers, &normal, new_id);
+        .fields(&mut parts.headers, normal.forwarding, new_id);
     record.identified(added.id());
     let facts = RequestFacts {
         scheme: client.scheme(),

@@ -19,6 +19,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::body::RequestBody;
 use super::connection;
+use super::handshakes::Handshakes;
 use crate::clock::Clock;
 use crate::ir::Bind;
 use crate::settings::Limits;
@@ -74,6 +75,8 @@ pub(crate) struct Worker {
     pub(crate) clock: Rc<Clock>,
     /// Its connections to backends.
     pub(crate) upstream: Upstream<RequestBody>,
+    /// TLS handshakes under way.
+    pub(crate) handshakes: Handshakes,
     /// Timeouts and caps.
     pub(crate) limits: Rc<Limits>,
     /// Peers whose forwarding fields are believed.
@@ -110,6 +113,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     let clock = Clock::new();
     let worker = Rc::new(Worker {
         upstream: Upstream::new(&clock, &common.limits),
+        handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
         table: common.table,
         clock: clock.clone(),
         limits: Rc::new(common.limits),

@@ -44,7 +44,7 @@ impl TestServer {
         let mut settings = settings(folder.path());
         tune(&mut settings);
         // A thread of its own, so that tests may call this from within a runtime.
-        let started = thread::spawn(move || Server::start(settings)).join();
+        let started = thread::spawn(move || Server::start(&settings)).join();
         let server = started.expect("no panic").expect("the server starts");
         Self {
             folder,

@@ -2,6 +2,7 @@
 
 use http::Request;
 
+use super::super::forwarding::Forwarding;
 use super::*;
 
 fn parts(version: Version, target: &str, fields: &[(&str, &str)]) -> request::Parts {
@@ -200,8 +201,9 @@ fn clients_do_not_speak_for_others_unless_trusted() {
             proto: HeaderValue::from_static("http"),
             trusted,
         };
-        let mut added =
-            forwarding.fields(&mut headers, &normal, || HeaderValue::from_static("new"));
+        let mut added = forwarding.fields(&mut headers, normal.forwarding, || {
+            HeaderValue::from_static("new")
+        });
         assert_eq!(added.id(), if trusted { "known" } else { "new" });
         added.insert_into(&mut headers);
         assert!(added.as_slice().is_empty());
