@@ -12,4 +12,5 @@ mod http2;
 mod origin;
 mod routing;
 mod slow;
+mod tls;
 mod upgrade;
