@@ -2,6 +2,7 @@
 //! server name asks for. Decides once per connection. Knows nothing of requests.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -70,9 +71,14 @@ async fn timed_handshake(
     socket: TcpStream,
 ) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
     let mut place = worker.handshakes.begin();
+    // Pinned here, so that it is counted before its socket is closed.
+    let mut handshake = pin!(timeout(
+        worker.limits.handshake_timeout,
+        handshake(worker, port, socket)
+    ));
     tokio::select! {
         biased;
-        outcome = timeout(worker.limits.handshake_timeout, handshake(worker, port, socket)) => outcome.unwrap_or_else(|_| {
+        outcome = &mut handshake => outcome.unwrap_or_else(|_| {
             worker.stats.timed_out(TimeoutKind::Handshake);
             None
         }),
