@@ -3,7 +3,9 @@
 
 use std::net::SocketAddr;
 
+use portcullis::server::Server;
 use portcullis::settings::Settings;
+use portcullis::telemetry::metrics::TimeoutKind;
 
 use crate::harness::client::{Client, Response, get};
 use crate::harness::origin::Origin;
@@ -55,6 +57,15 @@ impl Fixture {
     /// What one request on a connection of its own gets.
     pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Response {
         self.client().ask(request)
+    }
+
+    /// Waits until `kind` has ended `count` peers, and fails the test when it has ended more.
+    pub(crate) fn ended_by(&self, kind: TimeoutKind, count: u64) {
+        let connections = &self.server.state().stats.connections;
+        let enough = |_: &Server| connections.timeouts(kind) >= count;
+        self.server
+            .until(&format!("{count} times {kind:?}"), enough);
+        assert_eq!(connections.timeouts(kind), count, "{kind:?}");
     }
 
     /// Fails the test unless the input so far has brought `requests` to the origin, and a fresh request works.

@@ -1,7 +1,7 @@
 //! HTTP/2 frames written and read by hand, for what no client library would send. Knows HPACK only as far as literals
 //! and status codes go.
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, HOST};
 use crate::harness::client::Client;
 
 pub(crate) const DATA: u8 = 0;
@@ -113,6 +113,18 @@ impl Raw {
             }
         }
     }
+}
+
+/// A `GET` with more fields behind the usual ones.
+pub(crate) fn get<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut fields = vec![
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/x"),
+        (":authority", HOST),
+    ];
+    fields.extend_from_slice(more);
+    fields
 }
 
 /// A frame's bytes.

@@ -4,6 +4,7 @@
 mod busy;
 mod exchange;
 mod fixture;
+mod flood;
 mod frames;
 mod framing;
 #[path = "../harness/mod.rs"]

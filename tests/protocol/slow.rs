@@ -17,12 +17,6 @@ use crate::harness::tls;
 /// The limit under test; every other one stays far away.
 const SHORT: Duration = Duration::from_millis(800);
 
-/// Fails unless `kind` has ended exactly `count` peers.
-fn ended_by(fixture: &Fixture, kind: TimeoutKind, count: u64) {
-    let connections = &fixture.server.state().stats.connections;
-    assert_eq!(connections.timeouts(kind), count, "{kind:?}");
-}
-
 /// Waits until the server ends these connections, and that it took about the limit.
 fn all_end(began: Instant, clients: &mut [Client]) {
     for client in clients {
@@ -56,7 +50,7 @@ fn heads_that_do_not_come_end_the_connection() {
     agreed[1].send("GET / HTTP/1.1\r\n");
     all_end(began, &mut clients);
     agreed.iter_mut().for_each(Client::ends);
-    ended_by(&fixture, TimeoutKind::Header, 9);
+    fixture.ended_by(TimeoutKind::Header, 9);
     fixture.is_well(0);
 }
 
@@ -78,7 +72,7 @@ fn a_later_head_that_does_not_come_ends_the_connection() {
     });
     client.send(&request[..20]);
     client.ends();
-    ended_by(&fixture, TimeoutKind::Header, 1);
+    fixture.ended_by(TimeoutKind::Header, 1);
     fixture.is_well(1);
 }
 
@@ -102,7 +96,7 @@ fn a_head_in_drops_does_not_win_time() {
         }
         assert!(began.elapsed() < 4 * SHORT, "it is still open");
     }
-    ended_by(&fixture, TimeoutKind::Header, 1);
+    fixture.ended_by(TimeoutKind::Header, 1);
     fixture.is_well(0);
 }
 
@@ -135,7 +129,7 @@ fn handshakes_that_do_not_come_end_the_connection() {
     }
     whole.rest();
     assert!(began.elapsed() >= SHORT - Duration::from_millis(200));
-    ended_by(&fixture, TimeoutKind::Handshake, 4);
+    fixture.ended_by(TimeoutKind::Handshake, 4);
     fixture.is_well(0);
 }
 
@@ -158,7 +152,7 @@ fn a_body_that_does_not_come_ends_the_request() {
         );
     }
     assert!(began.elapsed() >= SHORT);
-    ended_by(&fixture, TimeoutKind::Body, 2);
+    fixture.ended_by(TimeoutKind::Body, 2);
     fixture
         .origin
         .until("the aborts", |origin| origin.ended() == 2);
@@ -190,7 +184,7 @@ fn a_body_in_drops_may_take_its_time() {
     client.patience(PATIENCE);
     client.send("x");
     assert_eq!(client.response("POST").status, 200);
-    ended_by(&fixture, TimeoutKind::Body, 0);
+    fixture.ended_by(TimeoutKind::Body, 0);
 }
 
 /// More than all buffers on the way hold.
@@ -230,7 +224,7 @@ fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
     fixture
         .origin
         .until("the ends", |origin| origin.ended() == 2);
-    ended_by(&fixture, TimeoutKind::Write, 2);
+    fixture.ended_by(TimeoutKind::Write, 2);
     fixture.is_well(2);
 }
 
@@ -247,7 +241,7 @@ fn an_idle_connection_ends_after_its_keep_alive_time() {
     }
     let began = Instant::now();
     all_end(began, &mut clients);
-    ended_by(&fixture, TimeoutKind::Header, 0);
+    fixture.ended_by(TimeoutKind::Header, 0);
     fixture.is_well(2);
 }
 
@@ -298,7 +292,7 @@ fn a_backend_that_never_answers_is_given_up() {
         rest.is_empty() || rest.starts_with("HTTP/1.1 504"),
         "{rest}"
     );
-    ended_by(&fixture, TimeoutKind::StreamIdle, 2);
+    fixture.ended_by(TimeoutKind::StreamIdle, 2);
     fixture
         .origin
         .until("the ends", |origin| origin.ended() == 2);

@@ -70,7 +70,7 @@ fn stalled_handshakes_end_and_disturb_nobody() {
     stalled.into_iter().for_each(ended);
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("all ends", |_| stats.open() == 0);
-    assert_eq!(stats.timeouts(TimeoutKind::Handshake), 300);
+    fixture.ended_by(TimeoutKind::Handshake, 300);
     fixture.is_well(20);
 }
 

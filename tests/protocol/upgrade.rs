@@ -293,15 +293,7 @@ fn a_quiet_tunnel_ends() {
     assert_eq!(client.wire.fill(), crate::harness::http::Fill::Silent);
     client.patience(crate::harness::PATIENCE);
     client.ends();
-    assert_eq!(
-        fixture
-            .server
-            .state()
-            .stats
-            .connections
-            .timeouts(TimeoutKind::TunnelIdle),
-        1
-    );
+    fixture.ended_by(TimeoutKind::TunnelIdle, 1);
     fixture
         .origin
         .until("the end", |origin| origin.ended() == 1);

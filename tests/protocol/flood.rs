@@ -1,0 +1,265 @@
+//! HTTP/2 floods and stalls (D): what takes without giving ends, and what is only slow or fickle does not.
+
+use std::time::{Duration, Instant};
+
+use portcullis::telemetry::metrics::TimeoutKind;
+
+use crate::fixture::{Fixture, HOST};
+use crate::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Outcome, RST_STREAM, Raw,
+    WINDOW_UPDATE, block, frame, get,
+};
+use crate::harness::h2::{self, block_on};
+use crate::harness::origin::Origin;
+
+#[test]
+fn requests_that_are_only_given_up_do_not_flood_the_backend() {
+    const PAIRS: u32 = 20_000;
+    let fixture = Fixture::new(Origin::hello());
+    let mut raw = Raw::open(&fixture, &[]);
+    let head = block(&get(&[]));
+    let cancel = 8_u32.to_be_bytes();
+    let mut sent = 0;
+    while sent < PAIRS {
+        let batch: Vec<u8> = (sent..sent + 10)
+            .flat_map(|pair| {
+                let stream = 2 * pair + 1;
+                let mut bytes = frame(HEADERS, END_STREAM | END_HEADERS, stream, &head);
+                bytes.append(&mut frame(RST_STREAM, 0, stream, &cancel));
+                bytes
+            })
+            .collect();
+        if !raw.client.send(batch) {
+            break;
+        }
+        sent += 10;
+    }
+    assert!(sent < PAIRS, "all {PAIRS} pairs were taken");
+    raw.client.rest();
+    let seen = fixture.origin.requests().len();
+    assert!(seen < 1000, "{seen} of {sent} requests reached the origin");
+    fixture.is_well(seen);
+}
+
+#[test]
+fn a_client_that_gives_up_half_of_its_requests_is_served() {
+    let fixture = Fixture::new(Origin::hello());
+    block_on(async {
+        let (sender, ended) = h2::connect(fixture.http()).await;
+        for round in 0..200 {
+            let mut ready = sender.clone().ready().await.expect("open");
+            let (answer, mut stream) = ready
+                .send_request(h2::get(&format!("http://{HOST}/x")), true)
+                .expect("sent");
+            if round % 2 == 0 {
+                stream.send_reset(::h2::Reason::CANCEL);
+            } else {
+                let (head, body) = answer.await.expect("an answer").into_parts();
+                assert_eq!(head.status, 200);
+                assert_eq!(h2::read(body).await.bytes, b"hello");
+            }
+        }
+        drop(sender);
+        ended.await.expect("told").expect("an orderly end");
+    });
+}
+
+#[test]
+fn endless_header_blocks_end_the_connection() {
+    let fixture = Fixture::new(Origin::hello());
+    for piece in [
+        &[][..],
+        &block(&[("x-y", "z")])[..],
+        &block(&[("x-y", &"z".repeat(10_000))])[..],
+    ] {
+        let mut raw = Raw::open(&fixture, &[]);
+        raw.send(HEADERS, END_STREAM, 1, &block(&get(&[])));
+        let sent = (0..100_000)
+            .take_while(|_| raw.send(CONTINUATION, 0, 1, piece))
+            .count();
+        assert!(sent < 100_000, "{} bytes each", piece.len());
+        raw.client.rest();
+    }
+    fixture.is_well(0);
+}
+
+#[test]
+fn an_unfinished_header_block_ends_the_connection() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.header_timeout = Duration::from_millis(800);
+    });
+    let began = Instant::now();
+    let mut raw = Raw::open(&fixture, &[]);
+    raw.send(HEADERS, END_STREAM, 1, &block(&get(&[])));
+    raw.client.rest();
+    assert!(began.elapsed() > Duration::from_millis(600));
+    fixture.ended_by(TimeoutKind::Header, 1);
+    fixture.is_well(0);
+}
+
+#[test]
+fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
+    let fixture = Fixture::new(Origin::start(|peer| {
+        while let Some(request) = peer.request() {
+            // The other request is never answered.
+            if request.target() == "/fresh" {
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+            }
+        }
+    }));
+    let began = Instant::now();
+    let mut raw = Raw::open(&fixture, &[]);
+    raw.request(1, &get(&[]), true);
+    fixture
+        .origin
+        .until("the request", |origin| origin.requests().len() == 1);
+    raw.send(HEADERS, END_STREAM, 3, &block(&get(&[])));
+    // Only missing answers to pings give it away: 15 s until the first, 10 s for its answer.
+    raw.client.patience(Duration::from_secs(30));
+    raw.client.rest();
+    assert!(began.elapsed() < Duration::from_secs(30));
+    fixture.is_well(1);
+}
+
+#[test]
+fn a_connection_without_requests_ends() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.header_timeout = Duration::from_millis(800);
+        settings.limits.keep_alive_timeout = Duration::from_millis(800);
+        settings.limits.write_timeout = Duration::from_millis(800);
+    });
+    // Nothing but the preface; a request with silence behind it; and one whose client answers nothing any more.
+    let mut silent = Raw::open(&fixture, &[]);
+    let mut idle = Raw::open(&fixture, &[]);
+    let mut dead = Raw::open(&fixture, &[]);
+    for raw in [&mut idle, &mut dead] {
+        raw.request(1, &get(&[]), true);
+        assert_eq!(raw.outcome(1), Outcome::Status(200));
+    }
+    silent.client.rest();
+    let last = std::iter::from_fn(|| idle.next()).last();
+    let last = last.expect("a farewell");
+    assert_eq!(
+        (last.kind, &last.payload[..8]),
+        (GOAWAY, &[0, 0, 0, 1, 0, 0, 0, 0][..])
+    );
+    dead.client.rest();
+    block_on(async {
+        let (sender, ended) = h2::connect_tls(fixture.https(), HOST).await;
+        let request = h2::get(&format!("https://{HOST}/x"));
+        let (head, _) = h2::ask(&sender, request).await.expect("an answer");
+        assert_eq!(head.status, 200);
+        // Whether the client's own farewell still arrives is a matter of chance.
+        let _ = ended.await.expect("told");
+    });
+    fixture.is_well(3);
+}
+
+#[test]
+fn tls_without_a_preface_ends() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.header_timeout = Duration::from_millis(800);
+    });
+    let config = crate::harness::tls::client(&["h2"]);
+    let open = || {
+        crate::harness::client::Client::handshake(fixture.https(), HOST, config.clone())
+            .expect("a handshake")
+    };
+    let mut silent = open();
+    let mut half = open();
+    half.send("PRI * HTTP/2.0\r\n\r\n");
+    let mut wrong = open();
+    wrong.send(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    for client in [&mut silent, &mut half, &mut wrong] {
+        let rest = client.rest();
+        assert!(
+            !rest.starts_with(b"HTTP/1"),
+            "{}",
+            String::from_utf8_lossy(&rest)
+        );
+    }
+    fixture.is_well(0);
+}
+
+#[test]
+fn streams_behind_a_closed_window_are_reset_and_nothing_else_is() {
+    const SIZE: usize = 1 << 20;
+    let (tell, told) = std::sync::mpsc::channel();
+    let fixture = Fixture::with(
+        Origin::start(move |peer| {
+            while let Some(request) = peer.request() {
+                if request.target() == "/fresh" {
+                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+                    continue;
+                }
+                peer.send(format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
+                    32 * SIZE
+                ));
+                let sent = peer.send_until_full(32 * SIZE, Duration::from_millis(300));
+                // The test has ended, if nobody listens.
+                let _ = tell.send(sent);
+                peer.rest();
+            }
+        }),
+        |settings| settings.limits.write_timeout = Duration::from_secs(2),
+    );
+    // The windows of streams are empty.
+    let mut raw = Raw::open(&fixture, &[(4, 0)]);
+    for stream in [1, 3, 5, 7] {
+        raw.request(stream, &get(&[]), true);
+    }
+    for _ in 0..4 {
+        let sent = told
+            .recv_timeout(crate::harness::PATIENCE)
+            .expect("the origin was stopped");
+        assert!(
+            sent < 24 * SIZE,
+            "the proxy took {sent} bytes for a closed window"
+        );
+    }
+    let mut reset = Vec::new();
+    while reset.len() < 4 {
+        let frame = raw.next().expect("the connection stays");
+        if frame.kind == RST_STREAM {
+            reset.push(frame.stream);
+        }
+    }
+    reset.sort_unstable();
+    assert_eq!(reset, [1, 3, 5, 7]);
+    let mut fields = get(&[]);
+    fields[2] = (":path", "/fresh");
+    raw.request(9, &fields, true);
+    raw.send(WINDOW_UPDATE, 0, 9, &100_u32.to_be_bytes());
+    let answered =
+        std::iter::from_fn(|| raw.next()).find(|frame| frame.kind == DATA && frame.stream == 9);
+    assert_eq!(answered.expect("an answer").payload, b"hello");
+    fixture
+        .origin
+        .until("the ends", |origin| origin.ended() >= 4);
+    fixture.ended_by(TimeoutKind::Write, 4);
+}
+
+#[test]
+fn a_body_that_does_not_come_ends_its_stream() {
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.body_timeout = Duration::from_millis(800);
+    });
+    let mut raw = Raw::open(&fixture, &[]);
+    let mut fields = get(&[("content-length", "10")]);
+    fields[0] = (":method", "POST");
+    raw.request(1, &fields, false);
+    raw.send(DATA, 0, 1, b"hello");
+    let outcome = raw.outcome(1);
+    assert!(
+        matches!(outcome, Outcome::Reset(_) | Outcome::Status(408)),
+        "{outcome:?}"
+    );
+    raw.request(3, &get(&[]), true);
+    let next = std::iter::from_fn(|| raw.next()).find(|frame| frame.stream == 3);
+    assert_eq!(next.expect("an answer").kind, HEADERS);
+    fixture
+        .origin
+        .until("the abort", |origin| origin.ended() >= 1);
+    fixture.is_well(2);
+}
