@@ -51,14 +51,17 @@ pub async fn run<F, P>(
 {
     loop {
         let load = loads.borrow_and_update().clone();
-        let report = serve(&load, &options, &outputs.table);
+        let mut report = Some(serve(&load, &options, &outputs.table));
         let table = outputs.table.load_full();
         let mut binds = (outputs.follow)(&table);
-        loop {
+        while let Some(unbound) = report.take() {
+            // Kept only while there is something to try again: a report is as large as the configuration.
+            let incomplete = binds.values().any(Result::is_err);
+            report = incomplete.then(|| unbound.clone());
             (outputs.publish)(Outcome {
                 load: load.clone(),
                 generation: table.generation,
-                report: Arc::new(report.with_binds(&binds)),
+                report: Arc::new(unbound.with_binds(&binds)),
                 binds: binds.clone(),
             });
             tokio::select! {

@@ -14,8 +14,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::spawn_local;
 
 use super::body::RequestBody;
 use super::connection;
@@ -99,14 +100,22 @@ pub(super) fn start(
     common: Common,
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<thread::JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    thread::Builder::new()
+    let (started, outcome) = std::sync::mpsc::channel();
+    let thread = thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
-            LocalSet::new().block_on(&runtime, run(index, common, commands));
-        })
+            // Made here because it can never leave its thread, which spares every task a lock.
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .build_local(LocalOptions::default());
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(error)),
+            };
+            drop(started);
+            runtime.block_on(run(index, common, commands));
+        })?;
+    outcome.recv().map_or(Ok(thread), Err)
 }
 
 async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver<Command>) {

@@ -121,18 +121,17 @@ pub struct Note {
 impl StatusReport {
     /// The report after binding: listeners without a bound socket are not programmed.
     #[must_use]
-    pub fn with_binds(&self, binds: &BindReport) -> Self {
-        let mut report = self.clone();
-        for gateway in report.gateways.values_mut() {
+    pub fn with_binds(mut self, binds: &BindReport) -> Self {
+        for gateway in self.gateways.values_mut() {
             settle_listeners(&mut gateway.listeners, binds);
             settle_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
             settle_addresses(gateway, binds);
         }
-        for set in report.listener_sets.values_mut() {
+        for set in self.listener_sets.values_mut() {
             settle_listeners(&mut set.listeners, binds);
             settle_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
         }
-        report
+        self
     }
 
     /// Everything that is not as its author wanted it, in order of objects, each with the object that has to change.
