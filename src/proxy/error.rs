@@ -39,6 +39,10 @@ pub(crate) enum Error {
     Filter,
     /// The whole exchange took longer than the rule allows.
     RequestTimeout,
+    /// The client's body stopped coming.
+    BodyTimeout,
+    /// The backend neither took nor sent anything for too long.
+    BackendSilent,
     /// Sending failed.
     Send(SendError),
 }
@@ -53,9 +57,12 @@ impl Error {
             | Self::TooManyFields
             | Self::Misdirected
             | Self::NotFound(_)
+            | Self::BodyTimeout
             | Self::Send(SendError::RequestBody) => Source::Downstream,
             Self::Broken | Self::NoBackend | Self::Filter => Source::Configuration,
-            Self::RequestTimeout | Self::Send(SendError::Backend(..)) => Source::Upstream,
+            Self::RequestTimeout | Self::BackendSilent | Self::Send(SendError::Backend(..)) => {
+                Source::Upstream
+            }
         }
     }
 
@@ -69,7 +76,8 @@ impl Error {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Broken | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::RequestTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::RequestTimeout | Self::BackendSilent => StatusCode::GATEWAY_TIMEOUT,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
                 UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
                     StatusCode::SERVICE_UNAVAILABLE
@@ -94,6 +102,8 @@ impl Error {
             Self::NoBackend => "the route has no backend",
             Self::Filter => "the route's filters do not fit this request",
             Self::RequestTimeout => "no complete answer within the route's request timeout",
+            Self::BodyTimeout => "the request body did not come in time",
+            Self::BackendSilent => "the backend was silent for too long",
             Self::Send(SendError::RequestBody) => "the request body failed",
             Self::Send(SendError::Backend(_, detail)) => detail,
         }
@@ -107,6 +117,7 @@ impl Error {
                 | Self::MethodNotAllowed
                 | Self::ExpectationFailed
                 | Self::TooManyFields
+                | Self::BodyTimeout
         )
     }
 }

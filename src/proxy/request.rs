@@ -1,9 +1,11 @@
 //! The way of one request, in the order of its phases. Everything it calls is below it; nothing else knows the order.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use hyper::body::Incoming;
 use rand::RngExt;
 use tokio::time::{Sleep, sleep};
 
-use super::activity::Activity;
+use super::activity::{Activity, Phase};
 use super::body::{RequestBody, ResponseBody, Source};
 use super::client::Client;
 use super::error::Error;
@@ -36,7 +38,13 @@ pub(crate) async fn handle(
     let mut record = Record::open(client.clone(), activity.clone(), &parts);
     let one_way = parts.version != Version::HTTP_2 || parts.headers.contains_key(CONTENT_LENGTH);
     let body = RequestBody::new(incoming, activity, one_way);
-    let outcome = forward(&client, &mut parts, body, &mut record).await;
+    let waiting = record.activity().clone();
+    let outcome = in_time(
+        forward(&client, &mut parts, body, &mut record),
+        &waiting,
+        &client,
+    )
+    .await;
     Ok(match outcome {
         Ok(Outcome::Answer {
             answer,
@@ -130,6 +138,33 @@ async fn forward(
         deadline,
         rule,
     })
+}
+
+/// The outcome of `future`, unless the backend or the client's body has been silent for too long: then there is still
+/// time to say so.
+async fn in_time(
+    future: impl Future<Output = Result<Outcome, Error>>,
+    activity: &Activity,
+    client: &Client,
+) -> Result<Outcome, Error> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if let Poll::Ready(outcome) = future.as_mut().poll(cx) {
+            return Poll::Ready(outcome);
+        }
+        let Poll::Ready(phase) = activity.poll_due(cx) else {
+            return Poll::Pending;
+        };
+        let error = match phase {
+            Phase::Backend => Error::BackendSilent,
+            Phase::RequestBody => Error::BodyTimeout,
+            // The connection's own business.
+            Phase::Head | Phase::Idle | Phase::Write => return Poll::Pending,
+        };
+        client.timed_out(phase);
+        Poll::Ready(Err(error))
+    })
+    .await
 }
 
 /// Finds the rule, in the one configuration that is current now.

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 pub use self::answer::{Answer, AnswerBody};
 use self::balance::InFlight;
-use self::http1::{Connection, Exchange, Fault};
+use self::http1::{Buffers, Connection, Exchange, Fault};
 use self::http2::Http2Pool;
 use self::pool::Pool;
 use crate::clock::Clock;
@@ -60,6 +60,7 @@ pub struct Outgoing<'a> {
 pub struct Upstream<B> {
     http1: Rc<Pool>,
     http2: Http2Pool<B>,
+    buffers: Rc<Buffers>,
     connect_timeout: Duration,
 }
 
@@ -93,6 +94,7 @@ where
         Self {
             http1: Rc::new(Pool::new(clock.clone(), limits.upstream_max_idle, idle)),
             http2: Http2Pool::new(clock.clone(), idle),
+            buffers: Rc::default(),
             connect_timeout: limits.connect_timeout,
         }
     }
@@ -200,7 +202,7 @@ where
         let connection = match pooled {
             Some(connection) => connection,
             None => match self.connect(backend, place.endpoint()).await {
-                Ok(io) => Connection::new(io),
+                Ok(io) => Connection::new(io, self.buffers.clone()),
                 Err(error) => {
                     return Err(Failed {
                         error,

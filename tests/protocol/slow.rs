@@ -146,10 +146,7 @@ fn a_body_that_does_not_come_ends_the_request() {
         let mut client = fixture.client();
         client.send(format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\n{lines}"));
         let rest = String::from_utf8_lossy(&client.rest()).into_owned();
-        assert!(
-            rest.is_empty() || rest.starts_with("HTTP/1.1 408"),
-            "{rest}"
-        );
+        assert!(rest.starts_with("HTTP/1.1 408"), "{rest}");
     }
     assert!(began.elapsed() >= SHORT);
     fixture.ended_by(TimeoutKind::Body, 2);
@@ -287,11 +284,7 @@ fn a_backend_that_never_answers_is_given_up() {
     client.ends();
     let mut client = fixture.client();
     client.send(format!("GET /never HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
-    let rest = String::from_utf8_lossy(&client.rest()).into_owned();
-    assert!(
-        rest.is_empty() || rest.starts_with("HTTP/1.1 504"),
-        "{rest}"
-    );
+    assert_eq!(client.response("GET").status, 504);
     fixture.ended_by(TimeoutKind::StreamIdle, 2);
     fixture
         .origin

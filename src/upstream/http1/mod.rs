@@ -3,11 +3,13 @@
 //! which is what makes replaying safe.
 
 mod body;
+mod buffers;
 mod head;
 mod write_queue;
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -17,6 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use self::body::{Decoder, Piece};
+pub(super) use self::buffers::Buffers;
 use self::head::{RequestFraming, ResponseFraming};
 use self::write_queue::WriteQueue;
 use super::Outgoing;
@@ -47,16 +50,18 @@ pub enum Fault {
 pub struct Connection {
     io: TcpStream,
     buffer: BytesMut,
+    buffers: Rc<Buffers>,
     /// Whether it has carried an exchange before.
     pub reused: bool,
 }
 
 impl Connection {
     /// A connection that has carried nothing yet.
-    pub fn new(io: TcpStream) -> Self {
+    pub(super) fn new(io: TcpStream, buffers: Rc<Buffers>) -> Self {
         Self {
             io,
             buffer: BytesMut::new(),
+            buffers,
             reused: false,
         }
     }
@@ -78,10 +83,21 @@ impl Connection {
 
     /// Reads more, with room for at least `room` bytes.
     fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<usize>> {
+        if self.buffer.capacity() == 0 {
+            self.buffer = self.buffers.take();
+        }
         if self.buffer.capacity() - self.buffer.len() < room {
             self.buffer.reserve(room);
         }
-        pin!(self.io.read_buf(&mut self.buffer)).poll(cx)
+        let read = pin!(self.io.read_buf(&mut self.buffer)).poll(cx);
+        if read.is_pending() && self.buffer.is_empty() {
+            self.release_buffer();
+        }
+        read
+    }
+
+    fn release_buffer(&mut self) {
+        self.buffers.put(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -203,8 +219,7 @@ where
             .connection
             .take_if(|connection| reusable && clean && connection.buffer.is_empty())?;
         connection.reused = true;
-        // Idle connections hold no buffer; the next response gets the one that was freed last, which is still cached.
-        connection.buffer = BytesMut::new();
+        connection.release_buffer();
         Some(connection)
     }
 
