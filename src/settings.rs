@@ -119,7 +119,7 @@ pub struct Limits {
     pub max_headers: usize,
     /// Streams of an HTTP/2 connection at one time. Default: 100.
     pub max_streams: u32,
-    /// Unused connections kept per endpoint and worker. Default: 128.
+    /// Unused connections kept per endpoint and worker; they hold no buffer. Default: 1,024.
     pub upstream_max_idle: usize,
 }
 
@@ -141,7 +141,7 @@ impl Default for Limits {
             max_header_bytes: 64 * 1024,
             max_headers: 100,
             max_streams: 100,
-            upstream_max_idle: 128,
+            upstream_max_idle: 1024,
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Client {
     /// The name that it asked for in its TLS handshake; `None` in plain text.
     pub(crate) tls: Option<Sni>,
     /// What follows a 101 that has just been answered.
-    pub(crate) tunnel: RefCell<Option<Tunnel>>,
+    pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
     /// The host of its last request.
     pub(crate) host: RefCell<LastHost>,
     requests: Cell<u32>,

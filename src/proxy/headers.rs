@@ -37,24 +37,26 @@ const KEPT: [HeaderName; 10] = [
 
 /// The host that a request is for: lower case, without port, brackets of IPv6 literals kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Host(Rc<str>);
+pub(crate) struct Host {
+    /// The whole `Host`, in lower case.
+    field: Rc<str>,
+    /// Where its port begins.
+    end: usize,
+}
 
 /// The `Host` that a connection's last request was for. Clients rarely change it, so it is rarely read twice.
 #[derive(Debug, Default)]
-pub(crate) struct LastHost(Option<(HeaderValue, Host)>);
+pub(crate) struct LastHost(Option<Host>);
 
 impl LastHost {
     fn parse(&mut self, value: &HeaderValue) -> Result<Host, Error> {
-        if let Some((last, host)) = &self.0
-            && last == value
+        if let Some(last) = &self.0
+            && last.field.as_bytes() == value.as_bytes()
         {
-            return Ok(host.clone());
+            return Ok(last.clone());
         }
         let host = parse_host(value)?;
-        // A copy of its own, so that it does not keep the whole request's buffer.
-        if let Ok(copy) = HeaderValue::from_bytes(value.as_bytes()) {
-            self.0 = Some((copy, host.clone()));
-        }
+        self.0 = Some(host.clone());
         Ok(host)
     }
 }
@@ -62,7 +64,7 @@ impl LastHost {
 impl Host {
     /// The host as text.
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.field[..self.end]
     }
 }
 
@@ -217,7 +219,10 @@ fn decide_host(parts: &mut request::Parts, last: &mut LastHost) -> Result<Host, 
     let Some(authority) = parts.uri.authority() else {
         return match first {
             Some(host) => last.parse(host),
-            None if parts.version < Version::HTTP_11 => Ok(Host(Rc::from(""))),
+            None if parts.version < Version::HTTP_11 => Ok(Host {
+                field: Rc::from(""),
+                end: 0,
+            }),
             None => Err(Error::BadRequest("no Host")),
         };
     };
@@ -262,9 +267,12 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
         Some((b':', digits)) if digits.is_empty() || is_port(digits) => {}
         Some(_) => return Err(BAD),
     }
-    let mut host = std::str::from_utf8(host).map_err(|_| BAD)?.to_owned();
-    host.make_ascii_lowercase();
-    Ok(Host(host.into()))
+    let mut field = std::str::from_utf8(text).map_err(|_| BAD)?.to_owned();
+    field.make_ascii_lowercase();
+    Ok(Host {
+        field: field.into(),
+        end,
+    })
 }
 
 fn is_port(digits: &[u8]) -> bool {

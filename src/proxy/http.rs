@@ -25,7 +25,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a connection's first read.
 const FIRST_READ: usize = 2048;
 /// Bytes that hyper may hold of a request: a head of the largest size, and the largest piece of a body.
-const HTTP1_BUFFER: usize = 128 * 1024;
+const HTTP1_BUFFER: usize = 64 * 1024;
 /// Fields that hyper's parser takes by itself. It takes more only at a price, and fewer are counted afterwards.
 const PARSER_FIELDS: usize = 100;
 /// Windows of HTTP/2 streams and connections, and what one stream may hold unsent.
@@ -128,7 +128,7 @@ fn http1_server(client: &Client) -> http1::Builder {
     let limits = &client.worker.limits;
     let mut server = http1::Builder::new();
     server
-        .max_buf_size(HTTP1_BUFFER)
+        .max_buf_size(HTTP1_BUFFER.max(limits.max_header_bytes))
         .max_header_size(limits.max_header_bytes);
     if limits.max_headers > PARSER_FIELDS {
         server.max_headers(limits.max_headers);

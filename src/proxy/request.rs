@@ -221,7 +221,7 @@ fn respond(
     filter::response(&rule.ir.filters, &mut headers);
     let mut response = if answer.status == StatusCode::SWITCHING_PROTOCOLS {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        *client.tunnel.borrow_mut() = Tunnel::new(answer.body, record);
+        *client.tunnel.borrow_mut() = Tunnel::new(answer.body, record).map(Box::new);
         Response::new(None)
     } else {
         Response::new(Some(ResponseBody::new(

@@ -27,7 +27,7 @@ use super::Outgoing;
 /// What a read buffer holds at least before a read.
 const READ_SIZE: usize = 8 * 1024;
 /// What it holds while a long body streams.
-const LARGE_READ_SIZE: usize = 128 * 1024;
+const LARGE_READ_SIZE: usize = 64 * 1024;
 
 /// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
