@@ -198,7 +198,7 @@ fn difference(expected: &str, actual: &str) -> String {
 fn shown(translation: &Translation, binds: &Option<BindReport>) -> Value {
     let ir = serde_json::to_value(&translation.ir).expect("an IR is serializable");
     let report = match binds {
-        Some(binds) => translation.report.with_binds(binds),
+        Some(binds) => translation.report.clone().with_binds(binds),
         None => translation.report.clone(),
     };
     let status = serde_json::to_value(&report).expect("a report is serializable");

@@ -319,12 +319,12 @@ fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
 mod tests {
     use super::*;
 
-    fn read(text: &str, method: Method) -> Result<Option<ResponseHead>, Fault> {
-        parse(&mut BytesMut::from(text), &method, None)
+    fn read(text: &str, method: &Method) -> Result<Option<ResponseHead>, Fault> {
+        parse(&mut BytesMut::from(text), method, None)
     }
 
     fn head(text: &str) -> ResponseHead {
-        read(text, Method::GET).unwrap().unwrap()
+        read(text, &Method::GET).unwrap().unwrap()
     }
 
     #[test]
@@ -349,9 +349,12 @@ mod tests {
             head("HTTP/1.1 204 No\r\nContent-Length: 5\r\n\r\n").framing,
             ResponseFraming::Length(0)
         );
-        let answer = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD)
-            .unwrap()
-            .unwrap();
+        let answer = read(
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+            &Method::HEAD,
+        )
+        .unwrap()
+        .unwrap();
         assert_eq!(answer.framing, ResponseFraming::Length(0));
         assert_eq!(answer.headers[CONTENT_LENGTH], "5");
     }
@@ -370,12 +373,12 @@ mod tests {
             "X: a\0b",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
-            assert!(read(&text, Method::GET).is_err(), "{fields}");
+            assert!(read(&text, &Method::GET).is_err(), "{fields}");
         }
         assert!(
             read(
                 "HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n",
-                Method::GET
+                &Method::GET
             )
             .is_err()
         );
@@ -407,7 +410,7 @@ mod tests {
         );
         assert_eq!(answer.status, StatusCode::OK);
         assert!(
-            read("HTTP/1.1 200 OK\r\nContent-Le", Method::GET)
+            read("HTTP/1.1 200 OK\r\nContent-Le", &Method::GET)
                 .unwrap()
                 .is_none()
         );
