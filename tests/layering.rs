@@ -362,7 +362,7 @@ fn modules_import_only_what_lies_below_them() {
         };
         for path in imports(&source.code) {
             let allowed = |import: &&str| is_within(&path, import, "::");
-            if !layer.imports.iter().any(|import| allowed(import)) {
+            if !layer.imports.iter().any(allowed) {
                 faults.push(format!(
                     "src/{}.rs must not import crate::{path}",
                     source.module
