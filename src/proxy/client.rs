@@ -2,7 +2,7 @@
 //! was opened. Knows nothing of messages.
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ impl Client {
         peer: SocketAddr,
         tls: Option<Sni>,
     ) -> Rc<Self> {
-        let address = canonical(peer.ip());
+        // An IPv4 client of a dual-stack socket is told of as what it is.
+        let address = peer.ip().to_canonical();
         let forwarding = Forwarding {
             address: HeaderValue::try_from(address.to_string())
                 .unwrap_or(HeaderValue::from_static("unknown")),
@@ -129,9 +130,4 @@ impl Client {
     pub(crate) fn is_abusive(&self) -> bool {
         self.abandoned.get() > ABANDONED && self.abandoned.get() > self.requests.get() / 2
     }
-}
-
-/// IPv4 addresses of dual-stack sockets, as IPv4.
-fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
 }

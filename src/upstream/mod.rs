@@ -33,6 +33,12 @@ const MAX_ENDPOINTS: usize = 3;
 /// Tries that one request may make at the same backend for connections that turned out to be closed.
 const MAX_TRIES: usize = 4;
 
+/// What becomes of a request that no endpoint was tried for.
+const NO_ENDPOINT: SendError = SendError::Backend(
+    UpstreamFault::NoEndpoint,
+    "the backend has no ready endpoint",
+);
+
 /// What a request failed of on its way to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
@@ -117,10 +123,7 @@ where
     ) -> Result<Answer<B>, SendError> {
         let mut body = body;
         let mut avoid = Vec::new();
-        let mut error = SendError::Backend(
-            UpstreamFault::NoEndpoint,
-            "the backend has no ready endpoint",
-        );
+        let mut error = NO_ENDPOINT;
         for attempt in 0..MAX_TRIES {
             let Some(place) = balance::pick(&backend.endpoints(), &avoid) else {
                 break;
@@ -146,13 +149,7 @@ where
                 }
             }
         }
-        if avoid.is_empty()
-            && error
-                == SendError::Backend(
-                    UpstreamFault::NoEndpoint,
-                    "the backend has no ready endpoint",
-                )
-        {
+        if error == NO_ENDPOINT {
             backend.stats.failed(UpstreamFault::NoEndpoint);
         }
         Err(error)
