@@ -1,5 +1,6 @@
 //! Holds the module map: who may import whom, which outside crates a module may name, how long a file may be and that
-//! each says what it owns. Reads the sources as text and leaves `#[cfg(test)]` modules alone.
+//! each says what it owns. Reads the sources as text and leaves `#[cfg(test)]` modules alone; how long files are and
+//! what they say goes for tests and benches too.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -166,7 +167,7 @@ const LAYERS: &[Layer] = &[
     layer("main", &[], &["tokio", "hyper"]),
 ];
 
-/// Lines of a file that are not tests.
+/// Lines of a file, without the test module at its end.
 const MAX_LINES: usize = 500;
 
 /// Where the sources are.
@@ -175,16 +176,12 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 struct Source {
     /// Path below `src`, without `.rs` and `/mod`.
     module: String,
-    text: String,
     /// The text without comments, strings and test modules.
     code: String,
 }
 
 fn sources() -> Vec<Source> {
-    let mut files = Vec::new();
-    collect(Path::new(SOURCES), &mut files);
-    files.sort();
-    files
+    files(Path::new(SOURCES))
         .iter()
         .filter_map(|path| {
             let below = path.strip_prefix(SOURCES).unwrap().with_extension("");
@@ -197,17 +194,27 @@ fn sources() -> Vec<Source> {
             (!is_test).then(|| Source {
                 code: code_of(&text),
                 module,
-                text,
             })
         })
         .collect()
+}
+
+/// The Rust files below a folder, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    collect(folder, &mut files);
+    files.sort();
+    files
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(&path, files);
+            // What cargo makes for a package of its own is not ours.
+            if !path.ends_with("target") {
+                collect(&path, files);
+            }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);
         }
@@ -398,23 +405,23 @@ fn names(code: &str, name: &str) -> bool {
 
 #[test]
 fn files_are_short_and_say_what_they_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut faults = Vec::new();
-    for source in sources() {
-        let lines = without_tests(&source.text).lines().count();
+    for path in ["src", "tests", "benches"]
+        .iter()
+        .flat_map(|folder| files(&root.join(folder)))
+    {
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(root).unwrap().display();
+        let lines = without_tests(&text).lines().count();
         if lines > MAX_LINES {
-            faults.push(format!(
-                "src/{}.rs has {lines} lines, of at most {MAX_LINES}",
-                source.module
-            ));
+            faults.push(format!("{name} has {lines} lines, of at most {MAX_LINES}"));
         }
-        if !source.text.starts_with("//! ") {
-            faults.push(format!(
-                "src/{}.rs does not begin with `//!`",
-                source.module
-            ));
+        if !text.starts_with("//! ") {
+            faults.push(format!("{name} does not begin with `//!`"));
         }
-        if source.text.starts_with("//! To be written") {
-            faults.push(format!("src/{}.rs is still to be written", source.module));
+        if text.starts_with("//! To be written") {
+            faults.push(format!("{name} is still to be written"));
         }
     }
     assert_none(&faults);

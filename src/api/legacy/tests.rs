@@ -1,3 +1,5 @@
+//! Shapes of the past: what is said of each, and what is made of it.
+
 use serde_json::Value;
 
 use crate::api::{Severity, admit};

@@ -1,3 +1,5 @@
+//! Schemas and their CEL rules against objects that an API server accepts or refuses.
+
 use std::time::Instant;
 
 use serde_json::{Value, json};

@@ -1,3 +1,5 @@
+//! Folders and documents as they should not be: each is told apart, bounded, and costs no other one.
+
 use std::fs;
 use std::path::Path;
 

@@ -1,0 +1,91 @@
+//! A golden file, taken apart: its objects, its settings and what it expects.
+
+use portcullis::api::{self, Object};
+use portcullis::ir::{Bind, BindReport};
+use portcullis::translate::{Mode, Options};
+use serde_json::{Map, Value};
+
+use crate::certificates::with_certificates;
+
+/// A golden, taken apart.
+pub(crate) struct Golden<'a> {
+    /// The text of everything but the last document.
+    pub(crate) input: &'a str,
+    /// The objects, as they are written.
+    pub(crate) values: Vec<Value>,
+    /// The text of the last document.
+    pub(crate) expected: &'a str,
+    pub(crate) options: Options,
+    /// What binding came to, where the golden says so.
+    pub(crate) binds: Option<BindReport>,
+}
+
+impl<'a> Golden<'a> {
+    pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
+        if !text.starts_with("# ") {
+            return Err("the first line has to tell the rule: # …".to_owned());
+        }
+        let (input, expected) = match text.rsplit_once("\n---\n") {
+            Some((input, last)) if last.starts_with("ir:") || last.starts_with("status:") => {
+                (&text[..=input.len()], last)
+            }
+            _ => (text, ""),
+        };
+        let mut values = Vec::new();
+        let (mut options, mut binds) = (Options::default(), None);
+        for document in serde_yaml::Deserializer::from_str(input) {
+            let value: Value =
+                serde::Deserialize::deserialize(document).map_err(|error| error.to_string())?;
+            if let Some(test) = value.get("test") {
+                for key in test.as_object().into_iter().flat_map(Map::keys) {
+                    match key.as_str() {
+                        "mode" => options.mode = Mode::Kubernetes,
+                        "binds" => binds = Some(read_binds(&test["binds"])?),
+                        other => return Err(format!("unknown test setting {other}")),
+                    }
+                }
+            } else {
+                values.push(with_certificates(value));
+            }
+        }
+        Ok(Self {
+            input,
+            values,
+            expected,
+            options,
+            binds,
+        })
+    }
+
+    /// The objects, admitted as a provider admits them.
+    pub(crate) fn objects(&self) -> Result<Vec<Object>, String> {
+        let admit = |value: &Value| {
+            let admission = api::admit(value.clone());
+            match admission.findings.first() {
+                Some(finding) => Err(format!("an object of the golden is not clean: {finding:?}")),
+                None => admission
+                    .object
+                    .ok_or_else(|| "an object is of no watched kind".to_owned()),
+            }
+        };
+        self.values.iter().map(admit).collect()
+    }
+}
+
+/// `{"*:80": "error", "127.0.0.1:80": ok}`
+fn read_binds(value: &Value) -> Result<BindReport, String> {
+    let mut binds = BindReport::new();
+    for (bind, outcome) in value.as_object().into_iter().flatten() {
+        let (address, port) = bind.rsplit_once(':').ok_or("a bind is ADDRESS:PORT")?;
+        let bind = Bind {
+            address: address.parse().ok(),
+            port: port.parse().map_err(|_| "a bind has a port")?,
+        };
+        let outcome = match outcome.as_str() {
+            Some("ok") => Ok(([127, 0, 0, 1], bind.port).into()),
+            other => Err(other.unwrap_or_default().into()),
+        };
+        binds.insert(bind, outcome);
+    }
+    Ok(binds)
+}

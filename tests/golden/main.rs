@@ -1,0 +1,109 @@
+//! Rules pinned by example: every `<area>/<rule>.yaml` beside this file holds Kubernetes objects and, as its last
+//! document, the IR and the status that they translate to. `UPDATE_GOLDEN=1` rewrites that document. Also holds the
+//! properties that must be true of every such input: order does not matter, and no object makes the translation panic.
+
+mod case;
+mod certificates;
+mod properties;
+mod shown;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portcullis::api::Object;
+use portcullis::ir::Ir;
+use portcullis::snapshot::Snapshot;
+use portcullis::translate::{Options, Translation, translate};
+
+use crate::case::Golden;
+use crate::shown::{difference, shown};
+
+/// Longer files pin more than one rule.
+const MAX_LINES: usize = 150;
+/// Fewer files mean that some were lost.
+const MIN_FILES: usize = 60;
+
+#[test]
+fn goldens() {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut failures = Vec::new();
+    for path in files() {
+        if let Err(failure) = check(&path, update) {
+            failures.push(format!("{}: {failure}", path.display()));
+        }
+    }
+    let count = failures.len();
+    assert!(
+        failures.is_empty(),
+        "{count} goldens fail; after review, UPDATE_GOLDEN=1 rewrites them\n\n{}",
+        failures.join("\n\n")
+    );
+}
+
+/// All goldens; whatever else lies in the folder is an error, but for the sources of this test.
+fn files() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut files = Vec::new();
+    for area in children(&root).into_iter().filter(|path| !is_source(path)) {
+        assert!(
+            area.is_dir(),
+            "{}: expected a folder for an area",
+            area.display()
+        );
+        let rules = children(&area);
+        assert!(!rules.is_empty(), "{}: holds no golden", area.display());
+        for rule in rules {
+            let is_golden = rule.is_file() && rule.extension().is_some_and(|end| end == "yaml");
+            assert!(is_golden, "{}: expected <area>/<rule>.yaml", rule.display());
+            files.push(rule);
+        }
+    }
+    assert!(files.len() >= MIN_FILES, "only {} goldens", files.len());
+    files
+}
+
+fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "rs")
+}
+
+fn children(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the folder is readable");
+    let mut paths: Vec<_> = entries
+        .map(|entry| entry.expect("readable").path())
+        .collect();
+    paths.sort();
+    paths
+}
+
+fn check(path: &Path, update: bool) -> Result<(), String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let golden = Golden::parse(&text)?;
+    let objects = golden.objects()?;
+    let translation = run(&objects, None, &golden.options);
+    let shown = shown(&translation, &golden.binds);
+    let actual = serde_yaml::to_string(&shown).map_err(|error| error.to_string())?;
+    if update {
+        let text = format!("{}---\n{actual}", golden.input);
+        fs::write(path, text).map_err(|error| error.to_string())?;
+    } else if golden.expected != actual {
+        return Err(difference(golden.expected, &actual));
+    }
+    let lines = fs::read_to_string(path)
+        .map_err(|error| error.to_string())?
+        .lines()
+        .count();
+    if lines > MAX_LINES {
+        return Err(format!(
+            "{lines} lines are too many for one rule; at most {MAX_LINES}"
+        ));
+    }
+    Ok(())
+}
+
+fn run(objects: &[Object], previous: Option<&Ir>, options: &Options) -> Translation {
+    let mut snapshot = Snapshot::default();
+    for object in objects {
+        snapshot.insert(object.clone());
+    }
+    translate(&snapshot, previous, options)
+}

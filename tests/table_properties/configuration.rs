@@ -1,0 +1,234 @@
+//! Random configurations, small enough that their parts meet.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{HeaderName, Method};
+use portcullis::ir::route::{
+    Action, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts, ValueMatch,
+    WeightedBackend,
+};
+use portcullis::ir::{
+    AttachedRoute, Backend, BackendId, Hostname, Ir, Listener, ListenerKey, ObjectRef, Pattern,
+    Port, PortProtocol, Route, Rule, RuleId, UpstreamProtocol,
+};
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::sample::{select, subsequence};
+
+use crate::{BIND, HOSTNAMES, PATHS};
+
+/// One of these patterns, compiled once.
+fn pattern(texts: &[&str]) -> impl Strategy<Value = Pattern> + use<> {
+    let patterns = texts.iter().map(|text| Pattern::new(text).unwrap());
+    select(patterns.collect::<Vec<_>>())
+}
+
+fn value() -> impl Strategy<Value = ValueMatch> {
+    let exact = select(vec!["1", "2", "1,2", "é", ""]);
+    prop_oneof![
+        exact.prop_map(|value| ValueMatch::Exact(value.into())),
+        pattern(&["1.*", "[12]", ".*"]).prop_map(ValueMatch::Regex),
+    ]
+}
+
+fn path() -> impl Strategy<Value = PathMatch> {
+    let prefixes = vec!["", "/a", "/a/b", "/ab", "/é", "/a/"];
+    prop_oneof![
+        select(&PATHS[..]).prop_map(|path| PathMatch::Exact(path.into())),
+        select(prefixes).prop_map(|path| PathMatch::Prefix(path.into())),
+        pattern(&["/a.*", "/[ab]", ".*b", "/a/.+"]).prop_map(PathMatch::Regex),
+    ]
+}
+
+/// Conditions on some of `names`; mostly none.
+fn named(
+    names: [&'static str; 2],
+) -> impl Strategy<Value = impl Iterator<Item = (&'static str, ValueMatch)> + Clone> {
+    let names = prop_oneof![3 => Just(Vec::new()), 1 => subsequence(names.to_vec(), 1..=2)];
+    (names, vec(value(), 2)).prop_map(|(names, values)| names.into_iter().zip(values))
+}
+
+fn condition() -> impl Strategy<Value = Match> {
+    let method = weighted(0.3, select(vec![Method::GET, Method::POST]));
+    let parts = (path(), method, named(["x-a", "x-b"]), named(["p", "q"]));
+    parts.prop_map(|(path, method, headers, query)| Match {
+        path,
+        method,
+        headers: headers
+            .map(|(name, value)| HeaderMatch {
+                name: HeaderName::from_static(name),
+                value,
+            })
+            .collect(),
+        query: query
+            .map(|(name, value)| QueryMatch {
+                name: name.into(),
+                value,
+            })
+            .collect(),
+    })
+}
+
+pub(crate) fn backend_id(index: u8) -> BackendId {
+    BackendId {
+        object: ObjectRef::core("Service", "ns", &format!("s{index}")),
+        port: 80,
+    }
+}
+
+/// Matches of a rule, and its backends with their weights.
+pub(crate) type RuleParts = (Vec<Match>, Vec<(u8, u32)>);
+
+pub(crate) fn route(name: usize, created: Option<i64>, rules: Vec<RuleParts>) -> Route {
+    let object = ObjectRef::gateway_api("HTTPRoute", "ns", &format!("r{name}"));
+    let rule = |(index, (matches, shares)): (usize, RuleParts)| {
+        let share = |(backend, weight)| WeightedBackend {
+            weight,
+            target: Target::Backend(backend_id(backend)),
+            filters: Vec::new(),
+        };
+        Arc::new(Rule {
+            id: RuleId {
+                route: object.clone(),
+                index,
+                name: None,
+            },
+            matches,
+            filters: Vec::new(),
+            action: Action::Forward(shares.into_iter().map(share).collect()),
+            timeouts: Timeouts::default(),
+        })
+    };
+    Route {
+        created,
+        rules: rules.into_iter().enumerate().map(rule).collect(),
+        object: object.clone(),
+    }
+}
+
+fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
+    let shares = vec((0_u8..4, 0_u32..3), 0..3);
+    let rules = vec((vec(condition(), 1..3), shares), 1..3);
+    let created = weighted(0.7, 0_i64..2);
+    vec((created, rules), 1..6).prop_map(|routes| {
+        let named = routes.into_iter().enumerate();
+        named
+            .map(|(name, (created, rules))| Arc::new(route(name, created, rules)))
+            .collect()
+    })
+}
+
+pub(crate) fn listener(
+    hostname: &str,
+    routes: &[Arc<Route>],
+    attached: &[(usize, Vec<&str>)],
+) -> Arc<Listener> {
+    let own = Hostname::new(hostname);
+    let attach = |(index, hostnames): &(usize, Vec<&str>)| {
+        let hostnames: Vec<_> = hostnames
+            .iter()
+            .filter_map(|name| own.intersection(&Hostname::new(name)))
+            .collect();
+        (!hostnames.is_empty()).then(|| AttachedRoute {
+            hostnames,
+            route: routes[index % routes.len()].clone(),
+        })
+    };
+    let mut seen = Vec::new();
+    let once = |attached: &AttachedRoute| {
+        let fresh = !seen.contains(&attached.route.object);
+        seen.push(attached.route.object.clone());
+        fresh
+    };
+    Arc::new(Listener {
+        key: ListenerKey {
+            origin: ObjectRef::gateway_api("Gateway", "ns", "gateway"),
+            name: format!("l{hostname}").into(),
+        },
+        hostname: own.clone(),
+        tls: None,
+        routes: attached.iter().filter_map(attach).filter(once).collect(),
+    })
+}
+
+pub(crate) fn ir() -> impl Strategy<Value = Ir> {
+    let hostnames = subsequence(HOSTNAMES.to_vec(), 1..4);
+    let attached = vec(
+        (any::<usize>(), subsequence(HOSTNAMES.to_vec(), 1..4)),
+        0..6,
+    );
+    let endpoints = subsequence(vec![1_u16, 2, 3], 0..=3);
+    // Backend 3 is referred to and never there.
+    let backends = vec((any::<bool>(), endpoints), 3);
+    (routes(), hostnames, vec(attached, 3), backends).prop_map(
+        |(routes, hostnames, attached, backends)| {
+            let listeners = hostnames
+                .iter()
+                .zip(&attached)
+                .map(|(hostname, attached)| listener(hostname, &routes, attached));
+            let port = Port {
+                bind: BIND,
+                gateway: ObjectRef::gateway_api("Gateway", "ns", "gateway"),
+                protocol: PortProtocol::Http,
+                listeners: listeners.collect(),
+            };
+            let backend = |(index, (h2c, ports)): (u8, (bool, Vec<u16>))| {
+                let protocol = match h2c {
+                    true => UpstreamProtocol::H2c,
+                    false => UpstreamProtocol::Http1,
+                };
+                let endpoints = ports.into_iter().map(|port| ([127, 0, 0, 1], port).into());
+                let endpoints: Vec<SocketAddr> = endpoints.collect();
+                (
+                    backend_id(index),
+                    Arc::new(Backend {
+                        protocol,
+                        endpoints,
+                    }),
+                )
+            };
+            Ir {
+                ports: vec![Arc::new(port)],
+                backends: (0..).zip(backends).map(backend).collect(),
+            }
+        },
+    )
+}
+
+/// An equal IR without a single node in common.
+pub(crate) fn copy(ir: &Ir) -> Ir {
+    let route = |route: &Route| Route {
+        rules: route
+            .rules
+            .iter()
+            .map(|rule| Arc::new((**rule).clone()))
+            .collect(),
+        ..route.clone()
+    };
+    let listener = |listener: &Listener| {
+        let attached = |attached: &AttachedRoute| AttachedRoute {
+            hostnames: attached.hostnames.clone(),
+            route: Arc::new(route(&attached.route)),
+        };
+        Listener {
+            routes: listener.routes.iter().map(attached).collect(),
+            ..listener.clone()
+        }
+    };
+    let port = |port: &Port| Port {
+        listeners: port
+            .listeners
+            .iter()
+            .map(|node| Arc::new(listener(node)))
+            .collect(),
+        ..port.clone()
+    };
+    let backend =
+        |(id, node): (&BackendId, &Arc<Backend>)| (id.clone(), Arc::new((**node).clone()));
+    Ir {
+        ports: ir.ports.iter().map(|node| Arc::new(port(node))).collect(),
+        backends: ir.backends.iter().map(backend).collect(),
+    }
+}

@@ -1,0 +1,108 @@
+//! What must be true of the table of every configuration.
+
+use std::sync::Arc;
+
+use portcullis::ir::ListenerKey;
+use portcullis::table::{self, MatchVerdict, Table};
+use proptest::collection::vec;
+use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+use crate::BIND;
+use crate::configuration::{copy, ir};
+use crate::request::{Request, request};
+use crate::scan::{fits, scan};
+
+fn find<'a>(
+    table: &'a Table,
+    request: &Request,
+) -> Option<(&'a ListenerKey, Option<&'a table::Rule>)> {
+    let listener = table.port(&BIND)?.listener(request.host)?;
+    let rule = listener.find(&request.view());
+    Some((&listener.ir.key, rule.map(|rule| &**rule)))
+}
+
+/// What a table does with a request, in words that can be compared.
+fn outcome(table: &Table, request: &Request) -> String {
+    let Some((listener, rule)) = find(table, request) else {
+        return "no listener".into();
+    };
+    let mut text = listener.to_string();
+    let Some(rule) = rule else {
+        return text + ", no rule";
+    };
+    text += &format!(", {:?}", rule.ir);
+    for share in rule.shares() {
+        text += &match &share.target {
+            table::Target::Backend(backend) => {
+                let addresses = backend.endpoints();
+                let addresses: Vec<_> = addresses.iter().map(|it| it.address).collect();
+                format!(", {} {:?} {addresses:?}", backend.id, backend.protocol)
+            }
+            table::Target::Invalid(reason) => format!(", {reason}"),
+        };
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn finds_what_a_scan_finds(ir in ir(), requests in vec(request(), 20)) {
+        let table = Table::build(Arc::new(ir), None);
+        for request in requests {
+            let found = find(&table, &request);
+            let found = found.map(|(listener, rule)| (listener, rule.map(|rule| &rule.ir.id)));
+            prop_assert_eq!(found, scan(&table.ir, &request), "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn explains_what_it_finds(ir in ir(), requests in vec(request(), 10)) {
+        let table = Table::build(Arc::new(ir), None);
+        let port = table.port(&BIND).unwrap();
+        for request in requests {
+            let Some(listener) = port.listener(request.host) else {
+                continue;
+            };
+            let considered = listener.explain(&request.view());
+            let chosen = considered.iter().find(|it| it.verdict == MatchVerdict::Chosen);
+            let found = listener.find(&request.view());
+            prop_assert_eq!(chosen.map(|it| &it.rule.ir.id), found.map(|rule| &rule.ir.id));
+            for it in &considered {
+                let differs = matches!(it.verdict, MatchVerdict::Differs(_));
+                prop_assert_eq!(!differs, fits(&it.rule.ir.matches[it.index], &request));
+            }
+        }
+    }
+
+    #[test]
+    fn serves_the_same_whatever_it_was_built_from(
+        one in ir(),
+        two in ir(),
+        requests in vec(request(), 20),
+    ) {
+        let first = Table::build(Arc::new(one), None);
+        let two = Arc::new(two);
+        let second = Table::build(two.clone(), Some(&first));
+        let fresh = Table::build(two, None);
+        prop_assert_eq!(second.generation, 2);
+        prop_assert_eq!(second.rules().count(), fresh.rules().count());
+        for request in requests {
+            prop_assert_eq!(outcome(&second, &request), outcome(&fresh, &request));
+        }
+    }
+
+    #[test]
+    fn keeps_every_node_of_an_equal_configuration(ir in ir()) {
+        let first = Table::build(Arc::new(copy(&ir)), None);
+        let second = Table::build(Arc::new(ir), Some(&first));
+        prop_assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));
+        for (one, two) in first.rules().zip(second.rules()) {
+            prop_assert!(Arc::ptr_eq(one, two));
+        }
+        for (one, two) in first.backends().zip(second.backends()) {
+            prop_assert!(Arc::ptr_eq(one, two));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a table keeps of its predecessor when one thing changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::{HeaderMap, Method};
+use portcullis::ir::route::{Match, PathMatch};
+use portcullis::ir::{Backend, Ir, ObjectRef, Port, PortProtocol, UpstreamProtocol};
+use portcullis::table::{self, RequestView, Table};
+
+use crate::BIND;
+use crate::configuration::{backend_id, listener, route};
+use crate::request::Request;
+
+fn plain(path: &str) -> Match {
+    Match {
+        path: PathMatch::Prefix(path.into()),
+        method: None,
+        headers: Vec::new(),
+        query: Vec::new(),
+    }
+}
+
+/// Listeners `a` and `b`, each with a route of its own to a backend of its own.
+fn pair() -> Ir {
+    let one = Arc::new(route(0, None, vec![(vec![plain("")], vec![(0, 1)])]));
+    let two = Arc::new(route(1, None, vec![(vec![plain("")], vec![(1, 1)])]));
+    let port = Port {
+        bind: BIND,
+        gateway: ObjectRef::gateway_api("Gateway", "ns", "gateway"),
+        protocol: PortProtocol::Http,
+        listeners: vec![
+            listener("a", &[one], &[(0, vec![""])]),
+            listener("b", &[two], &[(0, vec![""])]),
+        ],
+    };
+    let backend = Backend {
+        protocol: UpstreamProtocol::Http1,
+        endpoints: vec![([127, 0, 0, 1], 1).into()],
+    };
+    let backends = [0, 1].map(|index| (backend_id(index), Arc::new(backend.clone())));
+    Ir {
+        ports: vec![Arc::new(port)],
+        backends: BTreeMap::from(backends),
+    }
+}
+
+fn change_backend(ir: &mut Ir, index: u8, change: impl FnOnce(&mut Backend)) {
+    let backend = ir.backends.get_mut(&backend_id(index)).unwrap();
+    change(Arc::make_mut(backend));
+}
+
+fn rule<'a>(table: &'a Table, host: &str) -> &'a Arc<table::Rule> {
+    let listener = table.port(&BIND).unwrap().listener(host).unwrap();
+    let request = Request {
+        host: "a",
+        method: Method::GET,
+        path: "/",
+        query: None,
+        headers: HeaderMap::new(),
+    };
+    let view = RequestView {
+        host,
+        ..request.view()
+    };
+    listener.find(&view).unwrap()
+}
+
+#[test]
+fn a_change_of_endpoints_changes_no_node() {
+    let first = Table::build(Arc::new(pair()), None);
+    let before = first.backends().next().unwrap().endpoints()[0].clone();
+    let mut ir = pair();
+    change_backend(&mut ir, 0, |backend| {
+        backend.endpoints.push(([127, 0, 0, 1], 2).into());
+    });
+    let second = Table::build(Arc::new(ir), Some(&first));
+    assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));
+    let after = second.backends().next().unwrap().endpoints();
+    assert_eq!(after.len(), 2);
+    assert!(Arc::ptr_eq(&after[0], &before));
+}
+
+#[test]
+fn a_change_of_protocol_reaches_what_uses_it_and_nothing_else() {
+    let first = Table::build(Arc::new(pair()), None);
+    let mut ir = pair();
+    change_backend(&mut ir, 0, |backend| {
+        backend.protocol = UpstreamProtocol::H2c;
+    });
+    let second = Table::build(Arc::new(ir), Some(&first));
+    let backends = |table: &Table| table.backends().cloned().collect::<Vec<_>>();
+    let (old, new) = (backends(&first), backends(&second));
+    assert_eq!(new[0].protocol, UpstreamProtocol::H2c);
+    assert!(Arc::ptr_eq(&old[0].stats, &new[0].stats));
+    assert_ne!(old[0].endpoints()[0].id, new[0].endpoints()[0].id);
+    assert!(Arc::ptr_eq(&old[1], &new[1]));
+    assert!(!Arc::ptr_eq(rule(&first, "a"), rule(&second, "a")));
+    assert!(Arc::ptr_eq(rule(&first, "b"), rule(&second, "b")));
+    let listener = |table: &Table, host| table.ports()[0].listener(host).unwrap().clone();
+    assert!(!Arc::ptr_eq(
+        &listener(&first, "a"),
+        &listener(&second, "a")
+    ));
+    assert!(Arc::ptr_eq(&listener(&first, "b"), &listener(&second, "b")));
+}
+
+#[test]
+fn a_changed_rule_keeps_its_counters() {
+    let first = Table::build(Arc::new(pair()), None);
+    rule(&first, "a").stats.enter();
+    let mut ir = pair();
+    let changed = Arc::new(route(
+        0,
+        None,
+        vec![(vec![plain("")], vec![(0, 2), (1, 1)])],
+    ));
+    let port = Arc::make_mut(&mut ir.ports[0]);
+    port.listeners[0] = listener("a", &[changed], &[(0, vec![""])]);
+    let second = Table::build(Arc::new(ir), Some(&first));
+    assert!(!Arc::ptr_eq(rule(&first, "a"), rule(&second, "a")));
+    assert_eq!(rule(&second, "a").stats.in_flight(), 1);
+}
+
+#[test]
+fn an_empty_table_serves_nothing() {
+    let table = Table::empty();
+    assert_eq!(table.generation, 0);
+    assert!(table.port(&BIND).is_none());
+    assert_eq!(table.rules().count() + table.backends().count(), 0);
+}

@@ -1,0 +1,89 @@
+//! The listener and rule of a request, found as the specification is read: no index, every condition asked.
+
+use http::HeaderValue;
+use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use portcullis::ir::{Hostname, Ir, ListenerKey, Precedence, RuleId};
+
+use crate::request::Request;
+
+fn value_fits(condition: &ValueMatch, value: Option<Vec<u8>>) -> bool {
+    let Some(value) = value.and_then(|value| String::from_utf8(value).ok()) else {
+        return false;
+    };
+    match condition {
+        ValueMatch::Exact(exact) => value == **exact,
+        ValueMatch::Regex(pattern) => pattern.matches(&value),
+    }
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    let (mut bytes, mut out) = (text.bytes(), Vec::new());
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
+                u8::from_str_radix(str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            other => other,
+        });
+    }
+    out
+}
+
+pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
+    let path = match &condition.path {
+        PathMatch::Exact(exact) => **exact == *request.path,
+        PathMatch::Regex(pattern) => pattern.matches(request.path),
+        PathMatch::Prefix(prefix) => {
+            request.path == &**prefix || request.path.starts_with(&format!("{prefix}/"))
+        }
+    };
+    let header = |it: &HeaderMatch| {
+        let all = request.headers.get_all(&it.name);
+        let all: Vec<_> = all.iter().map(HeaderValue::as_bytes).collect();
+        value_fits(&it.value, (!all.is_empty()).then(|| all.join(&b',')))
+    };
+    let query = |it: &QueryMatch| {
+        let mut pairs = request.query.into_iter().flat_map(|query| query.split('&'));
+        let value = pairs.find_map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(name) == it.name.as_bytes()).then(|| decoded(value))
+        });
+        value_fits(&it.value, value)
+    };
+    let method = condition.method.as_ref();
+    path && method.is_none_or(|method| *method == request.method)
+        && condition.headers.iter().all(header)
+        && condition.query.iter().all(query)
+}
+
+/// The listener and rule that a request belongs to, by the words of the specification.
+pub(crate) fn scan<'a>(
+    ir: &'a Ir,
+    request: &Request,
+) -> Option<(&'a ListenerKey, Option<&'a RuleId>)> {
+    let listeners = ir.ports[0].listeners.iter();
+    let listener = listeners
+        .filter(|listener| listener.hostname.contains(request.host))
+        .min_by_key(|listener| &listener.hostname)?;
+    let mut fitting: Vec<(&Hostname, Precedence, &RuleId)> = Vec::new();
+    for attached in &listener.routes {
+        for hostname in attached
+            .hostnames
+            .iter()
+            .filter(|it| it.contains(request.host))
+        {
+            for rule in &attached.route.rules {
+                for (index, condition) in rule.matches.iter().enumerate() {
+                    if fits(condition, request) {
+                        let precedence = Precedence::http(&attached.route, rule, index);
+                        fitting.push((hostname, precedence, &rule.id));
+                    }
+                }
+            }
+        }
+    }
+    fitting.sort();
+    Some((&listener.key, fitting.first().map(|(_, _, rule)| *rule)))
+}
