@@ -1,8 +1,12 @@
 //! Exchanges that are unusual but right, over HTTP/1: expectations, answers without bodies, old clients, trailers,
 //! pipelines. What must come through is compared byte by byte.
 
+use http::Request;
+
 use crate::fixture::{Fixture, HOST};
 use crate::harness::client::Client;
+use crate::harness::h2;
+use crate::harness::http::Fields;
 use crate::harness::origin::Origin;
 
 #[test]
@@ -57,6 +61,47 @@ fn a_backend_that_invites_the_body_itself_is_understood() {
     let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
     fixture.is_well(1);
+}
+
+#[test]
+fn fields_without_values_are_relayed() {
+    const EMPTY: &str =
+        "X-None:\r\nX-Blanks:   \r\nX-Tab:\t\r\nX-List: a\r\nX-List:\r\nX-List: b\r\nX-Last: \r\n";
+    let is_kept = |side: &str, all: &dyn Fn(&str) -> Vec<String>| {
+        for name in ["x-none", "x-blanks", "x-tab", "x-last"] {
+            assert_eq!(all(name), [""], "{side}: {name}");
+        }
+        assert_eq!(all("x-list"), ["a", "", "b"], "{side}");
+    };
+    let fixture = Fixture::new(Origin::answering(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n{EMPTY}\r\nhello"
+    )));
+    let texts =
+        |fields: &Fields, name: &str| fields.all(name).into_iter().map(str::to_owned).collect();
+    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{EMPTY}\r\n"));
+    assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+    is_kept("HTTP/1 answer", &|name| texts(&answer.fields, name));
+    let request = fixture.origin.last();
+    is_kept("HTTP/1 request", &|name| texts(&request.fields, name));
+    let mut request = Request::get(format!("http://{HOST}/x"));
+    for line in EMPTY.lines() {
+        let (name, value) = line.split_once(':').expect("a field");
+        request = request.header(name, value.trim());
+    }
+    let (head, _) = h2::block_on(async {
+        let (sender, _) = h2::connect(fixture.http()).await;
+        h2::ask(&sender, request.body(()).expect("a request")).await
+    })
+    .expect("an answer");
+    is_kept("HTTP/2 answer", &|name| {
+        let values = head.headers.get_all(name).into_iter();
+        values
+            .map(|value| value.to_str().expect("text").to_owned())
+            .collect()
+    });
+    let request = fixture.origin.last();
+    is_kept("HTTP/2 request", &|name| texts(&request.fields, name));
+    fixture.is_well(2);
 }
 
 #[test]
