@@ -1,17 +1,45 @@
-//! What hyper needs from Tokio: streams, timers and a place for tasks. Meant for servers where a copy per read does
-//! not count; knows nothing of what is served.
+//! What small servers need: an accept loop, and what hyper needs from Tokio: streams, timers and a place for tasks.
+//! Meant for servers where a copy per read does not count; knows nothing of what is served.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Read, ReadBufCursor, Sleep, Timer, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// Bytes of one read.
 const READ: usize = 8192;
+/// Wait after a failed accept: out of descriptors, most likely, and accepting again at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts for as long as it is polled, and serves at most so many connections at once, each in a task of its own.
+pub async fn accept<F>(
+    listener: TcpListener,
+    max_connections: usize,
+    connection: impl Fn(TcpStream) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(max_connections));
+    // Nobody closes the semaphore.
+    while let Ok(permit) = permits.clone().acquire_owned().await {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let served = connection(stream);
+        tokio::spawn(async move {
+            served.await;
+            drop(permit);
+        });
+    }
+}
 
 /// A Tokio stream as hyper wants it.
 #[derive(Debug)]

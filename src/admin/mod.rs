@@ -18,7 +18,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::io::{Io, TokioTimer};
@@ -65,27 +64,10 @@ impl AdminState {
 
 /// Serves on `listener` until open connections are cut. Must run within a runtime; its tasks are spawned there.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut forced = shutdown.clone();
-    let accepting = async {
-        loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else {
-                return;
-            };
-            let Ok((stream, _)) = listener.accept().await else {
-                // Out of descriptors, most likely: accepting again at once would spin.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            };
-            let (state, shutdown) = (state.clone(), shutdown.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
-                connection(stream, state, shutdown).await;
-            });
-        }
-    };
+    let serve = |stream| connection(stream, state.clone(), shutdown.clone());
     tokio::select! {
-        () = accepting => {}
+        () = io::accept(listener, MAX_CONNECTIONS, serve) => {}
         () = forced.forced() => {}
     }
 }

@@ -18,12 +18,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::self_signed;
-use crate::admin::io::{Io, TokioTasks, TokioTimer};
+use crate::admin::io::{Io, TokioTasks, TokioTimer, accept};
 
 const MAX_CONNECTIONS: usize = 1024;
 const MAX_BODY: u64 = 1 << 30;
@@ -88,22 +87,8 @@ pub async fn serve(listener: TcpListener, name: &str) {
 /// As [`serve`], over TLS with `tls`.
 pub async fn serve_with(listener: TcpListener, name: &str, tls: Option<TlsAcceptor>) {
     let name: Arc<str> = name.into();
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else {
-            return;
-        };
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: accepting again at once would spin.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let (name, tls) = (name.clone(), tls.clone());
-        tokio::spawn(async move {
-            let _permit = permit;
-            connection(stream, name, tls).await;
-        });
-    }
+    let serve = |stream| connection(stream, name.clone(), tls.clone());
+    accept(listener, MAX_CONNECTIONS, serve).await;
 }
 
 /// Terminates TLS with a self-signed certificate.
