@@ -1,10 +1,10 @@
 //! The `portcullis` program: hands the command line to [`portcullis::cli`].
 
+mod memory;
+
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    memory::release_when_idle();
     portcullis::cli::main(std::env::args_os())
 }

@@ -164,7 +164,8 @@ const LAYERS: &[Layer] = &[
     ),
     layer("cli", ANY, &["kube"]),
     layer("lib", &[], &["tokio", "hyper"]),
-    layer("main", &[], &["tokio", "hyper"]),
+    layer("memory", &[], &["tokio", "hyper"]),
+    layer("main", &["memory"], &["tokio", "hyper"]),
 ];
 
 /// Lines of a file, without the test module at its end.

@@ -2,12 +2,32 @@
 //! Knows nothing of what objects hold.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Serialize, Serializer};
 
 /// Group of the Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+/// Groups and kinds that nearly every name has: kept once, since there may be many thousand names.
+static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
+    let words = [
+        GATEWAY_GROUP,
+        "",
+        "HTTPRoute",
+        "Gateway",
+        "Service",
+        "EndpointSlice",
+        "Secret",
+        "ListenerSet",
+    ];
+    words.map(Arc::from)
+});
+
+fn word(text: &str) -> Arc<str> {
+    let known = WORDS.iter().find(|word| ***word == *text);
+    known.cloned().unwrap_or_else(|| text.into())
+}
 
 /// Group, kind, namespace and name of one object. The core group and the namespace of cluster-scoped objects are empty.
 ///
@@ -28,8 +48,8 @@ impl ObjectRef {
     /// Names one object.
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
         Self {
-            group: group.into(),
-            kind: kind.into(),
+            group: word(group),
+            kind: word(kind),
             namespace: namespace.into(),
             name: name.into(),
         }

@@ -20,6 +20,10 @@ use anyhow::Context;
 
 /// Readings of a directory that are thrown away because its symlinks moved meanwhile.
 const RETRIES: usize = 5;
+/// Documents of a file.
+const MAX_DOCUMENTS: usize = 100_000;
+/// Problems of a file that are told one by one.
+const MAX_PROBLEMS: usize = 1000;
 
 /// What a directory holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,14 +39,14 @@ pub struct Load {
 pub struct FileProvider {
     directory: PathBuf,
     files: BTreeMap<PathBuf, Arc<Entry>>,
-    served: HashMap<ObjectRef, Object>,
+    served: BTreeMap<ObjectRef, Object>,
 }
 
 /// A load that has not been taken over yet.
 #[derive(Debug)]
 struct Draft {
     files: BTreeMap<PathBuf, Arc<Entry>>,
-    served: HashMap<ObjectRef, Object>,
+    served: BTreeMap<ObjectRef, Object>,
     /// Real directories in which a change may matter.
     directories: BTreeSet<PathBuf>,
     /// The files under their real paths.
@@ -118,7 +122,7 @@ impl FileProvider {
         Self {
             directory,
             files: BTreeMap::new(),
-            served: HashMap::new(),
+            served: BTreeMap::new(),
         }
     }
 
@@ -141,7 +145,7 @@ impl FileProvider {
         let mut merge = Merge {
             served: &self.served,
             places: HashMap::new(),
-            objects: HashMap::new(),
+            objects: BTreeMap::new(),
             problems: scan.problems,
         };
         files
@@ -207,14 +211,15 @@ impl FileProvider {
 
 /// Puts the objects of all files together.
 struct Merge<'a> {
-    served: &'a HashMap<ObjectRef, Object>,
+    served: &'a BTreeMap<ObjectRef, Object>,
     places: HashMap<&'a ObjectRef, Place<'a>>,
-    objects: HashMap<ObjectRef, Object>,
+    objects: BTreeMap<ObjectRef, Object>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Merge<'a> {
     fn file(&mut self, path: &'a Path, entry: &'a Entry) {
+        let told = self.problems.len();
         if let Some(failure) = &entry.failure {
             self.problems
                 .push(Problem::of_file(Severity::Error, path, failure.clone()));
@@ -234,6 +239,20 @@ impl<'a> Merge<'a> {
                 Ok(_) => {}
             }
         }
+        self.cut(path, told);
+    }
+
+    /// Drops what exceeds [`MAX_PROBLEMS`] of a file whose problems begin at `told`, warnings first.
+    fn cut(&mut self, path: &Path, told: usize) {
+        let of_file = &mut self.problems[told..];
+        if of_file.len() <= MAX_PROBLEMS {
+            return;
+        }
+        of_file.sort_by_key(|problem| problem.severity);
+        let (worst, more) = (of_file[MAX_PROBLEMS].severity, of_file.len() - MAX_PROBLEMS);
+        self.problems.truncate(told + MAX_PROBLEMS);
+        self.problems
+            .push(Problem::of_file(worst, path, format!("and {more} more")));
     }
 
     fn broken(&mut self, place: Place<'a>, error: &SyntaxError, is_held: bool) {
@@ -295,20 +314,18 @@ impl<'a> Merge<'a> {
 
 /// Reads a file, reusing every document that is as before. `None` when the file is gone.
 fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
+    let failed = |failure: String| {
+        let before = before.map(|before| Entry::clone(before));
+        Some(Arc::new(Entry {
+            digest: 0,
+            failure: Some(failure),
+            ..before.unwrap_or_default()
+        }))
+    };
     let text = match read(real) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            let before = before
-                .map(|before| Entry::clone(before))
-                .unwrap_or_default();
-            let failure = Some(format!("cannot be read: {error}"));
-            return Some(Arc::new(Entry {
-                digest: 0,
-                failure,
-                ..before
-            }));
-        }
+        Err(error) => return failed(format!("cannot be read: {error}")),
     };
     let digest = parse::digest(text.as_bytes());
     if let Some(before) =
@@ -325,11 +342,14 @@ fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<A
     let sources = if is_json {
         vec![parse::Source {
             line: 1,
-            text: &text,
+            text: text.strip_prefix('\u{feff}').unwrap_or(&text),
         }]
     } else {
         parse::documents(&text)
     };
+    if sources.len() > MAX_DOCUMENTS {
+        return failed(format!("it has more than {MAX_DOCUMENTS} documents"));
+    }
     let documents = sources
         .into_iter()
         .map(|source| read_document(source, is_json, &known))
@@ -367,8 +387,8 @@ fn read_document(
             ..Document::clone(document)
         };
     }
-    let outcome =
-        parse::parse(source, is_json).map(|values| values.into_iter().map(api::admit).collect());
+    let admit = |item: parse::Item| api::admit_at(&item.place, item.value);
+    let outcome = parse::parse(source, is_json).map(|items| items.into_iter().map(admit).collect());
     Document {
         line: source.line,
         digest,

@@ -12,7 +12,7 @@ use super::activity::Phase;
 use super::forwarding::Forwarding;
 use super::headers::{Host, LastHost};
 use super::upgrade::Tunnel;
-use super::worker::{PortState, Worker};
+use super::worker::{OpenConnection, PortState};
 use crate::filter::Scheme;
 use crate::table::{Listener, Port};
 
@@ -22,8 +22,8 @@ const ABANDONED: u32 = 500;
 
 /// A client connection.
 pub(crate) struct Client {
-    /// The worker that serves it.
-    pub(crate) worker: Rc<Worker>,
+    /// The worker that serves it, and counts it as open.
+    pub(crate) worker: OpenConnection,
     /// The port that it came in by.
     pub(crate) port: Rc<PortState>,
     /// Its other end.
@@ -46,7 +46,7 @@ pub(crate) struct Sni(pub(crate) Option<Box<str>>);
 impl Client {
     /// A connection that has just been accepted, and in TLS agreed.
     pub(crate) fn new(
-        worker: Rc<Worker>,
+        worker: OpenConnection,
         port: Rc<PortState>,
         peer: SocketAddr,
         tls: Option<Sni>,

@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 use super::client::{Client, Sni};
 use super::http;
 use super::io::ClientIo;
-use super::worker::{PortState, Worker};
+use super::worker::{OpenConnection, PortState, Worker};
 use crate::ir::PortProtocol;
 use crate::telemetry::metrics::TimeoutKind;
 
@@ -25,37 +25,37 @@ const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(
-    worker: Rc<Worker>,
+    open: OpenConnection,
     port: Rc<PortState>,
     socket: TcpStream,
     peer: SocketAddr,
 ) {
-    let protocol = worker
+    let protocol = open
         .table
         .load()
         .port(&port.bind)
         .map(|port| port.protocol());
     match protocol {
         Some(PortProtocol::Http) => {
-            let client = Client::new(worker, port, peer, None);
+            let client = Client::new(open, port, peer, None);
             http::serve_plain(ClientIo::Plain(socket), client).await;
         }
-        Some(PortProtocol::Tls) => serve_tls(worker, port, socket, peer).await,
+        Some(PortProtocol::Tls) => serve_tls(open, port, socket, peer).await,
         None => {}
     }
 }
 
-async fn serve_tls(worker: Rc<Worker>, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
+async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     // Boxed, like everything that a connection needs only for a while or only sometimes: the task keeps the room of its
     // largest part for as long as it lives.
-    let outcome = Box::pin(timed_handshake(&worker, &port, socket)).await;
+    let outcome = Box::pin(timed_handshake(&open, &port, socket)).await;
     let Some((stream, sni)) = outcome else {
-        worker.stats.handshake_failures.fetch_add(1, Relaxed);
+        open.stats.handshake_failures.fetch_add(1, Relaxed);
         return;
     };
-    worker.stats.handshakes.fetch_add(1, Relaxed);
+    open.stats.handshakes.fetch_add(1, Relaxed);
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let client = Client::new(worker, port, peer, Some(sni));
+    let client = Client::new(open, port, peer, Some(sni));
     let io = ClientIo::Tls(stream);
     if http2 {
         Box::pin(http::serve_http2(io, Bytes::new(), client)).await;

@@ -14,6 +14,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
+use tokio::task::spawn_local;
 
 use super::activity::{Activity, Phase};
 use super::client::Client;
@@ -118,7 +119,8 @@ async fn serve_http1(
             let relay = tunnel.relay(io, prefix, &client.worker.clock, idle);
             return Box::pin(relay).await;
         }
-        if prefix.is_empty() && !park(&io, &activity, &client).await {
+        if prefix.is_empty() {
+            spawn_local(park(io, activity, client));
             return;
         }
     }
@@ -136,13 +138,12 @@ fn http1_server(client: &Client) -> http1::Builder {
     server
 }
 
-/// Waits, with nothing but the socket, until the client speaks again: false when it did not in time.
-async fn park(io: &ClientIo, activity: &Activity, client: &Client) -> bool {
+/// Waits for the client to speak again, as a task that holds nothing but the socket and what is known of the client.
+async fn park(io: ClientIo, activity: Rc<Activity>, client: Rc<Client>) {
     activity.on_park();
     client.worker.stats.parked.fetch_add(1, Relaxed);
-    let mut readable = pin!(io.readable());
     let awake = poll_fn(|cx| {
-        if let Poll::Ready(result) = readable.as_mut().poll(cx) {
+        if let Poll::Ready(result) = io.poll_readable(cx) {
             return Poll::Ready(result.is_ok());
         }
         if client.is_draining() {
@@ -154,7 +155,9 @@ async fn park(io: &ClientIo, activity: &Activity, client: &Client) -> bool {
     .await;
     client.worker.stats.parked.fetch_sub(1, Relaxed);
     activity.restart();
-    awake
+    if awake {
+        spawn_local(serve_http1(io, Bytes::new(), activity, client));
+    }
 }
 
 /// Bytes that were read before those that were about to be. No bytes hold no buffer, so that a parked connection holds
@@ -245,13 +248,13 @@ impl Drop for OpenStream {
 impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         let Some(activity) = self.next.borrow_mut().take() else {
-            tokio::task::spawn_local(stream);
+            spawn_local(stream);
             return;
         };
         self.connection.on_request();
         let open = OpenStream(self.connection.clone());
         let client = self.client.clone();
-        tokio::task::spawn_local(async move {
+        spawn_local(async move {
             let _open = open;
             let mut stream = pin!(stream);
             poll_fn(|cx| {
@@ -281,4 +284,19 @@ async fn in_time<F: Future>(future: F, activity: &Activity, client: &Client) -> 
         })
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_parked_connection_is_small() {
+        let size = future_size(park);
+        assert!(size <= 192, "a parked connection's task takes {size} bytes");
+    }
 }

@@ -24,11 +24,11 @@ pub(crate) enum ClientIo {
 }
 
 impl ClientIo {
-    /// Waits until the socket has something to read: bytes, its end or an error.
-    pub(crate) async fn readable(&self) -> io::Result<()> {
+    /// Ready when the socket has something to read: bytes, its end or an error.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(socket) => socket.readable().await,
-            Self::Tls(stream) => stream.get_ref().0.readable().await,
+            Self::Plain(socket) => socket.poll_read_ready(cx),
+            Self::Tls(stream) => stream.get_ref().0.poll_read_ready(cx),
         }
     }
 }

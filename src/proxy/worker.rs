@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -258,10 +259,7 @@ impl Worker {
         let open = OpenConnection(self.clone());
         // Without it small answers wait for acknowledgements; a socket that refuses it still works.
         let _ = socket.set_nodelay(true);
-        spawn_local(async move {
-            connection::serve(open.0.clone(), port, socket, peer).await;
-            drop(open);
-        });
+        spawn_local(connection::serve(open, port, socket, peer));
     }
 
     async fn sweep(self: Rc<Self>) {
@@ -281,8 +279,16 @@ impl Worker {
     }
 }
 
-/// Counts a connection until dropped.
-struct OpenConnection(Rc<Worker>);
+/// A connection of this worker, counted until dropped.
+pub(crate) struct OpenConnection(Rc<Worker>);
+
+impl Deref for OpenConnection {
+    type Target = Rc<Worker>;
+
+    fn deref(&self) -> &Rc<Worker> {
+        &self.0
+    }
+}
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {

@@ -27,10 +27,11 @@ pub(super) fn translate(matches: &[HttpMatch], place: &str) -> Result<Vec<Match>
             query: Vec::new(),
         }]);
     }
-    let numbered = matches.iter().enumerate();
-    numbered
-        .map(|(index, condition)| one(condition, &format!("{place}.matches[{index}]")))
-        .collect()
+    let mut all = Vec::with_capacity(matches.len());
+    for (index, condition) in matches.iter().enumerate() {
+        all.push(one(condition, &format!("{place}.matches[{index}]"))?);
+    }
+    Ok(all)
 }
 
 fn one(condition: &HttpMatch, place: &str) -> Result<Match, Fault> {

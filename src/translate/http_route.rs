@@ -136,7 +136,8 @@ impl Built {
             unresolved,
             generation,
         );
-        let mut conditions = vec![accepted];
+        let mut conditions = Vec::with_capacity(2);
+        conditions.push(accepted);
         if refused.is_none() {
             conditions.extend(self.dropped.as_ref().map(|fault| {
                 let message = format!("Dropped Rule: {}", fault.message);
@@ -151,7 +152,6 @@ impl Built {
 
 fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> Built {
     let mut found = Findings::default();
-    let mut rules = Vec::new();
     // The API's default is one rule that matches every path and has no backend.
     let default = [HttpRule::default()];
     let specs = if object.spec.rules.is_empty() {
@@ -159,6 +159,7 @@ fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> B
     } else {
         &object.spec.rules
     };
+    let mut rules = Vec::with_capacity(specs.len());
     for (index, spec) in specs.iter().enumerate() {
         let builder = RuleBuilder {
             route: name,
@@ -285,7 +286,7 @@ impl RuleBuilder<'_> {
         found: &mut Findings,
     ) -> (Vec<WeightedBackend>, bool) {
         let mut broken = 0;
-        let mut targets = Vec::new();
+        let mut targets = Vec::with_capacity(self.spec.backend_refs.len());
         for (index, reference) in self.spec.backend_refs.iter().enumerate() {
             let place = format!("{}.backendRefs[{index}]", self.place);
             let mut share = WeightedBackend {
