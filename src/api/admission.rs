@@ -8,9 +8,12 @@ use serde_json::{Map, Value};
 use super::object::{Kind, Object};
 use super::{legacy, schema};
 use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// Findings kept of one object. What is worse than this is not read to the end by anyone.
 const MAX_FINDINGS: usize = 50;
+/// Longest `apiVersion`: a group of 253 characters and a version of 63.
+const MAX_WORD: usize = 317;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,6 +94,19 @@ impl Admission {
     }
 }
 
+/// Admits an object at a place of a document, such as `items[2]` of a list; findings tell the place.
+pub fn admit_at(place: &str, value: Value) -> Admission {
+    let mut admission = admit(value);
+    for finding in &mut admission.findings {
+        finding.field = match (place, finding.field.as_str()) {
+            ("", field) => field.to_owned(),
+            (place, "") => place.to_owned(),
+            (place, field) => format!("{place}.{field}"),
+        };
+    }
+    admission
+}
+
 /// Admits one object: `value` is as its author wrote it.
 pub fn admit(value: Value) -> Admission {
     let Value::Object(mut value) = value else {
@@ -108,6 +124,13 @@ pub fn admit(value: Value) -> Admission {
             "apiVersion"
         };
         return Admission::refused(None, Finding::error(field, "Required value"));
+    }
+    for (field, text) in [("apiVersion", &api_version), ("kind", &kind_name)] {
+        if !is_word(text) {
+            let message =
+                "Invalid value: must be letters, digits, '.', '-' and '/', and not too long";
+            return Admission::refused(None, Finding::error(field, message));
+        }
     }
     let Some(kind) = Kind::find(&api_version, &kind_name) else {
         return unwatched(&value, &api_version, &kind_name);
@@ -160,19 +183,52 @@ fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admis
             .unwrap_or_default()
     };
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    let id = ObjectRef::new(group, kind, &part("namespace"), &part("name"));
+    let name = part("name");
+    let id = ObjectRef::new(group, kind, &part("namespace"), &name);
     let mut findings = legacy::kind(api_version, kind, value);
     if findings.is_empty() {
-        let message =
-            format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored");
-        findings.push(Finding::warning("kind", message));
+        findings.push(unknown(group, api_version, kind));
     }
     cut(&mut findings);
     Admission {
-        id: Some(id),
+        id: (!name.is_empty()).then_some(id),
         object: None,
         findings,
     }
+}
+
+/// Somebody else's kind, unless it can only be one of ours that is misspelt.
+fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
+    if (group, kind) == ("", "List") {
+        return Finding::error("items", "Invalid value: must be a list of objects");
+    }
+    let same = |known: &&Kind| known.kind.eq_ignore_ascii_case(kind);
+    let ours = |known: &&Kind| known.group == group || group.is_empty();
+    match Kind::all().iter().filter(ours).find(same) {
+        Some(known) => {
+            let (today, kind_today) = (known.api_version(), known.kind);
+            let message = format!(
+                "no {kind} in {api_version}; write apiVersion: {today}, kind: {kind_today}"
+            );
+            Finding::error("apiVersion", message)
+        }
+        None if group == GATEWAY_GROUP => {
+            Finding::error("kind", format!("there is no {kind} in {api_version}"))
+        }
+        None => {
+            let message =
+                format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored");
+            Finding::warning("kind", message)
+        }
+    }
+}
+
+/// Whether text can be a kind or an `apiVersion` at all.
+fn is_word(text: &str) -> bool {
+    text.len() <= MAX_WORD
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b".-/".contains(&byte))
 }
 
 /// Fills in what a file may leave out (`kind` of the typed object comes with it) and tells the object's name.
@@ -180,8 +236,9 @@ fn identify(kind: &Kind, value: &mut Map<String, Value>) -> Option<ObjectRef> {
     let metadata = value.get_mut("metadata")?.as_object_mut()?;
     if !kind.namespaced {
         metadata.remove("namespace");
-    } else if matches!(metadata.get("namespace"), None | Some(Value::Null))
-        || text(metadata, "namespace").is_empty()
+    } else if metadata
+        .get("namespace")
+        .is_none_or(|namespace| namespace.is_null() || namespace == "")
     {
         metadata.insert("namespace".to_owned(), Value::from("default"));
     }

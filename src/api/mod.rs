@@ -12,7 +12,10 @@ pub mod policy;
 pub mod reference;
 mod schema;
 
-pub use admission::{Admission, Finding, Severity, admit};
+#[cfg(test)]
+mod tests;
+
+pub use admission::{Admission, Finding, Severity, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
 

@@ -7,6 +7,8 @@ use crate::api::{ObjectRef, Severity};
 
 /// Characters of a rule that are printed: some CEL rules fill a page.
 const RULE_SHOWN: usize = 160;
+/// Characters of a name or a field that are printed. No valid ones are longer.
+const NAME_SHOWN: usize = 600;
 
 /// Something wrong with the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,15 +53,15 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.severity, self.file.display())?;
+        write!(f, "{}: {}", self.severity, plain(&self.file.display()))?;
         if self.document > 0 {
             write!(f, ":{} (document {})", self.line, self.document)?;
         }
         if let Some(object) = &self.object {
-            write!(f, ": {object}")?;
+            write!(f, ": {}", plain(object))?;
         }
         if !self.field.is_empty() {
-            write!(f, ": {}", self.field)?;
+            write!(f, ": {}", plain(&self.field))?;
         }
         write!(f, ": {}", self.message)?;
         if !self.rule.is_empty() {
@@ -70,4 +72,22 @@ impl fmt::Display for Problem {
         }
         Ok(())
     }
+}
+
+/// Text from outside on one line and in bounds, so that it cannot pass for another problem.
+fn plain(text: &impl fmt::Display) -> String {
+    let text = text.to_string();
+    let mut shown = String::with_capacity(text.len().min(NAME_SHOWN));
+    for (count, character) in text.chars().enumerate() {
+        if count == NAME_SHOWN {
+            shown.push('…');
+            break;
+        }
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
 }

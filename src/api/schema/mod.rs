@@ -22,6 +22,9 @@ use self::path::Path;
 use super::admission::{Finding, Severity};
 use super::object::Kind;
 
+/// Bytes of all annotations of an object.
+const MAX_ANNOTATIONS: usize = 256 << 10;
+
 /// Applies defaults to the object, and returns everything that is wrong with it.
 ///
 /// Rules in CEL are evaluated only when the rest of the object is in order, as in an API server.
@@ -94,6 +97,7 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
             path.push_field("metadata");
             default::apply(&general, &general.root, metadata, &mut path, findings);
             validate::check(&general, &general.root, metadata, &mut path, findings);
+            annotations(metadata, findings);
         }
         Err(error) => findings.push(Finding::error(
             "metadata",
@@ -104,6 +108,22 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
         let mut path = Path::default();
         path.push_field("metadata");
         validate::check(schema, particular, metadata, &mut path, findings);
+    }
+}
+
+/// Annotations have no limit each, but one together.
+fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
+    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    let annotations = metadata.get("annotations").and_then(Value::as_object);
+    let total: usize = annotations.into_iter().flatten().map(size).sum();
+    if total > MAX_ANNOTATIONS {
+        findings.push(Finding {
+            rule: format!("total size: {MAX_ANNOTATIONS}"),
+            ..Finding::error(
+                "metadata.annotations",
+                format!("Too long: may not be more than {MAX_ANNOTATIONS} bytes"),
+            )
+        });
     }
 }
 

@@ -228,7 +228,7 @@ fn list(node: &Node, items: &[Value], report: &mut impl FnMut(String, String)) {
                 ),
                 ListType::Atomic | ListType::Set => "x-kubernetes-list-type: set".to_owned(),
             };
-            report(format!("Duplicate value: {key}"), rule);
+            report(format!("Duplicate value: {}", cut(&key)), rule);
         }
     }
 }
@@ -299,8 +299,14 @@ fn shown(value: &Value) -> String {
 
 /// Text in quotes, cut when it is long.
 fn quoted(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
-    }
+    let shown = cut(text);
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("{shown:?}{more}")
+}
+
+/// Text, cut when it is long.
+fn cut(text: &str) -> &str {
+    text.char_indices()
+        .nth(SHOWN)
+        .map_or(text, |(end, _)| &text[..end])
 }

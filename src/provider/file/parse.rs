@@ -4,7 +4,7 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 /// The largest file that is read.
@@ -15,6 +15,9 @@ const MAX_DOCUMENT: usize = 8 << 20;
 const MAX_NODES: usize = 1_000_000;
 /// Bytes of text of a document after its anchors are expanded.
 const MAX_TEXT: usize = 16 << 20;
+/// Brackets that may be open at once, and list markers that may open a line. The YAML library refuses what is nested
+/// deeper than 128 levels, but only after reading it all, in time that grows with the square of the depth.
+const MAX_OPEN: usize = 256;
 
 /// One document of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +49,15 @@ pub(super) struct SyntaxError {
     pub(super) line: usize,
     /// What is wrong.
     pub(super) message: String,
+}
+
+/// One object of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    /// Where it stands, such as `items[2]` of a list; empty for the whole document.
+    pub(super) place: String,
+    /// What is written there.
+    pub(super) value: Value,
 }
 
 /// Splits a YAML stream at its document markers; documents without content are left out.
@@ -97,7 +109,7 @@ fn push<'a>(documents: &mut Vec<Source<'a>>, text: &'a str, first_line: usize) {
 }
 
 /// Parses one document of YAML, of which JSON is a part, and flattens lists.
-pub(super) fn parse(document: Source<'_>, json: bool) -> Result<Vec<Value>, SyntaxError> {
+pub(super) fn parse(document: Source<'_>, json: bool) -> Result<Vec<Item>, SyntaxError> {
     if document.text.len() > MAX_DOCUMENT {
         let message = format!("the document is larger than {} MiB", MAX_DOCUMENT >> 20);
         return Err(SyntaxError { line: 0, message });
@@ -116,35 +128,93 @@ pub(super) fn parse(document: Source<'_>, json: bool) -> Result<Vec<Value>, Synt
                 message: error.to_string(),
             })?
     } else {
+        if let Some(line) = too_deep(document.text) {
+            let message = format!("nested deeper than {MAX_OPEN} levels");
+            return Err(SyntaxError { line, message });
+        }
         seed.deserialize(serde_yaml::Deserializer::from_str(document.text))
             .map_err(|error| SyntaxError {
                 line: error.location().map_or(0, |location| location.line()),
                 message: error.to_string(),
             })?
     };
-    let mut objects = Vec::new();
-    flatten(value, &mut objects);
-    Ok(objects)
+    let mut items = Vec::new();
+    flatten(value, "", &mut items);
+    Ok(items)
+}
+
+/// The line at which YAML is nested too deep to be parsed. Text in quotes or blocks counts as well, as far as it could
+/// be YAML and leaves brackets open.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut open = 0_usize;
+    for (index, line) in text.lines().enumerate() {
+        let mut before = b' ';
+        let mut markers = Some(0);
+        for byte in line.bytes() {
+            match byte {
+                b'[' | b'{' if b" \t[{,:-?".contains(&before) => open += 1,
+                b']' | b'}' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            markers = match byte {
+                b' ' | b'\t' => markers,
+                b'-' | b'?' | b':' if b" \t".contains(&before) => markers.map(|count| count + 1),
+                _ => None,
+            };
+            if open > MAX_OPEN || markers > Some(MAX_OPEN) {
+                return Some(index + 1);
+            }
+            before = byte;
+        }
+    }
+    None
 }
 
 /// A `List` (or `GatewayList` …) stands for its items; everything else for itself.
-fn flatten(value: Value, objects: &mut Vec<Value>) {
+fn flatten(value: Value, place: &str, objects: &mut Vec<Item>) {
     match value {
         Value::Null => {}
         Value::Object(mut map) if is_list(&map) => {
-            if let Some(Value::Array(items)) = map.remove("items") {
-                items.into_iter().for_each(|item| flatten(item, objects));
+            let Some(Value::Array(items)) = map.remove("items") else {
+                return;
+            };
+            let prefix = if place.is_empty() { "" } else { "." };
+            for (index, mut item) in items.into_iter().enumerate() {
+                name_kind(&mut item, &map);
+                flatten(item, &format!("{place}{prefix}items[{index}]"), objects);
             }
         }
-        value => objects.push(value),
+        value => objects.push(Item {
+            place: place.to_owned(),
+            value,
+        }),
     }
 }
 
 fn is_list(map: &Map<String, Value>) -> bool {
-    map.get("kind")
-        .and_then(Value::as_str)
-        .is_some_and(|kind| kind.ends_with("List"))
-        && matches!(map.get("items"), Some(Value::Array(_)))
+    list_kind(map).is_some() && matches!(map.get("items"), Some(Value::Array(_)))
+}
+
+/// The kind of a list's items; empty for a `List` of any kinds.
+fn list_kind(map: &Map<String, Value>) -> Option<&str> {
+    map.get("kind")?.as_str()?.strip_suffix("List")
+}
+
+/// Items of a list of one kind may leave out what the list says.
+fn name_kind(item: &mut Value, list: &Map<String, Value>) {
+    let Some(kind) = list_kind(list).filter(|kind| !kind.is_empty()) else {
+        return;
+    };
+    let Some(item) = item
+        .as_object_mut()
+        .filter(|item| !item.contains_key("kind"))
+    else {
+        return;
+    };
+    item.insert("kind".to_owned(), kind.into());
+    if let (None, Some(version)) = (item.get("apiVersion"), list.get("apiVersion")) {
+        item.insert("apiVersion".to_owned(), version.clone());
+    }
 }
 
 /// What expanding a document may still cost.
@@ -202,6 +272,14 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(Value::from(value))
     }
 
+    fn visit_i128<E: de::Error>(self, _: i128) -> Result<Value, E> {
+        Err(E::custom("a whole number must fit 64 bits"))
+    }
+
+    fn visit_u128<E: de::Error>(self, _: u128) -> Result<Value, E> {
+        Err(E::custom("a whole number must fit 64 bits"))
+    }
+
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
         Number::from_f64(value)
             .map(Value::Number)
@@ -223,6 +301,10 @@ impl<'de> Visitor<'de> for Node<'_> {
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         deserializer.deserialize_any(self)
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
+        Err(de::Error::custom("tags are not understood"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
@@ -283,3 +365,6 @@ fn merge(map: &mut Map<String, Value>, value: Value) -> Result<(), &'static str>
         _ => Err("a merge key needs a mapping"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -73,12 +73,12 @@ impl Scan {
         }
         let real = match fs::canonicalize(&path) {
             Ok(real) => real,
-            // Gone since it was listed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link => return,
-            Err(error) if is_link && has_extension(&path) => {
+            Err(error) if is_link => {
                 return self.warn(&path, format!("the symlink leads nowhere: {error}"));
             }
-            Err(_) => return,
+            // Gone since it was listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => return self.warn(&path, format!("cannot be read: {error}")),
         };
         if is_link {
             self.links.push((path.clone(), real.clone()));
@@ -88,7 +88,11 @@ impl Scan {
         };
         if metadata.is_dir() {
             self.directory(&path, real, depth);
-        } else if metadata.is_file() && has_extension(&path) && self.visited.insert(real.clone()) {
+        } else if !has_extension(&path) {
+            // Not meant to be read.
+        } else if !metadata.is_file() {
+            self.warn(&path, "neither a file nor a directory; left out".to_owned());
+        } else if self.visited.insert(real.clone()) {
             self.file(path, real);
         }
     }

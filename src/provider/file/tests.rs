@@ -1,12 +1,13 @@
-//! Folders and documents as they should not be: each is told apart, bounded, and costs no other one.
+//! Folders and files as they should not be: each is told apart, bounded, and costs no other one.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::parse::{self, Source};
+use super::parse;
 use super::{FileProvider, Load};
 use crate::api::Severity;
 
@@ -77,6 +78,141 @@ fn lists_are_flattened_and_documents_counted() {
         (problem.document, problem.line, problem.field.as_str()),
         (2, 10, "apiVersion")
     );
+}
+
+#[test]
+fn items_of_lists_have_their_places_and_the_kind_of_the_list() {
+    let list = "\
+kind: List
+apiVersion: v1
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {b: 1}}
+- 3
+- null
+- {kind: List, items: [{metadata: {name: x}}]}
+";
+    let typed = "{apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: b}}]}";
+    let load = load(&[
+        ("a.yaml", list),
+        ("b.yaml", typed),
+        ("c.yaml", "{apiVersion: v1, kind: List, item: []}"),
+        ("d.yaml", "{apiVersion: v1, kind: List, items: {a: b}}"),
+    ]);
+    assert_eq!(names(&load), ["b"]);
+    let fields: Vec<_> = load.problems.iter().map(|it| it.field.as_str()).collect();
+    let expected = [
+        "items[0].data[b]",
+        "items[1]",
+        "items[3].items[0].kind",
+        "items",
+        "items",
+    ];
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn bytes_that_editors_leave_are_read_and_others_named() {
+    let object = |name: &str| config_map(name).replace(", ", ",\n ");
+    let load = load(&[
+        (
+            "bom.yaml",
+            &format!("\u{feff}{}---\n\u{feff}{}", object("a"), object("b")),
+        ),
+        (
+            "bom.json",
+            "\u{feff}{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"c\"}}",
+        ),
+        (
+            "crlf.yaml",
+            &format!("{}---\n{}", object("d"), object("e")).replace('\n', "\r\n"),
+        ),
+        ("empty.yaml", ""),
+        ("comments.yaml", "# one\n---\n# two\n...\n---\n"),
+        ("nul.yaml", "a: \u{0}\n"),
+        ("tabs.yaml", "kind: ConfigMap\nmetadata:\n\tname: x\n"),
+    ]);
+    assert_eq!(names(&load), ["a", "b", "c", "d", "e"]);
+    let [nul, tabs] = load.problems.as_slice() else {
+        panic!("{:?}", load.problems)
+    };
+    assert!(nul.message.contains("control characters"), "{nul}");
+    assert_eq!((tabs.document, tabs.line), (1, 3), "{tabs}");
+
+    let directory = directory(&[("a.yaml", "")]);
+    let utf16: Vec<u8> = format!("\u{feff}{}", object("f"))
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    for bytes in [&utf16[..], b"\xff\xfe", b"# \xe9\n"] {
+        fs::write(directory.path().join("a.yaml"), bytes).expect("written");
+        let load = FileProvider::new(directory.path().to_owned())
+            .load()
+            .expect("readable");
+        assert!(
+            load.problems[0].message.contains("not UTF-8"),
+            "{:?}",
+            load.problems
+        );
+    }
+}
+
+#[test]
+fn what_is_no_file_is_named_and_left_out() {
+    let directory = directory(&[
+        ("a.yaml", &config_map("a")),
+        ("folder.yaml/b.yaml", &config_map("b")),
+    ]);
+    let at = |name: &str| directory.path().join(name);
+    symlink("loop.yaml", at("loop.yaml")).expect("linked");
+    symlink(".", at("again")).expect("linked");
+    symlink("nothing", at("gone")).expect("linked");
+    symlink("/dev/zero", at("zero.yaml")).expect("linked");
+    let socket = UnixListener::bind(at("socket.yaml")).expect("bound");
+    let load = FileProvider::new(directory.path().to_owned())
+        .load()
+        .expect("readable");
+    assert_eq!(names(&load), ["a", "b"]);
+    let told: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 4, "{told:#?}");
+    for (line, (name, what)) in told.iter().zip([
+        ("gone", "leads nowhere"),
+        ("loop.yaml", "leads nowhere"),
+        ("socket.yaml", "neither a file nor a directory"),
+        ("zero.yaml", "neither a file nor a directory"),
+    ]) {
+        assert!(
+            line.contains(&format!("/{name}: ")) && line.contains(what),
+            "{line}"
+        );
+    }
+    drop(socket);
+}
+
+#[test]
+fn problems_are_one_line_each_and_bounded() {
+    let forged = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"a\\nerror: b\\e[31m\"}\n\"c\\nd\": 1\n";
+    let kind = "apiVersion: v1\nkind: \"X\\nY\"\nmetadata: {name: x}\n";
+    let long = config_map(&"a".repeat(1_000_000));
+    let scalars = format!("kind: List\nitems:\n{}", "- 1\n".repeat(5000));
+    let load = load(&[
+        ("a\nb.yaml", forged),
+        ("kind.yaml", kind),
+        ("long.yaml", &long),
+        ("many.yaml", &"a\n---\n".repeat(100_001)),
+        ("scalars.yaml", &scalars),
+    ]);
+    assert_eq!(load.problems.len(), 3 + 1 + 1 + 1001);
+    for problem in &load.problems {
+        let text = problem.to_string();
+        assert!(!text.contains(char::is_control), "{text:?}");
+        assert!(text.len() < 2000, "{text}");
+    }
+    let of = |name: &str| {
+        let found = load.problems.iter().find(|it| it.file.ends_with(name));
+        found.expect("a problem").to_string()
+    };
+    assert!(of("many.yaml").contains("more than 100000 documents"));
+    assert!(of("scalars.yaml").ends_with("and 4000 more"));
 }
 
 #[test]
@@ -198,173 +334,4 @@ fn unchanged_documents_are_not_validated_again() {
     };
     assert!(std::sync::Arc::ptr_eq(&object(&before), &object(&after)));
     assert_eq!(names(&after), ["b", "c"]);
-}
-
-fn parsed(text: &str) -> Result<Vec<serde_json::Value>, String> {
-    parse::parse(Source { line: 1, text }, false).map_err(|error| error.message)
-}
-
-#[test]
-fn documents_start_at_their_first_content() {
-    let lines = |text| {
-        parse::documents(text)
-            .iter()
-            .map(|source| source.line)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(lines("a: 1\n---\nb: 1\n"), [1, 3]);
-    assert_eq!(
-        lines("%YAML 1.2\n---\n# c\n\na: 1\n...\n---\n---\r\nb: |\n  ---\n  x\n"),
-        [5, 9]
-    );
-    assert_eq!(lines("--- {a: 1}\n---x: 1\n"), [1]);
-    assert_eq!(lines("\u{feff}# bom\n\u{feff}a: 1\n"), [2]);
-    assert!(lines("# only\n---\n...\n").is_empty());
-}
-
-#[test]
-fn anchors_and_merge_keys_are_resolved() {
-    let value =
-        parsed("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\nlist: {<<: [*b, {z: 4}]}\n1: one\n")
-            .expect("parses");
-    let expected = serde_json::json!([{
-        "base": {"x": 1, "y": 2}, "more": {"x": 1, "y": 3}, "list": {"x": 1, "y": 2, "z": 4}, "1": "one",
-    }]);
-    assert_eq!(serde_json::Value::Array(value), expected);
-}
-
-#[test]
-fn repeated_keys_tags_and_strange_numbers_are_errors() {
-    assert!(
-        parsed("a: 1\na: 2\n")
-            .expect_err("repeated")
-            .contains("the key \"a\" appears twice")
-    );
-    for text in ["a: !tag b", "a: .nan", "? [a]\n: b", "<<: 1"] {
-        assert!(parsed(text).is_err(), "{text}");
-    }
-}
-
-#[test]
-fn alias_bombs_and_deep_nesting_are_refused() {
-    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
-    for level in 1..20 {
-        let before = level - 1;
-        bomb.push_str(&format!(
-            "a{level}: &a{level} [{}]\n",
-            vec![format!("*a{before}"); 9].join(", ")
-        ));
-    }
-    parsed(&bomb).expect_err("a bomb");
-    let long = format!(
-        "a: &a {}\nb: [{}]\n",
-        "x".repeat(1 << 20),
-        vec!["*a"; 40].join(", ")
-    );
-    assert!(
-        parsed(&long)
-            .expect_err("too much")
-            .contains("too much text")
-    );
-    parsed(&"[".repeat(100_000)).expect_err("too deep");
-    parsed(&format!("{}{}", "[".repeat(1000), "]".repeat(1000))).expect_err("too deep");
-    assert!(
-        parse::parse(
-            Source {
-                line: 1,
-                text: &"[".repeat(100_000)
-            },
-            true
-        )
-        .is_err()
-    );
-    parsed(&"- ".repeat(100_000)).expect_err("too deep");
-}
-
-/// Pieces from which hostile documents are put together.
-const PIECES: &[&str] = &[
-    "apiVersion: gateway.networking.k8s.io/v1\n",
-    "apiVersion: v1\n",
-    "kind: HTTPRoute\n",
-    "kind: Gateway\n",
-    "kind: List\n",
-    "kind: Secret\n",
-    "metadata: {name: a}\n",
-    "metadata:\n",
-    "spec:\n",
-    "  rules:\n",
-    "  - matches:\n",
-    "    - path:\n",
-    "        value: /\n",
-    "  forwardTo: [{serviceName: a}]\n",
-    "items: [",
-    "]",
-    "{",
-    "}",
-    "- ",
-    "&a ",
-    "*a\n",
-    "<<: ",
-    "---\n",
-    "...\n",
-    "null",
-    "!!binary x\n",
-    "? ",
-    ": ",
-    "|\n",
-    "\"",
-    "'",
-    "\t",
-    "\u{feff}",
-    "\u{0}",
-    "é",
-    "%YAML 9\n",
-    "1e999",
-    "~\n",
-];
-
-proptest! {
-    #[test]
-    fn no_text_makes_a_load_panic(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40), json: bool) {
-        let text = pieces.concat();
-        for source in parse::documents(&text) {
-            if let Ok(values) = parse::parse(source, json) {
-                values.into_iter().for_each(|value| drop(crate::api::admit(value)));
-            }
-        }
-    }
-
-    #[test]
-    fn no_mutation_of_valid_objects_makes_a_load_panic(position: prop::sample::Index, replacement in "\\PC{0,4}", length in 0usize..8) {
-        let whole = include_str!("../../api/schema/tests.yaml");
-        let mut characters: Vec<char> = whole.chars().collect();
-        let start = position.index(characters.len());
-        let end = (start + length).min(characters.len());
-        characters.splice(start..end, replacement.chars());
-        let text: String = characters.into_iter().collect();
-        for source in parse::documents(&text) {
-            if let Ok(values) = parse::parse(source, false) {
-                values.into_iter().for_each(|value| drop(crate::api::admit(value)));
-            }
-        }
-    }
-
-    #[test]
-    fn no_value_in_a_place_makes_admission_panic(
-        place in prop::sample::select(&["metadata", "spec", "kind", "rules", "listeners", "data", "ports", "parentRefs"][..]),
-        value in prop::sample::select(&["null", "1", "-1.5", "a", "[]", "{}", "[[1]]", "{a: b}", "[null]", "18446744073709551615"][..]),
-        kind in 0usize..15,
-    ) {
-        let kind = &crate::api::Kind::all()[kind];
-        let value: serde_json::Value = serde_yaml::from_str(value).expect("a value");
-        let mut object = serde_json::json!({
-            "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": "a"}, "spec": {},
-        });
-        if let Some(inner) = object["spec"].as_object_mut() {
-            inner.insert(place.to_owned(), value.clone());
-        }
-        drop(crate::api::admit(object.clone()));
-        object[place] = value;
-        drop(crate::api::admit(object));
-    }
 }
