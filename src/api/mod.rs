@@ -3,6 +3,7 @@
 
 pub mod admission;
 pub mod core;
+pub mod duration;
 pub mod gateway;
 pub mod http_route;
 mod legacy;

@@ -17,6 +17,7 @@ use super::node::{Node, Schema};
 use super::path::Path;
 use super::pattern;
 use crate::api::admission::Finding;
+use crate::api::duration;
 
 /// CEL's reserved words. A property of this name is reached by `__name__`.
 const RESERVED: [&str; 21] = [
@@ -171,12 +172,22 @@ fn environment() -> Arc<Env> {
 fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_extension(cel::extensions::strings)?;
     cel::add_overload!(env, fn is_ip: (CelString) -> CelBool, name = "isIP")?;
+    cel::add_overload!(env, fn duration: (CelString) -> Result<CelInt>)?;
     cel::add_member_overload!(env, fn matches_pattern: (CelString, CelString) -> Result<CelBool>)
 }
 
 fn is_ip(text: &CelString) -> CelBool {
     // Go's parser, unlike Rust's, takes an IPv6 zone; Kubernetes refuses it again.
     CelBool::from(text.inner().parse::<IpAddr>().is_ok())
+}
+
+/// A duration in milliseconds. The library's own type comes with a time zone database; rules only compare durations,
+/// which have no smaller unit.
+fn duration(text: &CelString) -> Result<CelInt, ExecutionError> {
+    let duration = duration::parse(text.inner())
+        .ok_or_else(|| ExecutionError::function_error("duration", "not a duration"))?;
+    // Four parts of five digits are far from the largest integer.
+    Ok(CelInt::from(duration.as_millis() as i64))
 }
 
 fn matches_pattern(text: &CelString, source: &CelString) -> Result<CelBool, ExecutionError> {

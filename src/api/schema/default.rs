@@ -47,9 +47,9 @@ fn object<'a>(
             None => true,
         },
     );
-    for (name, member) in &node.properties {
+    for (name, member) in node.properties.iter() {
         if let (Some(default), false) = (&schema.resolve(member).default, map.contains_key(name)) {
-            map.insert(name.clone(), default.clone());
+            map.insert(name.to_owned(), default.clone());
         }
         if let Some(value) = map.get_mut(name) {
             path.push_field(name);

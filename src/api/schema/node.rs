@@ -17,7 +17,7 @@ pub(super) struct Schema {
     #[serde(flatten)]
     pub(super) root: Node,
     /// Subtrees that others refer to by number.
-    defs: Vec<Node>,
+    defs: Box<[Node]>,
 }
 
 impl Schema {
@@ -85,7 +85,7 @@ pub(super) struct Node {
     pub(super) nullable: bool,
     pub(super) default: Option<Value>,
     #[serde(rename = "enum")]
-    pub(super) allowed: Vec<Value>,
+    pub(super) allowed: Box<[Value]>,
     pub(super) pattern: Option<Pattern>,
     pub(super) minimum: Option<f64>,
     pub(super) maximum: Option<f64>,
@@ -95,24 +95,53 @@ pub(super) struct Node {
     pub(super) max_items: Option<usize>,
     pub(super) min_properties: Option<usize>,
     pub(super) max_properties: Option<usize>,
-    pub(super) required: Vec<String>,
-    pub(super) properties: BTreeMap<String, Self>,
+    pub(super) required: Box<[String]>,
+    pub(super) properties: Properties,
     pub(super) additional_properties: Option<Box<Self>>,
     pub(super) property_names: Option<Box<Self>>,
     pub(super) items: Option<Box<Self>>,
-    pub(super) one_of: Vec<Self>,
-    pub(super) any_of: Vec<Self>,
-    pub(super) all_of: Vec<Self>,
+    pub(super) one_of: Box<[Self]>,
+    pub(super) any_of: Box<[Self]>,
+    pub(super) all_of: Box<[Self]>,
     pub(super) not: Option<Box<Self>>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Box<[Rule]>,
     #[serde(rename = "x-kubernetes-list-type")]
     pub(super) list_type: ListType,
     #[serde(rename = "x-kubernetes-list-map-keys")]
-    pub(super) list_map_keys: Vec<String>,
+    pub(super) list_map_keys: Box<[String]>,
     #[serde(rename = "x-kubernetes-preserve-unknown-fields")]
     pub(super) preserves_unknown_fields: bool,
     #[serde(rename = "x-kubernetes-int-or-string")]
     pub(super) is_int_or_string: bool,
+}
+
+/// Members by name: few, and there are many such lists, so that they hold nothing but themselves.
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "BTreeMap<Box<str>, Node>")]
+pub(super) struct Properties(Box<[(Box<str>, Node)]>);
+
+impl From<BTreeMap<Box<str>, Node>> for Properties {
+    fn from(members: BTreeMap<Box<str>, Node>) -> Self {
+        Self(members.into_iter().collect())
+    }
+}
+
+impl Properties {
+    /// The member of this name.
+    pub(super) fn get(&self, name: &str) -> Option<&Node> {
+        let index = self.0.binary_search_by(|(known, _)| (**known).cmp(name));
+        index.ok().map(|index| &self.0[index].1)
+    }
+
+    /// Whether there is a member of this name.
+    pub(super) fn contains_key(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// All members, in order of their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.0.iter().map(|(name, node)| (&**name, node))
+    }
 }
 
 impl Node {
@@ -141,7 +170,8 @@ impl Schema {
             open.extend(single.into_iter().flatten().map(Box::as_ref));
             open.extend(
                 node.properties
-                    .values()
+                    .iter()
+                    .map(|(_, node)| node)
                     .chain(&node.one_of)
                     .chain(&node.any_of)
                     .chain(&node.all_of),
