@@ -183,6 +183,7 @@ fn join_cookies(headers: &mut HeaderMap) {
         .get_all(COOKIE)
         .iter()
         .map(HeaderValue::as_bytes)
+        .filter(|crumb| !crumb.is_empty())
         .collect();
     if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
         headers.insert(COOKIE, joined);

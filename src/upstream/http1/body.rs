@@ -146,11 +146,11 @@ fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
         return Err(Fault::Protocol("malformed chunk size in a response"));
     }
     match httparse::parse_chunk_size(buffer) {
-        Ok(httparse::Status::Complete((consumed, size))) => {
+        Ok(httparse::Status::Complete((consumed, size))) if consumed <= MAX_CHUNK_LINE => {
             buffer.advance(consumed);
             Ok(Some(size))
         }
-        Ok(httparse::Status::Partial) if buffer.len() <= MAX_CHUNK_LINE => Ok(None),
+        Ok(httparse::Status::Partial) if buffer.len() < MAX_CHUNK_LINE => Ok(None),
         _ => Err(Fault::Protocol("malformed chunk size in a response")),
     }
 }
@@ -163,8 +163,8 @@ fn trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
     }
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let (length, fields) = match httparse::parse_headers(buffer, &mut fields) {
-        Ok(httparse::Status::Complete(complete)) => complete,
-        Ok(httparse::Status::Partial) if buffer.len() <= MAX_TRAILERS => return Ok(None),
+        Ok(httparse::Status::Complete(complete)) if complete.0 <= MAX_TRAILERS => complete,
+        Ok(httparse::Status::Partial) if buffer.len() < MAX_TRAILERS => return Ok(None),
         _ => return Err(BAD),
     };
     let mut trailers = HeaderMap::with_capacity(fields.len());
@@ -249,10 +249,22 @@ mod tests {
                 );
             }
         }
-        let long = format!("5;{}", "x".repeat(MAX_CHUNK_LINE));
-        assert!(matches!(
-            decode(ResponseFraming::Chunked, &long, 100),
-            Err(Fault::Protocol(_))
-        ));
+    }
+
+    #[test]
+    fn long_lines_are_refused_in_however_many_pieces_they_come() {
+        let line = |length: usize| format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(length - 4));
+        let trailers = |length: usize| format!("0\r\nX: {}\r\n\r\n", "x".repeat(length - 7));
+        for step in [100, 100_000] {
+            for (text, is_fit) in [
+                (line(MAX_CHUNK_LINE), true),
+                (line(MAX_CHUNK_LINE + 1), false),
+                (trailers(MAX_TRAILERS), true),
+                (trailers(MAX_TRAILERS + 1), false),
+            ] {
+                let decoded = decode(ResponseFraming::Chunked, &text, step);
+                assert_eq!(decoded.is_ok(), is_fit, "{} in {step}", text.len());
+            }
+        }
     }
 }
