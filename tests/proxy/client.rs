@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
@@ -14,7 +15,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -208,6 +209,17 @@ pub(crate) async fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");
     stream
+}
+
+/// Waits until nothing listens there any more.
+pub(crate) async fn refuses(address: SocketAddr) {
+    let refused = async {
+        while TcpStream::connect(address).await.is_ok() {
+            // Sockets tell nobody that they are closed.
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(PATIENCE, refused).await.expect("refused in time");
 }
 
 /// A TLS connection, or why there is none.

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::client::{Client, connect, get, handshake, hear_out, say, whole};
+use crate::client::{Client, connect, get, handshake, hear_out, refuses, say, whole};
 use crate::harness::PATIENCE;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, empty, full};
@@ -18,6 +18,8 @@ use crate::scene::{Objects, Scene, http, https, secret, to};
 
 /// Long enough that a test would notice waiting for it.
 const DEADLINE: Duration = Duration::from_secs(12);
+/// Long enough for a busy machine to look at a server that is about to leave.
+const DELAY: Duration = Duration::from_secs(3);
 
 fn objects(origin: &Origin) -> Objects {
     Objects::gateway(&[
@@ -55,10 +57,7 @@ async fn gated(gate: &Arc<Semaphore>) -> Origin {
 async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     let gate = Arc::new(Semaphore::new(0));
     let origin = gated(&gate).await;
-    let mut scene = Scene::with(
-        &objects(&origin),
-        draining(Duration::from_secs(1), DEADLINE),
-    );
+    let mut scene = Scene::with(&objects(&origin), draining(DELAY, DEADLINE));
     let (plain, secure, admin) = (scene.at(80), scene.at(443), scene.admin_address());
     let mut idle = Client::http1(plain).await;
     assert_eq!(idle.get("a.com", "/").await.text(), "done");
@@ -76,17 +75,17 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
             async move { (client.send(request).await, client) },
         ));
     }
-    while origin.requests() < 1 + held.len() {
-        tokio::task::yield_now().await;
-    }
+    origin.until_requests(1 + held.len()).await;
     assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
 
     let begin = Instant::now();
     let left = scene.begin_to_leave();
-    while get(admin, "admin", "/readyz").await.status != 503 {}
+    while get(admin, "admin", "/readyz").await.status != 503 {
+        assert!(begin.elapsed() < DELAY, "too slow to tell");
+    }
     // Load balancers have not noticed yet.
     assert_eq!(get(plain, "a.com", "/").await.text(), "done");
-    assert!(begin.elapsed() < Duration::from_secs(1), "too slow to tell");
+    assert!(begin.elapsed() < DELAY, "too slow to tell");
     idle.ended().await;
     frames.until_told_to_go().await;
     refuses(plain).await;
@@ -106,16 +105,6 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     }
     left.await.expect("left");
     assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
-}
-
-/// Waits until nothing listens there any more.
-async fn refuses(address: std::net::SocketAddr) {
-    let refused = async {
-        while TcpStream::connect(address).await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(PATIENCE, refused).await.expect("refused in time");
 }
 
 /// HTTP/2, frame by frame.

@@ -18,8 +18,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::harness::PATIENCE;
 
 /// A body that is sent.
 pub(crate) type Payload = UnsyncBoxBody<Bytes, BoxError>;
@@ -31,7 +34,7 @@ pub(crate) struct Origin {
     /// Where it listens.
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    requests: Arc<AtomicUsize>,
+    requests: watch::Sender<usize>,
     task: AbortHandle,
 }
 
@@ -42,12 +45,12 @@ impl Origin {
         F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
         R: Future<Output = Response<Payload>> + Send + 'static,
     {
-        let requests = Arc::new(AtomicUsize::new(0));
+        let requests = watch::Sender::new(0);
         let counted = requests.clone();
         let mut origin = Self::raw(move |stream| {
             let (answer, counted) = (answer.clone(), counted.clone());
             let service = service_fn(move |request| {
-                counted.fetch_add(1, SeqCst);
+                counted.send_modify(|count| *count += 1);
                 let answered = answer(request);
                 async move { Ok::<_, Infallible>(answered.await) }
             });
@@ -96,7 +99,7 @@ impl Origin {
         Self {
             address,
             connections,
-            requests: Arc::default(),
+            requests: watch::Sender::default(),
             task: task.abort_handle(),
         }
     }
@@ -114,7 +117,14 @@ impl Origin {
 
     /// Requests so far.
     pub(crate) fn requests(&self) -> usize {
-        self.requests.load(SeqCst)
+        *self.requests.borrow()
+    }
+
+    /// Waits for so many requests in all.
+    pub(crate) async fn until_requests(&self, count: usize) {
+        let mut requests = self.requests.subscribe();
+        let enough = timeout(PATIENCE, requests.wait_for(|seen| *seen >= count)).await;
+        enough.expect("requests in time").expect("an origin");
     }
 }
 

@@ -4,9 +4,8 @@
 use std::net::TcpListener;
 
 use portcullis::settings::Ports;
-use tokio::net::TcpStream;
 
-use crate::client::{Client, connect, get, hear_out};
+use crate::client::{Client, connect, get, hear_out, refuses};
 use crate::harness::yaml;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, prefix, publish, route, to, write};
@@ -149,9 +148,7 @@ async fn ports_open_and_close_without_touching_others() {
     goes.ended().await;
     assert_eq!(hear_out(&mut silent).await, b"");
     // The socket is closed by its worker, soon after.
-    while TcpStream::connect(opened).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    refuses(opened).await;
     assert_eq!(scene.at(80), address);
     assert_eq!(stays.get("a.com", "/").await.name(), "one");
     assert_eq!(stream.get("a.com", "/").await.name(), "one");

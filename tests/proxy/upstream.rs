@@ -62,9 +62,7 @@ async fn as_many_connections_as_requests_at_one_time() {
         for _ in 0..16 {
             requests.spawn(get(scene.at(80), "a.com", "/"));
         }
-        while origin.requests() < done + 16 {
-            tokio::task::yield_now().await;
-        }
+        origin.until_requests(done + 16).await;
         gate.add_permits(16);
         while let Some(answer) = requests.join_next().await {
             assert_eq!(answer.expect("no panic").text(), "done");
@@ -91,8 +89,9 @@ async fn the_endpoint_with_fewer_requests_is_chosen() {
     while slow.requests() == 0 {
         let before = fast.requests();
         held.spawn(get(scene.at(80), "a.com", "/"));
-        while slow.requests() == 0 && fast.requests() == before {
-            tokio::task::yield_now().await;
+        tokio::select! {
+            () = slow.until_requests(1) => {}
+            () = fast.until_requests(before + 1) => {}
         }
     }
     let before = fast.requests();
