@@ -104,10 +104,8 @@ fn equal_lengths_are_relayed_as_one() {
         let answer = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nhello");
         let fixture = Fixture::new(Origin::answering(answer));
         let answer = fixture.ask(request("GET", "/x"));
-        if answer.status != 502 {
-            assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
-            assert_eq!(answer.fields.all("content-length"), ["5"], "{fields}");
-        }
+        assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+        assert_eq!(answer.fields.all("content-length"), ["5"], "{fields}");
     }
 }
 
@@ -118,10 +116,8 @@ fn a_length_beside_chunks_is_not_relayed() {
     }));
     for _ in 0..2 {
         let answer = fixture.ask(request("GET", "/x"));
-        if answer.status != 502 {
-            assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
-            assert_eq!(answer.fields.all("content-length"), Vec::<&str>::new());
-        }
+        assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+        assert_eq!(answer.fields.all("content-length"), Vec::<&str>::new());
     }
     assert_eq!(
         fixture.origin.connections(),

@@ -323,7 +323,7 @@ fn methods_that_are_not_for_gateways_are_refused() {
     }
     fixture.is_well(0);
     let answer = fixture.ask(format!("OPTIONS * HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
-    assert!([200, 404].contains(&answer.status), "{}", answer.start);
+    assert_eq!(answer.status, 404, "{}", answer.start);
     let answer = fixture.ask(format!("PURGE /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!(
         (answer.status, fixture.origin.last().method()),
@@ -335,9 +335,7 @@ fn methods_that_are_not_for_gateways_are_refused() {
 fn fragments_do_not_reach_backends() {
     let fixture = Fixture::new(Origin::hello());
     let answer = fixture.ask(format!("GET /x#/../admin HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
-    if answer.status != 400 {
-        assert_eq!((answer.status, fixture.origin.last().target()), (200, "/x"));
-    }
+    assert_eq!((answer.status, fixture.origin.last().target()), (200, "/x"));
 }
 
 #[test]
