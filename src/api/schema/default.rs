@@ -60,7 +60,7 @@ fn object<'a>(
     if let Some(member) = node.additional_properties.as_deref() {
         let additional = map
             .iter_mut()
-            .filter(|(name, _)| !node.properties.contains_key(*name));
+            .filter(|(name, _)| !node.properties.contains_key(name));
         additional.for_each(|(name, value)| nested(schema, member, name, value, path, findings));
     }
 }
