@@ -79,31 +79,9 @@ pub(super) fn check<'a>(
     if !node.rules.is_empty() {
         rules(schema, node, value, path, findings);
     }
-    match value {
-        Value::Array(items) => {
-            let Some(item_node) = &node.items else { return };
-            for (index, item) in items.iter().enumerate() {
-                path.push_index(index);
-                check(schema, item_node, item, path, findings);
-                path.pop();
-            }
-        }
-        Value::Object(map) => {
-            for (name, value) in map {
-                let Some(member) = node.member(name) else {
-                    continue;
-                };
-                if node.properties.contains_key(name) {
-                    path.push_field(name)
-                } else {
-                    path.push_key(name)
-                }
-                check(schema, member, value, path, findings);
-                path.pop();
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
+    node.each(value, path, |node, value, path| {
+        check(schema, node, value, path, findings);
+    });
 }
 
 fn rules(

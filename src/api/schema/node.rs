@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::cel::Rule;
 use super::format::Format;
+use super::path::Path;
 use super::pattern::Pattern;
 
 /// A kind's schema.
@@ -150,6 +151,40 @@ impl Node {
         self.properties
             .get(name)
             .or(self.additional_properties.as_deref())
+    }
+
+    /// Visits everything in a value that has a schema, at its place.
+    pub(super) fn each<'a>(
+        &'a self,
+        value: &'a Value,
+        path: &mut Path<'a>,
+        mut visit: impl FnMut(&'a Self, &'a Value, &mut Path<'a>),
+    ) {
+        match value {
+            Value::Array(items) => {
+                let Some(node) = &self.items else { return };
+                for (index, item) in items.iter().enumerate() {
+                    path.push_index(index);
+                    visit(node, item, path);
+                    path.pop();
+                }
+            }
+            Value::Object(map) => {
+                for (name, value) in map {
+                    let Some(node) = self.member(name) else {
+                        continue;
+                    };
+                    if self.properties.contains_key(name) {
+                        path.push_field(name);
+                    } else {
+                        path.push_key(name);
+                    }
+                    visit(node, value, path);
+                    path.pop();
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
     }
 }
 

@@ -34,22 +34,16 @@ pub(super) fn check<'a>(
     match value {
         Value::String(text) => string(node, text, &mut report),
         Value::Number(_) => number(node, value, &mut report),
-        Value::Array(items) => {
-            list(node, items, &mut report);
-            if let Some(item_node) = &node.items {
-                for (index, item) in items.iter().enumerate() {
-                    path.push_index(index);
-                    check(schema, item_node, item, path, findings);
-                    path.pop();
-                }
-            }
-        }
+        Value::Array(items) => list(node, items, &mut report),
         Value::Object(map) => {
             object(node, map, &mut report);
-            members(schema, node, map, path, findings);
+            names(node, map, path, findings);
         }
         Value::Null | Value::Bool(_) => {}
     }
+    node.each(value, path, |node, value, path| {
+        check(schema, node, value, path, findings);
+    });
 }
 
 fn finding(path: &Path<'_>, message: String, rule: String) -> Finding {
@@ -256,8 +250,7 @@ fn object(node: &Node, map: &Map<String, Value>, report: &mut impl FnMut(String,
     }
 }
 
-fn members<'a>(
-    schema: &'a Schema,
+fn names<'a>(
     node: &'a Node,
     map: &'a Map<String, Value>,
     path: &mut Path<'a>,
@@ -269,23 +262,15 @@ fn members<'a>(
             ..Finding::error(path.field(name), "Required value")
         });
     }
-    for (name, value) in map {
-        if let Some(member) = node.properties.get(name) {
-            path.push_field(name);
-            check(schema, member, value, path, findings);
-            path.pop();
-        } else if let Some(member) = node.additional_properties.as_deref() {
-            path.push_key(name);
-            check(schema, member, value, path, findings);
-            path.pop();
-        }
-        if let Some(names) = node.property_names.as_deref() {
-            path.push_key(name);
-            let mut report =
-                |message: String, rule: String| findings.push(finding(path, message, rule));
-            string(names, name, &mut report);
-            path.pop();
-        }
+    let Some(rules) = node.property_names.as_deref() else {
+        return;
+    };
+    for name in map.keys() {
+        path.push_key(name);
+        let mut report =
+            |message: String, rule: String| findings.push(finding(path, message, rule));
+        string(rules, name, &mut report);
+        path.pop();
     }
 }
 
