@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use super::PATIENCE;
 use super::http::{Body, Fields, Fill, Framing, Wire, framing};
 
+/// What [`Origin::hello`] answers.
+pub(crate) const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
 /// An origin, listening until dropped.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
@@ -81,7 +84,7 @@ impl Origin {
 
     /// An origin that reads every request whole and answers it with 200 and `hello`.
     pub(crate) fn hello() -> Self {
-        Self::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        Self::answering(HELLO)
     }
 
     /// An origin that reads every request whole and answers it with these bytes.

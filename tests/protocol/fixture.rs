@@ -2,13 +2,15 @@
 //! hold after every input. Knows no single input.
 
 use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use portcullis::server::Server;
 use portcullis::settings::Settings;
 use portcullis::telemetry::metrics::TimeoutKind;
 
 use crate::harness::client::{Client, Response, get};
-use crate::harness::origin::Origin;
+use crate::harness::origin::{HELLO, Origin, Peer};
 use crate::harness::server::TestServer;
 use crate::harness::tls::Certificate;
 use crate::harness::yaml;
@@ -76,6 +78,37 @@ impl Fixture {
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
         assert_eq!(self.origin.last().target(), "/fresh");
     }
+}
+
+/// An origin that does `script` with every request but `/fresh`, which it answers. The connection ends when the script
+/// says so.
+pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'static) -> Origin {
+    Origin::start(move |peer| {
+        while let Some(request) = peer.request() {
+            let goes_on = if request.target() == "/fresh" {
+                peer.send(HELLO)
+            } else {
+                script(peer)
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    })
+}
+
+/// An origin whose answers have so many bytes. It tells of each how much of it was taken before nothing more was.
+pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
+    let (tell, told) = channel();
+    let origin = scripted(move |peer| {
+        peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n"));
+        let sent = peer.send_until_full(size, Duration::from_millis(300));
+        // The test has ended, if nobody listens.
+        let _ = tell.send(sent);
+        peer.rest();
+        true
+    });
+    (origin, told)
 }
 
 /// A Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and more.

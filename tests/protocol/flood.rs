@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use portcullis::telemetry::metrics::TimeoutKind;
 
-use crate::fixture::{Fixture, HOST};
+use crate::fixture::{Fixture, HOST, flooding, scripted};
 use crate::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Outcome, RST_STREAM, Raw,
     WINDOW_UPDATE, block, frame, get,
@@ -99,14 +99,8 @@ fn an_unfinished_header_block_ends_the_connection() {
 
 #[test]
 fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
-    let fixture = Fixture::new(Origin::start(|peer| {
-        while let Some(request) = peer.request() {
-            // The other request is never answered.
-            if request.target() == "/fresh" {
-                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
-            }
-        }
-    }));
+    // The other request is never answered.
+    let fixture = Fixture::new(scripted(|_| true));
     let began = Instant::now();
     let mut raw = Raw::open(&fixture, &[]);
     raw.request(1, &get(&[]), true);
@@ -184,26 +178,10 @@ fn tls_without_a_preface_ends() {
 #[test]
 fn streams_behind_a_closed_window_are_reset_and_nothing_else_is() {
     const SIZE: usize = 1 << 20;
-    let (tell, told) = std::sync::mpsc::channel();
-    let fixture = Fixture::with(
-        Origin::start(move |peer| {
-            while let Some(request) = peer.request() {
-                if request.target() == "/fresh" {
-                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
-                    continue;
-                }
-                peer.send(format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
-                    32 * SIZE
-                ));
-                let sent = peer.send_until_full(32 * SIZE, Duration::from_millis(300));
-                // The test has ended, if nobody listens.
-                let _ = tell.send(sent);
-                peer.rest();
-            }
-        }),
-        |settings| settings.limits.write_timeout = Duration::from_secs(2),
-    );
+    let (origin, told) = flooding(32 * SIZE);
+    let fixture = Fixture::with(origin, |settings| {
+        settings.limits.write_timeout = Duration::from_secs(2)
+    });
     // The windows of streams are empty.
     let mut raw = Raw::open(&fixture, &[(4, 0)]);
     for stream in [1, 3, 5, 7] {

@@ -6,13 +6,11 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::fixture::{Fixture, HOST, documents};
+use crate::fixture::{Fixture, HOST, documents, scripted};
 use crate::harness::PATIENCE;
 use crate::harness::client::{Client, get};
-use crate::harness::origin::{Origin, Peer};
+use crate::harness::origin::{HELLO, Origin, Peer};
 use crate::harness::server::TestServer;
-
-const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 fn request(method: &str, target: &str) -> String {
     let length = if method == "POST" {
@@ -21,22 +19,6 @@ fn request(method: &str, target: &str) -> String {
         "\r\n"
     };
     format!("{method} {target} HTTP/1.1\r\nHost: {HOST}\r\n{length}")
-}
-
-/// Does `script` with every request but `/fresh`, which it answers.
-fn origin(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'static) -> Origin {
-    Origin::start(move |peer| {
-        while let Some(request) = peer.request() {
-            let goes_on = if request.target() == "/fresh" {
-                peer.send(HELLO)
-            } else {
-                script(peer)
-            };
-            if !goes_on {
-                return;
-            }
-        }
-    })
 }
 
 #[test]
@@ -75,7 +57,7 @@ fn heads_that_cannot_be_trusted_are_bad_gateways() {
     ];
     for head in heads {
         let sent = head.clone();
-        let fixture = Fixture::new(origin(move |peer| {
+        let fixture = Fixture::new(scripted(move |peer| {
             peer.send(&sent);
             false
         }));
@@ -111,7 +93,7 @@ fn equal_lengths_are_relayed_as_one() {
 
 #[test]
 fn a_length_beside_chunks_is_not_relayed() {
-    let fixture = Fixture::new(origin(|peer| {
+    let fixture = Fixture::new(scripted(|peer| {
         peer.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
     }));
     for _ in 0..2 {
@@ -142,7 +124,7 @@ const CUT: [&str; 9] = [
 #[test]
 fn what_is_cut_is_cut_visibly() {
     for answer in CUT {
-        let fixture = Fixture::new(origin(move |peer| {
+        let fixture = Fixture::new(scripted(move |peer| {
             peer.send(answer);
             false
         }));
@@ -161,7 +143,7 @@ fn what_is_cut_is_cut_visibly() {
 
 #[test]
 fn what_is_reset_is_cut_visibly() {
-    let fixture = Fixture::new(origin(|peer| {
+    let fixture = Fixture::new(scripted(|peer| {
         peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         peer.reset();
         false
@@ -200,7 +182,7 @@ fn an_answer_without_framing_ends_with_its_connection() {
 
 #[test]
 fn bytes_behind_an_answer_are_never_another_answer() {
-    let fixture = Fixture::new(origin(|peer| {
+    let fixture = Fixture::new(scripted(|peer| {
         peer.send(format!(
             "{HELLO}HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
         ))
@@ -241,7 +223,7 @@ fn bytes_before_a_request_are_never_its_answer() {
 
 #[test]
 fn a_connection_that_the_backend_ends_is_not_used_again() {
-    let fixture = Fixture::new(origin(|peer| {
+    let fixture = Fixture::new(scripted(|peer| {
         peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello");
         peer.rest();
         false
@@ -305,7 +287,7 @@ fn a_request_that_was_answered_in_part_is_not_replayed() {
 #[test]
 fn a_request_on_a_new_connection_is_not_replayed() {
     for reset in [false, true] {
-        let fixture = Fixture::new(origin(move |peer| {
+        let fixture = Fixture::new(scripted(move |peer| {
             if reset {
                 peer.reset();
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use portcullis::settings::Settings;
 use portcullis::telemetry::metrics::TimeoutKind;
 
-use crate::fixture::{Fixture, HOST};
+use crate::fixture::{Fixture, HOST, flooding};
 use crate::harness::PATIENCE;
 use crate::harness::client::{Client, connection, get, socket};
 use crate::harness::http::Fill;
@@ -189,23 +189,8 @@ const MUCH: usize = 64 << 20;
 
 #[test]
 fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let fixture = Fixture::with(
-        Origin::start(move |peer| {
-            while let Some(request) = peer.request() {
-                if request.target() == "/fresh" {
-                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
-                    continue;
-                }
-                peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {MUCH}\r\n\r\n"));
-                let sent = peer.send_until_full(MUCH, Duration::from_millis(300));
-                // The test has ended, if nobody listens.
-                let _ = tell.send(sent);
-                peer.rest();
-            }
-        }),
-        |settings| settings.limits.write_timeout = 2 * SHORT,
-    );
+    let (origin, told) = flooding(MUCH);
+    let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = 2 * SHORT);
     let mut plain = fixture.client();
     let mut tls = Client::connect_tls(fixture.https(), HOST);
     for client in [&mut plain, &mut tls] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portcullis::telemetry::metrics::TimeoutKind;
 
-use crate::fixture::{Fixture, HOST};
+use crate::fixture::{Fixture, HOST, scripted};
 use crate::harness::client::Client;
 use crate::harness::origin::{Origin, Peer};
 
@@ -17,13 +17,9 @@ const AGREE: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n
 
 /// Answers `/fresh`, and does `script` with the first other request.
 fn origin(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
-    Origin::start(move |peer| {
-        while let Some(request) = peer.request() {
-            if request.target() != "/fresh" {
-                return script(peer);
-            }
-            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
-        }
+    scripted(move |peer| {
+        script(peer);
+        false
     })
 }
 

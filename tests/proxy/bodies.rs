@@ -19,7 +19,7 @@ use crate::harness::PATIENCE;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::origin::{Origin, Payload, empty, full, stream};
-use crate::scene::{Objects, Scene, http, https, prefix, secret, to};
+use crate::scene::{Objects, Scene, http, https, prefix, secret};
 
 const LARGE: usize = 64 << 20;
 /// Prime, so that no lost or doubled piece of a round size goes unnoticed.
@@ -125,10 +125,7 @@ async fn a_backend_that_does_not_read_slows_the_client() {
         Response::new(empty())
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     let mut client = connect(scene.at(80)).await;
     say(
         &mut client,
@@ -163,10 +160,7 @@ async fn a_client_that_does_not_read_slows_the_backend() {
         }
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     let mut client = connect(scene.at(80)).await;
     say(&mut client, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
     hear(&mut client, "\r\n\r\n").await;
@@ -206,10 +200,7 @@ async fn pieces_pass_as_they_come() {
         }
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     let mut received = received;
     for mut client in [
         Client::http1(scene.at(80)).await,
@@ -258,10 +249,7 @@ async fn answers_without_a_body_leave_the_connection_usable() {
         }
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     for mut client in [
         Client::http1(scene.at(80)).await,
         Client::http2(scene.at(80)).await,

@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use crate::harness::PATIENCE;
 use crate::harness::server::TestServer;
 use crate::harness::yaml;
+use crate::origin::Origin;
 
 pub(crate) use crate::harness::yaml::{http, https, secret, secret_of};
 
@@ -36,6 +37,12 @@ impl Scene {
     /// Serves these objects.
     pub(crate) fn start(objects: &Objects) -> Self {
         Self::with(objects, |_| {})
+    }
+
+    /// Sends everything to this backend.
+    pub(crate) fn before(origin: &Origin) -> Self {
+        let objects = Objects::http().service("origin", &[origin.address]);
+        Self::start(&objects.route("route", &[to("origin")]))
     }
 
     /// Serves these objects, with other settings.

@@ -21,10 +21,7 @@ const H2C: &str = "kubernetes.io/h2c";
 #[tokio::test]
 async fn connections_are_used_again() {
     let echo = Origin::echo("echo").await;
-    let objects = Objects::http()
-        .service("echo", &[echo.address])
-        .route("route", &[to("echo")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&echo);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..200 {
         assert_eq!(
@@ -52,10 +49,7 @@ async fn as_many_connections_as_requests_at_one_time() {
         }
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     for _ in 0..3 {
         let mut requests = JoinSet::new();
         let done = origin.requests();
@@ -134,10 +128,7 @@ async fn a_connection_that_was_closed_meanwhile_is_replaced() {
         .await;
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..50 {
         assert_eq!(client.get("a.com", "/").await.text(), "ok");
@@ -269,10 +260,7 @@ async fn trailers_of_http1_pass_to_http2() {
         crate::client::hear_out(&mut stream).await;
     })
     .await;
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin")]);
-    let scene = Scene::start(&objects);
+    let scene = Scene::before(&origin);
     let answer = Client::http2(scene.at(80)).await.get("a.com", "/").await;
     assert_eq!(answer.text(), "body");
     assert_eq!(answer.trailers.expect("trailers")["x-sum"], "42");
