@@ -1,0 +1,165 @@
+//! Feeds responses of backends to the HTTP/1.1 client's reading of heads and bodies, as answers to several requests.
+//! Checks that nothing panics, that it does not matter in which pieces the bytes come, and that no framing of the
+//! backend's connection passes through. Compiles modules that the client keeps to itself from their source.
+
+#![no_main]
+
+use http::{HeaderValue, Method};
+use libfuzzer_sys::fuzz_target;
+use upstream::http1::read;
+
+/// Longer inputs are not fed byte by byte: the cost of a head grows with the square of its pieces.
+const SHORT: usize = 600;
+
+/// What a byte 255 stands for, so that limits of length are in reach of short inputs.
+const RUN: [u8; 4000] = [b'x'; 4000];
+
+#[path = "../../../src/upstream"]
+mod upstream {
+    pub(crate) use portcullis::upstream::Outgoing;
+
+    #[allow(dead_code, reason = "only a part of the modules is called")]
+    pub(crate) mod http1 {
+        mod body;
+        mod head;
+
+        use bytes::BytesMut;
+        use http::{HeaderMap, HeaderValue, Method};
+        pub(crate) use portcullis::upstream::http1::Fault;
+
+        use body::{Decoder, Piece};
+        use head::ResponseFraming;
+
+        /// What was read of a response.
+        #[derive(Debug, Default, PartialEq)]
+        pub(crate) struct Reading {
+            /// Status, fields, framing and whether the connection stays open.
+            head: Option<(u16, HeaderMap, ResponseFraming, bool)>,
+            body: Vec<u8>,
+            trailers: Option<HeaderMap>,
+            is_whole: bool,
+            is_refused: bool,
+            /// What was not read, unless the response was refused.
+            rest: Vec<u8>,
+        }
+
+        /// Reads a response that comes in `pieces` and then ends.
+        pub(crate) fn read<'a>(
+            pieces: impl Iterator<Item = &'a [u8]>,
+            method: &Method,
+            upgrade: Option<&HeaderValue>,
+        ) -> Reading {
+            let mut reading = Reading::default();
+            let mut buffer = BytesMut::new();
+            let outcome = read_into(&mut reading, &mut buffer, pieces, method, upgrade);
+            match outcome {
+                Ok(()) => reading.rest = buffer.to_vec(),
+                Err(_) => reading.is_refused = true,
+            }
+            reading
+        }
+
+        fn read_into<'a>(
+            reading: &mut Reading,
+            buffer: &mut BytesMut,
+            mut pieces: impl Iterator<Item = &'a [u8]>,
+            method: &Method,
+            upgrade: Option<&HeaderValue>,
+        ) -> Result<(), Fault> {
+            let head = loop {
+                let Some(piece) = pieces.next() else {
+                    return Ok(());
+                };
+                buffer.extend_from_slice(piece);
+                if let Some(head) = head::parse(buffer, method, upgrade)? {
+                    break head;
+                }
+            };
+            let mut decoder = Decoder::new(head.framing);
+            reading.head = Some((
+                head.status.as_u16(),
+                head.headers,
+                head.framing,
+                head.keep_alive,
+            ));
+            loop {
+                match decoder.decode(buffer)? {
+                    Piece::Data(data) => {
+                        assert!(!data.is_empty(), "a piece of nothing");
+                        reading.body.extend_from_slice(&data);
+                    }
+                    Piece::Trailers(trailers) => reading.trailers = Some(trailers),
+                    Piece::End => break,
+                    Piece::NeedMore => match pieces.next() {
+                        Some(piece) => buffer.extend_from_slice(piece),
+                        None => break,
+                    },
+                }
+            }
+            reading.is_whole = decoder.is_done();
+            pieces.for_each(|piece| buffer.extend_from_slice(piece));
+            Ok(())
+        }
+
+        impl Reading {
+            /// Checks what holds for every response.
+            pub(crate) fn assert_sound(&self) {
+                let Some((status, headers, framing, keep_alive)) = &self.head else {
+                    return;
+                };
+                for name in [
+                    "connection",
+                    "keep-alive",
+                    "proxy-connection",
+                    "transfer-encoding",
+                ] {
+                    assert!(!headers.contains_key(name), "{self:?}");
+                }
+                assert_eq!(
+                    headers.contains_key("upgrade"),
+                    *framing == ResponseFraming::Upgrade
+                );
+                assert!(
+                    *status >= 200 || *framing == ResponseFraming::Upgrade,
+                    "{self:?}"
+                );
+                assert!(
+                    !(*keep_alive && *framing == ResponseFraming::Close),
+                    "{self:?}"
+                );
+                assert!(
+                    headers.get_all("content-length").iter().count() <= 1,
+                    "{self:?}"
+                );
+                if let ResponseFraming::Length(length) = framing {
+                    assert_eq!(self.is_whole, self.body.len() as u64 == *length, "{self:?}");
+                }
+            }
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let data = &data
+        .split(|byte| *byte == 255)
+        .collect::<Vec<_>>()
+        .join(&RUN[..])[..];
+    let websocket = HeaderValue::from_static("websocket");
+    for (method, upgrade) in [
+        (Method::GET, None),
+        (Method::HEAD, None),
+        (Method::GET, Some(&websocket)),
+    ] {
+        let whole = read([data].into_iter(), &method, upgrade);
+        whole.assert_sound();
+        let smallest = if data.len() <= SHORT {
+            1
+        } else {
+            data.len() / 16
+        };
+        for size in [smallest, data.len() / 3 + 1, data.len() * 2 / 3 + 1] {
+            let parts = read(data.chunks(size), &method, upgrade);
+            assert_eq!(parts, whole, "{method} in pieces of {size}");
+        }
+    }
+});

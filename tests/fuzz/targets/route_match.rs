@@ -1,0 +1,97 @@
+//! Feeds requests to the tables of all goldens, as they come and as the proxy would normalise their paths. Checks that
+//! finding a rule and applying its filters never panics, that `explain` chooses what `find` finds, and that no filter
+//! leads to a target without a path.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use http::request::Parts;
+use libfuzzer_sys::{Corpus, fuzz_target};
+use portcullis::filter::{self, RequestFacts, Scheme};
+use portcullis::proxy::target;
+use portcullis::table::{Listener, MatchVerdict, Pick, Port, RequestView, Table};
+use portcullis_fuzz::{goldens, objects, request};
+
+static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
+    let tables = goldens::ALL.iter().map(|golden| objects::table(golden));
+    tables
+        .filter(|table| table.rules().next().is_some())
+        .collect()
+});
+
+fuzz_target!(|data: &[u8]| -> Corpus {
+    let Some(parts) = request::read(data) else {
+        return Corpus::Reject;
+    };
+    let host = parts
+        .headers
+        .get("host")
+        .and_then(|host| host.to_str().ok());
+    let host = host
+        .or(parts.uri.host())
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    for port in TABLES.iter().flat_map(Table::ports) {
+        check(port, &parts, &host);
+    }
+    Corpus::Keep
+});
+
+fn check(port: &Port, parts: &Parts, host: &str) {
+    port.server_config(Some(host));
+    let Some(listener) = port.listener(host) else {
+        return;
+    };
+    let path = parts.uri.path();
+    try_path(port, listener, parts, host, path);
+    if let Ok(normal) = target::normalize(path)
+        && normal != path
+    {
+        try_path(port, listener, parts, host, &normal);
+    }
+}
+
+fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &str) {
+    let view = RequestView {
+        host,
+        method: &parts.method,
+        path,
+        query: parts.uri.query(),
+        headers: &parts.headers,
+    };
+    let rule = listener.find(&view);
+    let considered = listener.explain(&view);
+    let chosen = considered
+        .iter()
+        .find(|one| one.verdict == MatchVerdict::Chosen);
+    assert_eq!(
+        chosen.map(|one| &one.rule.ir.id),
+        rule.map(|rule| &rule.ir.id),
+        "{view:?}"
+    );
+    let Some(rule) = rule else {
+        return;
+    };
+    let facts = RequestFacts {
+        scheme: Scheme::Http,
+        host,
+        listener_port: port.bind().port,
+    };
+    let mut changed = parts.clone();
+    let of_share = match rule.pick() {
+        Pick::Share(share) => &share.filters[..],
+        Pick::None => &[],
+    };
+    for filters in [&rule.ir.filters[..], of_share] {
+        if filter::request(filters, &mut changed, &facts).is_ok() {
+            let path = changed.uri.path();
+            assert!(
+                path.starts_with('/') || path == parts.uri.path(),
+                "{}",
+                changed.uri
+            );
+        }
+        filter::response(filters, &mut changed.headers);
+    }
+}

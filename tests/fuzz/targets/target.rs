@@ -1,0 +1,104 @@
+//! Feeds request heads to what makes a request fit to be matched and forwarded, as HTTP/1 and as HTTP/2, and paths to
+//! what normalises them. Checks that nothing panics, that a normal request is normal already, and that it has one host,
+//! a path without dot segments or doubled slashes, and no field of a connection. Compiles a module that the proxy keeps
+//! to itself from its source.
+
+#![no_main]
+
+use http::request::Parts;
+use http::{Method, Version};
+use libfuzzer_sys::fuzz_target;
+use portcullis::{table, upstream};
+use portcullis_fuzz::request;
+use proxy::headers::{LastHost, normalize};
+
+#[path = "../../../src/proxy"]
+#[allow(dead_code, reason = "only a part of the modules is called")]
+mod proxy {
+    mod error;
+    mod forwarding;
+    pub(crate) mod headers;
+    pub(crate) use portcullis::proxy::target;
+}
+
+/// Fields that a request may have, as the settings would say.
+const MAX_FIELDS: usize = 100;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(data) {
+        check_path(text);
+    }
+    let Some(parts) = request::read(data) else {
+        return;
+    };
+    check_request(parts.clone());
+    if let Some(parts) = request::as_http2(parts) {
+        check_request(parts);
+    }
+});
+
+fn check_path(text: &str) {
+    let path = format!("/{text}");
+    if let Ok(normal) = proxy::target::normalize(&path) {
+        assert_safe(&normal);
+        assert_eq!(proxy::target::normalize(&normal), Ok((&*normal).into()));
+    }
+}
+
+/// A path that every reader takes for the same one.
+fn assert_safe(path: &str) {
+    assert!(path.starts_with('/'), "{path:?}");
+    assert!(!path.contains("//"), "{path:?}");
+    let decoded = path.to_ascii_lowercase().replace("%2e", ".");
+    let decoded = decoded
+        .replace("%2f", "/")
+        .replace("%5c", "/")
+        .replace('\\', "/");
+    for element in decoded.replace("%3b", ";").split('/') {
+        let name = element.split(';').next();
+        assert!(!matches!(name, Some("." | "..")), "{path:?}");
+    }
+}
+
+fn check_request(mut parts: Parts) {
+    let Ok(normal) = normalize(&mut parts, &mut LastHost::default(), MAX_FIELDS) else {
+        return;
+    };
+    let host = normal.host.as_str();
+    let may_be_without = parts.version == Version::HTTP_10 && !parts.headers.contains_key("host");
+    assert!(may_be_without || !host.is_empty(), "no host: {parts:?}");
+    assert_eq!(host, host.to_ascii_lowercase());
+    assert!(host.starts_with('[') || !host.contains(':'), "{host:?}");
+    assert!(
+        host.chars()
+            .all(|char| char.is_ascii_graphic() && !"/?#@".contains(char)),
+        "{host:?}"
+    );
+    if parts.method != Method::OPTIONS || parts.uri.path() != "*" {
+        assert_safe(parts.uri.path());
+        assert!(parts.uri.authority().is_none(), "{}", parts.uri);
+    }
+    for name in [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+    ] {
+        assert!(!parts.headers.contains_key(name), "{name}: {parts:?}");
+    }
+    assert!(
+        parts.headers.get_all("host").iter().count() <= 1,
+        "{parts:?}"
+    );
+
+    let mut again = parts.clone();
+    // A target with an authority has brought a `Host`.
+    let second = normalize(&mut again, &mut LastHost::default(), MAX_FIELDS + 1);
+    let second = second.unwrap_or_else(|error| panic!("{error:?}: {parts:?}"));
+    assert_eq!(second.host.as_str(), host);
+    assert_eq!(again.uri, parts.uri);
+    assert_eq!(again.headers, parts.headers);
+    assert_eq!(second.forwarding, normal.forwarding);
+}

@@ -1,0 +1,78 @@
+//! Feeds its bytes to the file provider, once as a YAML file and once as a JSON file: reading, defaults, admission. Checks
+//! that nothing panics, that every complaint names the file and a line of it, that reading again gives the same, and that
+//! objects stay when a whole file breaks.
+
+#![no_main]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
+use portcullis::provider::{FileProvider, Load, Problem};
+use portcullis_fuzz::mutate;
+
+/// A folder of this process for each form.
+static FILES: LazyLock<[PathBuf; 2]> = LazyLock::new(|| {
+    ["objects.yaml", "objects.json"].map(|name| {
+        let process = format!("fuzz-{}", std::process::id());
+        let folder = std::env::temp_dir().join(process).join(&name[8..]);
+        fs::create_dir_all(&folder).expect("a folder is made");
+        folder.join(name)
+    })
+});
+
+fuzz_target!(|data: &[u8]| {
+    for file in FILES.iter() {
+        check(file, data);
+    }
+});
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    let structured = (seed % 2 == 0).then(|| mutate::documents(data, size, max_size, seed));
+    structured
+        .flatten()
+        .unwrap_or_else(|| fuzzer_mutate(data, size, max_size))
+});
+
+fn check(file: &PathBuf, data: &[u8]) {
+    let mut provider = FileProvider::new(file.with_file_name(""));
+    let load = read(&mut provider, file, data);
+    assert_eq!(read(&mut provider, file, data), load);
+    if load.problems.is_empty() {
+        let broken = [data, b"\n---\n{"].concat();
+        let after = read(&mut provider, file, &broken);
+        assert_eq!(
+            after.snapshot, load.snapshot,
+            "a broken file takes objects away"
+        );
+        assert!(
+            !after.problems.is_empty(),
+            "a broken file is taken for a whole one"
+        );
+    }
+}
+
+fn read(provider: &mut FileProvider, file: &PathBuf, data: &[u8]) -> Load {
+    fs::write(file, data).expect("the file is written");
+    let load = provider.load().expect("the folder is readable");
+    // To YAML all of these end a line; what is missing at the end is missed on the line behind the last.
+    let breaks = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+    let lines = String::from_utf8_lossy(data).split(breaks).count() + 1;
+    for problem in &load.problems {
+        let shown = problem.to_string();
+        let Problem {
+            file: named,
+            document,
+            line,
+            message,
+            ..
+        } = problem;
+        assert_eq!(named, file, "{shown}");
+        assert!(shown.contains(&*file.to_string_lossy()), "{shown}");
+        assert!(!message.is_empty(), "{shown}");
+        let in_file = (1..=lines).contains(line) || (*document, *line) == (0, 0);
+        assert!(in_file, "of {lines} lines: {shown}");
+    }
+    load
+}
