@@ -6,7 +6,7 @@ mod scan;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -397,6 +397,10 @@ fn read_document(
 }
 
 fn read(path: &Path) -> io::Result<String> {
+    // It may be another one since it was found, and opening a pipe would wait for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file any more"));
+    }
     let file = File::open(path)?;
     let limit = parse::MAX_FILE;
     let mut bytes = Vec::new();

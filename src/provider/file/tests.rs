@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -186,6 +187,15 @@ fn what_is_no_file_is_named_and_left_out() {
         );
     }
     drop(socket);
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+    let directory = directory(&[]);
+    let pipe = directory.path().join("a.yaml");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("started").success());
+    super::read(&pipe).expect_err("no file");
 }
 
 #[test]
