@@ -109,6 +109,7 @@ where
     pub fn sweep(&self) {
         self.http1.sweep();
         self.http2.sweep();
+        self.buffers.sweep();
     }
 
     /// Sends a request to one endpoint of `backend`, and returns with the head of its answer.

@@ -12,7 +12,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body::{Body, Frame};
 use tokio::io::AsyncReadExt;
@@ -20,14 +20,10 @@ use tokio::net::TcpStream;
 
 use self::body::{Decoder, Piece};
 pub(super) use self::buffers::Buffers;
+use self::buffers::{LARGE, ORDINARY, ReadBuffer};
 use self::head::{RequestFraming, ResponseFraming};
 use self::write_queue::WriteQueue;
 use super::Outgoing;
-
-/// What a read buffer holds at least before a read.
-const READ_SIZE: usize = 8 * 1024;
-/// What it holds while a long body streams.
-const LARGE_READ_SIZE: usize = 64 * 1024;
 
 /// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +45,7 @@ pub enum Fault {
 /// A connection to a backend with what was read ahead.
 pub struct Connection {
     io: TcpStream,
-    buffer: BytesMut,
-    buffers: Rc<Buffers>,
+    buffer: ReadBuffer,
     /// Whether it has carried an exchange before.
     pub reused: bool,
 }
@@ -60,8 +55,7 @@ impl Connection {
     pub(super) fn new(io: TcpStream, buffers: Rc<Buffers>) -> Self {
         Self {
             io,
-            buffer: BytesMut::new(),
-            buffers,
+            buffer: ReadBuffer::new(buffers),
             reused: false,
         }
     }
@@ -78,26 +72,17 @@ impl Connection {
 
     /// The socket, and the bytes read from it beyond the response head.
     pub fn into_parts(self) -> (TcpStream, Bytes) {
-        (self.io, self.buffer.freeze())
+        (self.io, self.buffer.into_unread())
     }
 
-    /// Reads more, with room for at least `room` bytes.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<usize>> {
-        if self.buffer.capacity() == 0 {
-            self.buffer = self.buffers.take();
-        }
-        if self.buffer.capacity() - self.buffer.len() < room {
-            self.buffer.reserve(room);
-        }
-        let read = pin!(self.io.read_buf(&mut self.buffer)).poll(cx);
+    /// Reads more, where about `expected` bytes are to come.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, expected: usize) -> Poll<io::Result<usize>> {
+        self.buffer.make_room(expected);
+        let read = pin!(self.io.read_buf(&mut *self.buffer)).poll(cx);
         if read.is_pending() && self.buffer.is_empty() {
-            self.release_buffer();
+            self.buffer.release();
         }
         read
-    }
-
-    fn release_buffer(&mut self) {
-        self.buffers.put(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -117,6 +102,8 @@ pub struct Exchange<B> {
     chunked: bool,
     body_touched: bool,
     read_any: bool,
+    /// Bytes that the last read of the response's body brought.
+    last_read: usize,
     request_failed: Option<Fault>,
     method: Method,
     upgrade: Option<HeaderValue>,
@@ -149,6 +136,7 @@ where
             body: (!ended).then_some(body),
             body_touched: false,
             read_any: false,
+            last_read: 0,
             request_failed: None,
             method: parts.method.clone(),
             upgrade: request.upgrade.cloned(),
@@ -179,7 +167,7 @@ where
                     headers: head.headers,
                 }));
             }
-            match ready!(connection.poll_fill(cx, READ_SIZE)) {
+            match ready!(connection.poll_fill(cx, ORDINARY)) {
                 Ok(0) => return Poll::Ready(Err(self.request_failed.unwrap_or(Fault::Truncated))),
                 Ok(_) => self.read_any = true,
                 Err(error) => {
@@ -219,7 +207,7 @@ where
             .connection
             .take_if(|connection| reusable && clean && connection.buffer.is_empty())?;
         connection.reused = true;
-        connection.release_buffer();
+        connection.buffer.release();
         Some(connection)
     }
 
@@ -258,15 +246,15 @@ where
                 Piece::End => return Poll::Ready(None),
                 Piece::NeedMore => {}
             }
-            let room = match self.decoder.remaining() {
-                Some(left) if left < READ_SIZE as u64 => READ_SIZE,
-                Some(_) => LARGE_READ_SIZE,
-                None => 4 * READ_SIZE,
+            let expected = match self.decoder.remaining() {
+                Some(left) => usize::try_from(left).unwrap_or(LARGE),
+                None if self.last_read >= ORDINARY => LARGE,
+                None => ORDINARY,
             };
-            match ready!(connection.poll_fill(cx, room)) {
+            match ready!(connection.poll_fill(cx, expected)) {
                 Ok(0) if self.decoder == Decoder::Close => self.decoder = Decoder::Done,
                 Ok(0) => return Poll::Ready(Some(Err(Fault::Truncated))),
-                Ok(_) => {}
+                Ok(count) => self.last_read = count,
                 Err(error) => return Poll::Ready(Some(Err(Fault::Io(error.kind())))),
             }
         }
