@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::ir::BindReport;
-use crate::provider::file::Load;
+use crate::provider::Load;
 use crate::status::StatusReport;
 use crate::table::Table;
 use crate::translate::{Options, translate};

@@ -13,13 +13,14 @@ use tokio::sync::{mpsc, watch};
 use crate::admin::{self, AdminState};
 use crate::api::Severity;
 use crate::controller::{self, Outcome, Outputs};
-use crate::provider::file::{FileProvider, Load};
+use crate::ir::BindReport;
+use crate::provider::{FileProvider, KubernetesProvider, Load};
 use crate::proxy::Proxy;
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 use crate::shutdown::{self, Shutdown, Trigger};
 use crate::table::Table;
 use crate::telemetry::{AccessLog, ProcessStats};
-use crate::translate::Options;
+use crate::translate::{Mode, Options};
 
 /// A data plane that serves its first configuration.
 pub struct Server {
@@ -48,7 +49,13 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub fn start(settings: &Settings) -> anyhow::Result<Self> {
-        Self::launch(settings, false)
+        let mut server = Self::launch(settings, false)?;
+        // The sender lives in the control thread; without it there is nothing to wait for.
+        tokio::runtime::Builder::new_current_thread()
+            .build()?
+            .block_on(server.outcome.wait_for(Option::is_some))
+            .context("the control thread ended")?;
+        Ok(server)
     }
 
     /// The address that a listener's port is bound to: the first of several. `None` when it is not.
@@ -112,8 +119,10 @@ impl Server {
     }
 
     fn launch(settings: &Settings, signals: bool) -> anyhow::Result<Self> {
-        let mut provider = FileProvider::new(settings.config_dir.clone());
-        let first = provider.load()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let objects = Objects::open(&settings.source, &runtime)?;
         let access_log = if settings.access_log {
             AccessLog::start().context("the access log cannot be started")?
         } else {
@@ -139,18 +148,14 @@ impl Server {
             .as_ref()
             .map(std::net::TcpListener::local_addr)
             .transpose()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         if signals {
             let _within = runtime.enter();
             shutdown::on_signals(trigger.clone(), reload.clone())
                 .context("signals cannot be watched")?;
         }
-        let (publish, mut outcome) = watch::channel(None);
+        let (publish, outcome) = watch::channel(None);
         let control = Control {
-            provider,
-            first,
+            objects,
             reloads,
             proxy,
             state: state.clone(),
@@ -160,11 +165,6 @@ impl Server {
         let control = thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || control.run(&runtime, admin))?;
-        // The sender lives in the control thread; without it there is nothing to wait for.
-        let waiting = tokio::runtime::Builder::new_current_thread().build()?;
-        waiting
-            .block_on(outcome.wait_for(Option::is_some))
-            .context("the control thread ended")?;
         Ok(Self {
             outcome,
             state,
@@ -176,10 +176,67 @@ impl Server {
     }
 }
 
+/// Where objects come from.
+enum Objects {
+    /// A folder, and what it held at first.
+    Folder(FileProvider, Load),
+    /// A cluster.
+    Cluster(KubernetesProvider),
+}
+
+impl Objects {
+    fn open(source: &Source, runtime: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
+        match source {
+            Source::Folder(folder) => {
+                let mut provider = FileProvider::new(folder.clone());
+                let first = provider.load()?;
+                Ok(Self::Folder(provider, first))
+            }
+            Source::Kubernetes => {
+                let provider = runtime.block_on(KubernetesProvider::from_environment())?;
+                Ok(Self::Cluster(provider))
+            }
+        }
+    }
+
+    /// Drives the loop with what is there now and whenever that changes.
+    async fn drive<F, P>(self, reloads: mpsc::Receiver<()>, outputs: Outputs<F, P>)
+    where
+        F: FnMut(&Table) -> BindReport,
+        P: FnMut(Outcome),
+    {
+        let options = |mode| Options {
+            mode,
+            ..Options::default()
+        };
+        match self {
+            Self::Folder(provider, first) => {
+                let (sender, loads) = watch::channel(Arc::new(first));
+                tokio::select! {
+                    () = controller::run(loads, options(Mode::Standalone), outputs) => {}
+                    () = provider.watch(sender, reloads) => {}
+                }
+            }
+            Self::Cluster(provider) => {
+                let (sender, mut loads) = watch::channel(Arc::default());
+                let run = async {
+                    // Nothing is served before the cluster is known.
+                    if loads.changed().await.is_ok() {
+                        controller::run(loads, options(Mode::Kubernetes), outputs).await;
+                    }
+                };
+                tokio::select! {
+                    () = run => {}
+                    () = provider.watch(sender) => {}
+                }
+            }
+        }
+    }
+}
+
 /// What the control thread owns.
 struct Control {
-    provider: FileProvider,
-    first: Load,
+    objects: Objects,
     reloads: mpsc::Receiver<()>,
     proxy: Proxy,
     state: Arc<AdminState>,
@@ -214,15 +271,13 @@ impl Control {
     /// Keeps the configuration current until open connections are to end.
     async fn configure(self) -> Proxy {
         let Self {
-            provider,
-            first,
+            objects,
             reloads,
             mut proxy,
             state,
             mut shutdown,
             publish,
         } = self;
-        let (sender, loads) = watch::channel(Arc::new(first));
         let mut leaving = shutdown.clone();
         let outputs = Outputs {
             table: state.table.clone(),
@@ -242,8 +297,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = controller::run(loads, Options::default(), outputs) => {}
-            () = provider.watch(sender, reloads) => {}
+            () = objects.drive(reloads, outputs) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }

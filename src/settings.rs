@@ -10,8 +10,8 @@ use ipnet::IpNet;
 /// Static configuration of a data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Folder of Gateway API YAML.
-    pub config_dir: PathBuf,
+    /// Where Gateway API objects come from.
+    pub source: Source,
     /// Where health, metrics and the configuration are shown; `None` turns that off. Default: [`Self::ADMIN`].
     pub admin: Option<SocketAddr>,
     /// Worker threads, at least 1. Default: the cores that the process may use.
@@ -34,10 +34,10 @@ impl Settings {
     /// The admin address when none is given.
     pub const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 19000);
 
-    /// Settings for a folder, with the default of everything else.
-    pub fn new(config_dir: impl Into<PathBuf>) -> Self {
+    /// Settings for a source, such as the path of a folder, with the default of everything else.
+    pub fn new(source: impl Into<Source>) -> Self {
         Self {
-            config_dir: config_dir.into(),
+            source: source.into(),
             admin: Some(Self::ADMIN),
             workers: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             log_format: LogFormat::Text,
@@ -47,6 +47,21 @@ impl Settings {
             trusted_proxies: Vec::new(),
             drain: Drain::default(),
         }
+    }
+}
+
+/// Where Gateway API objects come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A folder of YAML.
+    Folder(PathBuf),
+    /// The cluster of the pod's service account, else of the kubeconfig.
+    Kubernetes,
+}
+
+impl<P: Into<PathBuf>> From<P> for Source {
+    fn from(folder: P) -> Self {
+        Self::Folder(folder.into())
     }
 }
 

@@ -8,15 +8,21 @@ use crate::api::core::{ConfigMap, EndpointSlice, Namespace, SERVICE_NAME_LABEL, 
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
-use crate::api::{Key, Object, Resource};
+use crate::api::{Key, Kind, Object, Resource};
 
-/// The objects of one kind, in key order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Objects<T>(BTreeMap<Key, Arc<T>>);
+/// The objects of one kind, in key order. Copies share them until one of the copies changes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Objects<T>(Arc<BTreeMap<Key, Arc<T>>>);
 
 impl<T> Default for Objects<T> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(Arc::default())
+    }
+}
+
+impl<T> Clone for Objects<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
 }
 
@@ -31,9 +37,14 @@ impl<T> Objects<T> {
         self.0.values()
     }
 
-    /// Puts an object under a key, and returns the one that was there.
-    pub fn insert_at(&mut self, key: Key, object: Arc<T>) -> Option<Arc<T>> {
-        self.0.insert(key, object)
+    /// The keys of all objects, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.0.keys()
+    }
+
+    /// Takes an object out, and tells whether it was there.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        self.0.contains_key(key) && Arc::make_mut(&mut self.0).remove(key).is_some()
     }
 
     /// Number of objects.
@@ -47,10 +58,21 @@ impl<T> Objects<T> {
     }
 }
 
-impl<T: Resource> Objects<T> {
-    /// Puts an object under its own key, and returns the one that was there.
-    pub fn insert(&mut self, object: Arc<T>) -> Option<Arc<T>> {
-        self.0.insert(object.key(), object)
+impl<T: PartialEq> Objects<T> {
+    /// Puts an object under a key, and tells whether that changes anything.
+    pub fn insert_at(&mut self, key: Key, object: Arc<T>) -> bool {
+        let changes = self.0.get(&key) != Some(&object);
+        if changes {
+            Arc::make_mut(&mut self.0).insert(key, object);
+        }
+        changes
+    }
+}
+
+impl<T: Resource + PartialEq> Objects<T> {
+    /// Puts an object under its own key, and tells whether that changes anything.
+    pub fn insert(&mut self, object: Arc<T>) -> bool {
+        self.insert_at(object.key(), object)
     }
 }
 
@@ -83,27 +105,79 @@ pub struct Snapshot {
     pub config_maps: Objects<ConfigMap>,
 }
 
-impl Snapshot {
-    /// Puts an object in its place, replacing the one of the same kind and key.
-    pub fn insert(&mut self, object: Object) {
-        match object {
-            Object::GatewayClass(object) => drop(self.gateway_classes.insert(object)),
-            Object::Gateway(object) => drop(self.gateways.insert(object)),
-            Object::ListenerSet(object) => drop(self.listener_sets.insert(object)),
-            Object::HttpRoute(object) => drop(self.http_routes.insert(object)),
-            Object::UnservedRoute(object) => {
-                let name = format!("{}/{}", object.kind, object.metadata.name);
-                self.unserved_routes
-                    .insert_at(Key::new(&object.metadata.namespace, &name), object);
-            }
-            Object::BackendTlsPolicy(object) => drop(self.backend_tls_policies.insert(object)),
-            Object::ReferenceGrant(object) => drop(self.reference_grants.insert(object)),
-            Object::Namespace(object) => drop(self.namespaces.insert(object)),
-            Object::Service(object) => drop(self.services.insert(object)),
-            Object::EndpointSlice(object) => drop(self.endpoint_slices.insert(object)),
-            Object::Secret(object) => drop(self.secrets.insert(object)),
-            Object::ConfigMap(object) => drop(self.config_maps.insert(object)),
+/// Calls `$body` with the objects of the kind of this name as `$objects`, else with `$unserved`.
+macro_rules! of_kind {
+    ([$($borrow:tt)+] $snapshot:expr, $kind:expr, $objects:ident => $body:expr, $unserved:ident => $other:expr) => {
+        match $kind {
+            "GatewayClass" => of_kind!(@ [$($borrow)+] $snapshot.gateway_classes, $objects => $body),
+            "Gateway" => of_kind!(@ [$($borrow)+] $snapshot.gateways, $objects => $body),
+            "ListenerSet" => of_kind!(@ [$($borrow)+] $snapshot.listener_sets, $objects => $body),
+            "HTTPRoute" => of_kind!(@ [$($borrow)+] $snapshot.http_routes, $objects => $body),
+            "BackendTLSPolicy" => of_kind!(@ [$($borrow)+] $snapshot.backend_tls_policies, $objects => $body),
+            "ReferenceGrant" => of_kind!(@ [$($borrow)+] $snapshot.reference_grants, $objects => $body),
+            "Namespace" => of_kind!(@ [$($borrow)+] $snapshot.namespaces, $objects => $body),
+            "Service" => of_kind!(@ [$($borrow)+] $snapshot.services, $objects => $body),
+            "EndpointSlice" => of_kind!(@ [$($borrow)+] $snapshot.endpoint_slices, $objects => $body),
+            "Secret" => of_kind!(@ [$($borrow)+] $snapshot.secrets, $objects => $body),
+            "ConfigMap" => of_kind!(@ [$($borrow)+] $snapshot.config_maps, $objects => $body),
+            _ => of_kind!(@ [$($borrow)+] $snapshot.unserved_routes, $unserved => $other),
         }
+    };
+    (@ [$($borrow:tt)+] $field:expr, $objects:ident => $body:expr) => {{
+        let $objects = $($borrow)+ $field;
+        $body
+    }};
+}
+
+impl Snapshot {
+    /// Puts an object in its place, replacing the one of the same kind and key, and tells whether that changes anything.
+    pub fn insert(&mut self, object: Object) -> bool {
+        match object {
+            Object::GatewayClass(object) => self.gateway_classes.insert(object),
+            Object::Gateway(object) => self.gateways.insert(object),
+            Object::ListenerSet(object) => self.listener_sets.insert(object),
+            Object::HttpRoute(object) => self.http_routes.insert(object),
+            Object::UnservedRoute(object) => {
+                let key = unserved(
+                    &object.kind,
+                    &object.metadata.namespace,
+                    &object.metadata.name,
+                );
+                self.unserved_routes.insert_at(key, object)
+            }
+            Object::BackendTlsPolicy(object) => self.backend_tls_policies.insert(object),
+            Object::ReferenceGrant(object) => self.reference_grants.insert(object),
+            Object::Namespace(object) => self.namespaces.insert(object),
+            Object::Service(object) => self.services.insert(object),
+            Object::EndpointSlice(object) => self.endpoint_slices.insert(object),
+            Object::Secret(object) => self.secrets.insert(object),
+            Object::ConfigMap(object) => self.config_maps.insert(object),
+        }
+    }
+
+    /// Takes an object out, and tells whether it was there.
+    pub fn remove(&mut self, kind: &Kind, key: &Key) -> bool {
+        of_kind!(
+            [&mut] self,
+            kind.kind,
+            objects => objects.remove(key),
+            routes => routes.remove(&unserved(kind.kind, &key.namespace, &key.name))
+        )
+    }
+
+    /// The keys of all objects of a kind.
+    pub fn keys(&self, kind: &Kind) -> Vec<Key> {
+        let own = format!("{}/", kind.kind);
+        let route = |key: &Key| {
+            let name = key.name.strip_prefix(&own)?;
+            Some(Key::new(&key.namespace, name))
+        };
+        of_kind!(
+            [&] self,
+            kind.kind,
+            objects => objects.keys().cloned().collect(),
+            routes => routes.keys().filter_map(route).collect()
+        )
     }
 
     /// The EndpointSlices of every Service, by the Service's key. Made once for a translation.
@@ -119,4 +193,9 @@ impl Snapshot {
         }
         slices
     }
+}
+
+/// The key of a route of a kind without a translator: several kinds share one map.
+fn unserved(kind: &str, namespace: &str, name: &str) -> Key {
+    Key::new(namespace, &format!("{kind}/{name}"))
 }

@@ -1,13 +1,11 @@
 //! The flags and environment variables of a data plane, and how they become [`Settings`]. Defaults stand in
 //! `settings.rs` only.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use ipnet::IpNet;
 
 use super::value::{AdminAddress, Size, Span, Switch};
-use crate::settings::{Drain, Limits, LogFormat, Ports, Settings};
+use crate::settings::{Drain, Limits, LogFormat, Ports, Settings, Source};
 
 /// Flags that every data plane has, wherever its objects come from.
 #[derive(Args, Debug)]
@@ -133,9 +131,9 @@ limit_flags! {
 }
 
 impl ServeFlags {
-    /// The settings that these flags ask for, with objects from `config_dir`.
-    pub fn settings(&self, config_dir: PathBuf) -> Settings {
-        let mut settings = Settings::new(config_dir);
+    /// The settings that these flags ask for, with objects from `source`.
+    pub fn settings(&self, source: Source) -> Settings {
+        let mut settings = Settings::new(source);
         if let Some(workers) = self.workers {
             settings.workers = workers.into();
         }

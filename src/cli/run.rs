@@ -1,33 +1,54 @@
-//! `portcullis run`: serves a folder until it is told to leave. Knows nothing of how it is served.
+//! `portcullis run`: serves a folder or a cluster until it is told to leave. Knows nothing of how it is served.
 
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
+use crate::settings::Source;
 use crate::{server, telemetry};
 
-/// Serve the Gateways of a folder of Gateway API YAML.
+/// Serve the Gateways of a folder of Gateway API YAML, or of a cluster.
 ///
-/// Reads every *.yaml, *.yml and *.json below the folder, serves what is valid and reloads on change or SIGHUP.
+/// With --config-dir: reads every *.yaml, *.yml and *.json below the folder, serves what is valid and reloads on change
+/// or SIGHUP. With --kubernetes: watches the API server of the pod's service account, else of the kubeconfig; is ready
+/// when every kind has been listed, and serves what it knows while the API server is away.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   portcullis run --config-dir config/quickstart
+  portcullis run --kubernetes --admin 0.0.0.0:19000
   portcullis run --config-dir /etc/portcullis --admin 0.0.0.0:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
 Signals: SIGTERM and SIGINT drain, a second one cuts at once; SIGHUP reloads the folder.
 Exit codes: 0 after draining, 1 when it cannot start, 2 for wrong usage.")]
 pub struct Args {
-    /// Folder of Gateway API YAML
-    #[arg(long, value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
-    config_dir: PathBuf,
+    /// Where objects come from.
+    #[command(flatten)]
+    source: SourceFlags,
     /// Everything that is not about where objects come from.
     #[command(flatten)]
     serve: ServeFlags,
 }
 
+/// Where objects come from: one of two.
+#[derive(clap::Args, Debug)]
+#[group(required = true, multiple = false)]
+struct SourceFlags {
+    /// Folder of Gateway API YAML
+    #[arg(long, value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
+    config_dir: Option<PathBuf>,
+    /// Watch a cluster's API server
+    #[arg(long, env = "PORTCULLIS_KUBERNETES")]
+    kubernetes: bool,
+}
+
 /// Serves until it is told to leave.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.serve.log.log_format, &args.serve.log.filter())?;
-    server::run(&args.serve.settings(args.config_dir.clone()))
+    let source = args
+        .source
+        .config_dir
+        .clone()
+        .map_or(Source::Kubernetes, Source::Folder);
+    server::run(&args.serve.settings(source))
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use self::parse::SyntaxError;
 use self::scan::Scan;
-use super::Problem;
+use super::{Load, Problem};
 use crate::api::{self, Admission, Finding, Object, ObjectRef, Severity};
 use crate::snapshot::Snapshot;
 use anyhow::Context;
@@ -24,15 +24,6 @@ const RETRIES: usize = 5;
 const MAX_DOCUMENTS: usize = 100_000;
 /// Problems of a file that are told one by one.
 const MAX_PROBLEMS: usize = 1000;
-
-/// What a directory holds at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Load {
-    /// The valid objects.
-    pub snapshot: Arc<Snapshot>,
-    /// What is wrong with the rest, in order of files and documents.
-    pub problems: Vec<Problem>,
-}
 
 /// Reads a directory again and again, and validates only what has changed since.
 #[derive(Debug)]
@@ -162,9 +153,9 @@ impl FileProvider {
         } = merge;
         problems.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
         let mut snapshot = Snapshot::default();
-        served
-            .values()
-            .for_each(|object| snapshot.insert(object.clone()));
+        for object in served.values() {
+            snapshot.insert(object.clone());
+        }
         let load = Load {
             snapshot: Arc::new(snapshot),
             problems,

@@ -2,7 +2,22 @@
 //! nothing of what the objects mean.
 
 pub mod file;
+pub mod kubernetes;
 pub mod problem;
 
-pub use file::{FileProvider, Load};
+use std::sync::Arc;
+
+pub use file::FileProvider;
+pub use kubernetes::KubernetesProvider;
 pub use problem::Problem;
+
+use crate::snapshot::Snapshot;
+
+/// What a provider has at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// The valid objects.
+    pub snapshot: Arc<Snapshot>,
+    /// What is wrong with the rest, in an order of the provider's.
+    pub problems: Vec<Problem>,
+}

@@ -15,7 +15,7 @@ const NAME_SHOWN: usize = 600;
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
-    /// The file, or the directory.
+    /// The file, or the directory; empty for objects of a cluster.
     pub file: PathBuf,
     /// Number of the document in the file, from 1; 0 when the whole file is meant.
     pub document: usize,
@@ -49,11 +49,22 @@ impl Problem {
             rule: String::new(),
         }
     }
+
+    /// A problem of an object of a cluster.
+    pub fn of_object(object: ObjectRef, message: impl Into<String>) -> Self {
+        Self {
+            object: Some(object),
+            ..Self::of_file(Severity::Error, PathBuf::new(), message)
+        }
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.severity, plain(&self.file.display()))?;
+        write!(f, "{}", self.severity)?;
+        if self.file != PathBuf::new() {
+            write!(f, ": {}", plain(&self.file.display()))?;
+        }
         if self.document > 0 {
             write!(f, ":{} (document {})", self.line, self.document)?;
         }

@@ -1,0 +1,105 @@
+//! The objects of a cluster, from watches of its API server. Owns when what they tell is published: never before every
+//! kind is known, at once when little happens, and not too often when much does. Keeps what it has while the API server
+//! is away.
+
+mod store;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::{Client, Config};
+use tokio::sync::{mpsc, watch as watched};
+use tokio::time::{Instant, timeout_at};
+
+use self::store::{Change, Store};
+use self::watch::KindWatch;
+use super::Load;
+use crate::api::Kind;
+
+/// How long it must be quiet until a change is published: what belongs together often comes together.
+const QUIET: Duration = Duration::from_millis(2);
+/// The longest that a change waits for quiet.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Changes that may wait to be taken note of. Watches that are ahead wait.
+const QUEUE: usize = 1024;
+/// How often missing kinds are named while the first configuration is incomplete.
+const REMINDER: Duration = Duration::from_secs(10);
+
+/// Watches a cluster.
+#[derive(Clone)]
+pub struct KubernetesProvider {
+    client: Client,
+}
+
+impl KubernetesProvider {
+    /// A provider for the cluster that the environment names: the service account of a pod, else the kubeconfig.
+    /// Nothing is asked yet.
+    ///
+    /// # Errors
+    /// When neither is there, or it cannot be read.
+    pub async fn from_environment() -> anyhow::Result<Self> {
+        let config = Config::infer()
+            .await
+            .context("neither a service account nor a kubeconfig tells which cluster to watch")?;
+        Ok(Self {
+            client: Client::try_from(config).context("the cluster's address or credentials")?,
+        })
+    }
+
+    /// Publishes what the cluster has, first when every kind has been listed once, and then what changes; ends when
+    /// nobody listens.
+    pub async fn watch(self, loads: watched::Sender<Arc<Load>>) {
+        let (sender, mut changes) = mpsc::channel(QUEUE);
+        for index in 0..Kind::all().len() {
+            let watch = KindWatch {
+                client: self.client.clone(),
+                index,
+                changes: sender.clone(),
+            };
+            tokio::spawn(watch.run());
+        }
+        drop(sender);
+        let mut store = Store::new();
+        while let Some(is_news) = collect(&mut store, &mut changes).await {
+            let Some(load) = store.load().filter(|_| is_news) else {
+                continue;
+            };
+            if loads.send(Arc::new(load)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Takes note of changes until it is quiet, and tells whether any was news. `None` when there will be no more.
+async fn collect(store: &mut Store, changes: &mut mpsc::Receiver<(usize, Change)>) -> Option<bool> {
+    let (index, change) = first(store, changes).await?;
+    let until = Instant::now() + PATIENCE;
+    let mut is_news = store.apply(index, change);
+    loop {
+        let quiet = (Instant::now() + QUIET).min(until);
+        let Ok(Some((index, change))) = timeout_at(quiet, changes.recv()).await else {
+            return Some(is_news);
+        };
+        is_news |= store.apply(index, change);
+    }
+}
+
+/// The next change. Who waits for the first configuration is told now and then what is missing.
+async fn first(
+    store: &Store,
+    changes: &mut mpsc::Receiver<(usize, Change)>,
+) -> Option<(usize, Change)> {
+    loop {
+        let missing: Vec<_> = store.awaited().map(|kind| kind.kind).collect();
+        if missing.is_empty() {
+            return changes.recv().await;
+        }
+        match timeout_at(Instant::now() + REMINDER, changes.recv()).await {
+            Ok(change) => return change,
+            Err(_) => tracing::warn!("not ready: still waiting for {}", missing.join(", ")),
+        }
+    }
+}
