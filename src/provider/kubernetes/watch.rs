@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::store::{Change, Reading};
-use crate::api::{Key, Kind};
+use crate::api::{Key, Kind, Severity, admit};
 
 /// How often a kind that the cluster does not have is looked for again.
 const DISCOVERY: Duration = Duration::from_secs(5);
@@ -160,13 +160,27 @@ fn read(kind: &'static Kind, mut object: DynamicObject) -> Reading {
     }
     let key = key(&object);
     let object = serde_json::to_value(object)
+        .map_err(|error| error.to_string())
         .and_then(|mut value| {
             // Objects of a list do not say what they are.
-            value["kind"] = Value::from(kind.kind);
-            kind.decode(value)
-        })
-        .map_err(|error| error.to_string());
+            value["apiVersion"] = kind.api_version().into();
+            value["kind"] = kind.kind.into();
+            kind.decode(value.clone())
+                .map_err(|error| reason(value, &error))
+        });
     Reading { key, object }
+}
+
+/// Why an object cannot be read, with the field: its schema knows that better than the error does.
+fn reason(value: Value, error: &serde_json::Error) -> String {
+    let findings = admit(value).findings;
+    let fault = findings
+        .iter()
+        .find(|finding| finding.severity == Severity::Error);
+    fault.map_or_else(
+        || error.to_string(),
+        |fault| format!("{}: {}", fault.field, fault.message),
+    )
 }
 
 /// Whether the cluster has lost the kind.
@@ -234,4 +248,56 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kind(name: &str) -> &'static Kind {
+        let mut kinds = Kind::all().iter();
+        kinds.find(|kind| kind.kind == name).unwrap()
+    }
+
+    fn object(spec: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "a", "namespace": "default",
+                "annotations": {LAST_APPLIED: "{}", "other": "stays"},
+                "managedFields": [{"manager": "kubectl"}],
+            },
+            "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_nobody_reads_is_left_behind() {
+        let reading = read(
+            kind("HTTPRoute"),
+            object(&json!({"hostnames": ["a.example"]})),
+        );
+        assert_eq!(reading.key, Key::new("default", "a"));
+        let object = reading.object.unwrap();
+        let annotations: Vec<_> = object.meta().annotations.keys().collect();
+        assert_eq!(annotations, ["other"]);
+    }
+
+    #[test]
+    fn the_field_that_cannot_be_read_is_named() {
+        let reading = read(kind("HTTPRoute"), object(&json!({"hostnames": 7})));
+        let reason = reading.object.unwrap_err();
+        assert!(reason.starts_with("spec.hostnames: "), "{reason}");
+    }
+
+    #[test]
+    fn routes_of_every_kind_know_their_kind() {
+        let reading = read(kind("GRPCRoute"), object(&json!({})));
+        let crate::api::Object::UnservedRoute(route) = reading.object.unwrap() else {
+            panic!("not a route");
+        };
+        assert_eq!(route.kind, "GRPCRoute");
+    }
 }
