@@ -19,6 +19,7 @@ use crate::proxy::Proxy;
 use crate::settings::{Settings, Source};
 use crate::shutdown::{self, Shutdown, Trigger};
 use crate::table::Table;
+use crate::telemetry::metrics::ConfigStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
 
@@ -200,8 +201,12 @@ impl Objects {
     }
 
     /// Drives the loop with what is there now and whenever that changes.
-    async fn drive<F, P>(self, reloads: mpsc::Receiver<()>, outputs: Outputs<F, P>)
-    where
+    async fn drive<F, P>(
+        self,
+        reloads: mpsc::Receiver<()>,
+        outputs: Outputs<F, P>,
+        stats: &ConfigStats,
+    ) where
         F: FnMut(&Table) -> BindReport,
         P: FnMut(Outcome),
     {
@@ -227,7 +232,7 @@ impl Objects {
                 };
                 tokio::select! {
                     () = run => {}
-                    () = provider.watch(sender) => {}
+                    () = provider.watch(sender, || stats.contacted()) => {}
                 }
             }
         }
@@ -297,7 +302,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(reloads, outputs) => {}
+            () = objects.drive(reloads, outputs, &state.stats.config) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }

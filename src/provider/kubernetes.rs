@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use kube::{Client, Config};
 use tokio::sync::{mpsc, watch as watched};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::store::{Change, Store};
 use self::watch::KindWatch;
@@ -26,6 +26,10 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const QUEUE: usize = 1024;
 /// How often missing kinds are named while the first configuration is incomplete.
 const REMINDER: Duration = Duration::from_secs(10);
+/// How often the API server is asked for a sign of life, and how long that may take.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// How often the log says that it gives none.
+const COMPLAINT: Duration = Duration::from_secs(60);
 
 /// Watches a cluster.
 #[derive(Clone)]
@@ -49,8 +53,16 @@ impl KubernetesProvider {
     }
 
     /// Publishes what the cluster has, first when every kind has been listed once, and then what changes; ends when
-    /// nobody listens.
-    pub async fn watch(self, loads: watched::Sender<Arc<Load>>) {
+    /// nobody listens. Calls `contacted` every few seconds while the API server answers.
+    pub async fn watch(self, loads: watched::Sender<Arc<Load>>, contacted: impl Fn()) {
+        let client = self.client.clone();
+        tokio::select! {
+            () = self.follow(loads) => {}
+            () = stay_in_touch(&client, contacted) => {}
+        }
+    }
+
+    async fn follow(self, loads: watched::Sender<Arc<Load>>) {
         let (sender, mut changes) = mpsc::channel(QUEUE);
         for index in 0..Kind::all().len() {
             let watch = KindWatch {
@@ -70,6 +82,25 @@ impl KubernetesProvider {
                 return;
             }
         }
+    }
+}
+
+/// Asks the API server for a sign of life, for ever. Watches cannot tell: a quiet one looks like a dead one.
+async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
+    let mut last = Instant::now();
+    let mut told = last;
+    loop {
+        if let Ok(Ok(_)) = timeout(HEARTBEAT, client.apiserver_version()).await {
+            contacted();
+            (last, told) = (Instant::now(), Instant::now());
+        } else if told.elapsed() >= COMPLAINT {
+            told = Instant::now();
+            tracing::warn!(
+                "the API server has not answered for {} s; what is served may be out of date",
+                last.elapsed().as_secs()
+            );
+        }
+        sleep(HEARTBEAT).await;
     }
 }
 

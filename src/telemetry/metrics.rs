@@ -98,15 +98,15 @@ pub struct ConfigStats {
     loaded: AtomicU64,
     /// Objects that are left out or held at an older version, and conditions that are not met.
     problems: AtomicU64,
+    /// Time of the last answer of the API server, in milliseconds since 1970; 0 when there was none.
+    contact: AtomicU64,
 }
 
 impl ConfigStats {
     /// Notes that a configuration is served from now on.
     pub fn loaded(&self, generation: u64, problems: usize) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |now| now.as_millis() as u64);
         self.generation.store(generation, Ordering::Relaxed);
-        self.loaded.store(now, Ordering::Relaxed);
+        self.loaded.store(now(), Ordering::Relaxed);
         self.problems.store(problems as u64, Ordering::Relaxed);
     }
 
@@ -124,6 +124,23 @@ impl ConfigStats {
     pub fn problems(&self) -> u64 {
         self.problems.load(Ordering::Relaxed)
     }
+
+    /// Notes that the API server has answered.
+    pub fn contacted(&self) {
+        self.contact.store(now(), Ordering::Relaxed);
+    }
+
+    /// When the API server answered last, since 1970; `None` when it never did, or there is none.
+    pub fn contact(&self) -> Option<Duration> {
+        let contact = self.contact.load(Ordering::Relaxed);
+        (contact > 0).then(|| Duration::from_millis(contact))
+    }
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
 }
 
 /// What outlives any one configuration.

@@ -182,7 +182,7 @@ impl Api {
         }
     }
 
-    fn answer(&self, mut socket: &TcpStream, target: &str) -> Option<()> {
+    fn answer(&self, socket: &TcpStream, target: &str) -> Option<()> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let path = path
             .trim_start_matches("/apis/")
@@ -193,6 +193,13 @@ impl Api {
             .filter(|(_, kind, _)| !state.missing.contains(*kind))
             .find(|(version, _, plural)| format!("{version}/{plural}") == path);
         drop(state);
+        if path == "/version" {
+            return respond(
+                socket,
+                200,
+                &json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
+            );
+        }
         let (status, body) = match resource {
             Some((_, kind, _)) if query.contains("watch=true") => {
                 return self.watch(socket, kind, query);
@@ -200,9 +207,7 @@ impl Api {
             Some((version, kind, _)) => self.list(version, kind),
             None => self.discovery(path),
         };
-        let body = body.to_string();
-        let length = body.len();
-        write!(socket, "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}").ok()
+        respond(socket, status, &body)
     }
 
     fn discovery(&self, version: &str) -> (u16, Value) {
@@ -249,9 +254,7 @@ impl Api {
             .find_map(|pair| pair.strip_prefix("resourceVersion="));
         let mut since: u64 = since.unwrap().parse().unwrap();
         if let Some(status) = state.failing.get(kind) {
-            let body = failure(*status).to_string();
-            let length = body.len();
-            return write!(socket, "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}").ok();
+            return respond(socket, *status, &failure(*status));
         }
         write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
         if since < state.epoch && state.epoch <= state.version {
@@ -319,6 +322,15 @@ impl State {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+fn respond(mut socket: &TcpStream, status: u16, body: &Value) -> Option<()> {
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}"
+    );
+    write!(socket, "{head}\r\n\r\n{body}").ok()
 }
 
 fn chunk(mut socket: &TcpStream, line: &Value) -> Option<()> {

@@ -106,6 +106,15 @@ spec:
             .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
     }
 
+    /// When the API server answered last, as the metrics say.
+    fn contact(&self) -> Option<String> {
+        let metrics = request(self.admin, "/metrics", "localhost")?;
+        let mut lines = metrics.lines();
+        let line =
+            lines.find_map(|line| line.strip_prefix("portcullis_api_server_contact_timestamp "));
+        line.map(str::to_owned)
+    }
+
     fn is_alive(&self) -> bool {
         request(self.admin, "/healthz", "localhost")
             .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
@@ -200,6 +209,7 @@ fn an_api_server_that_is_away_stops_nothing() {
     assert!(!plane.is_ready());
     api.offline(false);
     plane.wait_for("a.example", "https://one/");
+    eventually(|| plane.contact(), Option::is_some);
     api.offline(true);
     api.apply(&route("a", "two"));
     assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));

@@ -187,6 +187,14 @@ impl Moment {
         let loaded = config.loaded_at().as_secs() as i64;
         let help = "When the configuration was taken into service, in seconds since 1970";
         page.gauge("config_load_timestamp", help, loaded)?;
+        if let Some(contact) = config.contact() {
+            let help = "When the API server answered last, in seconds since 1970";
+            page.gauge(
+                "api_server_contact_timestamp",
+                help,
+                contact.as_secs() as i64,
+            )?;
+        }
         let mut expiry: BTreeMap<String, i64> = BTreeMap::new();
         let listeners = self.table.ir.ports.iter().flat_map(|port| &port.listeners);
         for certificate in listeners
