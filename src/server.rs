@@ -193,9 +193,12 @@ impl Objects {
                 let first = provider.load()?;
                 Ok(Self::Folder(provider, first))
             }
-            Source::Kubernetes => {
+            Source::Kubernetes { gateway } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
-                Ok(Self::Cluster(provider))
+                Ok(Self::Cluster(match gateway {
+                    Some(only) => provider.only(&only.namespace, &only.name),
+                    None => provider,
+                }))
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -56,7 +57,40 @@ pub enum Source {
     /// A folder of YAML.
     Folder(PathBuf),
     /// The cluster of the pod's service account, else of the kubeconfig.
-    Kubernetes,
+    Kubernetes {
+        /// The only Gateway that is served; `None` serves all.
+        gateway: Option<GatewayName>,
+    },
+}
+
+/// Namespace and name of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayName {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl FromStr for GatewayName {
+    type Err = &'static str;
+
+    /// Reads `NAMESPACE/NAME`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_label = |part: &str| {
+            !part.is_empty()
+                && part.bytes().all(|byte| {
+                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte)
+                })
+        };
+        text.split_once('/')
+            .filter(|(namespace, name)| is_label(namespace) && is_label(name))
+            .map(|(namespace, name)| Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+            .ok_or("must be NAMESPACE/NAME, in lower case")
+    }
 }
 
 impl<P: Into<PathBuf>> From<P> for Source {

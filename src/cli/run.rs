@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
-use crate::settings::Source;
+use crate::settings::{GatewayName, Source};
 use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, or of a cluster.
@@ -15,7 +15,7 @@ use crate::{server, telemetry};
 #[command(after_help = "\
 Examples:
   portcullis run --config-dir config/quickstart
-  portcullis run --kubernetes --admin 0.0.0.0:19000
+  portcullis run --kubernetes --gateway infra/edge --admin 0.0.0.0:19000
   portcullis run --config-dir /etc/portcullis --admin 0.0.0.0:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
@@ -25,6 +25,9 @@ pub struct Args {
     /// Where objects come from.
     #[command(flatten)]
     source: SourceFlags,
+    /// What of a cluster is served.
+    #[command(flatten)]
+    cluster: ClusterFlags,
     /// Everything that is not about where objects come from.
     #[command(flatten)]
     serve: ServeFlags,
@@ -42,13 +45,27 @@ struct SourceFlags {
     kubernetes: bool,
 }
 
+/// What of a cluster is served.
+#[derive(clap::Args, Debug)]
+struct ClusterFlags {
+    /// Serve this Gateway of the cluster only [default: all of the class]
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        env = "PORTCULLIS_GATEWAY",
+        requires = "kubernetes"
+    )]
+    gateway: Option<GatewayName>,
+}
+
 /// Serves until it is told to leave.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.serve.log.log_format, &args.serve.log.filter())?;
-    let source = args
-        .source
-        .config_dir
-        .clone()
-        .map_or(Source::Kubernetes, Source::Folder);
+    let source = match &args.source.config_dir {
+        Some(folder) => Source::Folder(folder.clone()),
+        None => Source::Kubernetes {
+            gateway: args.cluster.gateway.clone(),
+        },
+    };
     server::run(&args.serve.settings(source))
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use self::store::{Change, Store};
 use self::watch::KindWatch;
 use super::Load;
-use crate::api::Kind;
+use crate::api::{Key, Kind};
 
 /// How long it must be quiet until a change is published: what belongs together often comes together.
 const QUIET: Duration = Duration::from_millis(2);
@@ -35,6 +35,7 @@ const COMPLAINT: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct KubernetesProvider {
     client: Client,
+    gateway: Option<Key>,
 }
 
 impl KubernetesProvider {
@@ -49,7 +50,16 @@ impl KubernetesProvider {
             .context("neither a service account nor a kubeconfig tells which cluster to watch")?;
         Ok(Self {
             client: Client::try_from(config).context("the cluster's address or credentials")?,
+            gateway: None,
         })
+    }
+
+    /// The same, but of all Gateways it sees only one.
+    pub fn only(self, namespace: &str, name: &str) -> Self {
+        Self {
+            gateway: Some(Key::new(namespace, name)),
+            ..self
+        }
     }
 
     /// Publishes what the cluster has, first when every kind has been listed once, and then what changes; ends when
@@ -67,6 +77,7 @@ impl KubernetesProvider {
         for index in 0..Kind::all().len() {
             let watch = KindWatch {
                 client: self.client.clone(),
+                gateway: self.gateway.clone(),
                 index,
                 changes: sender.clone(),
             };

@@ -204,7 +204,7 @@ impl Api {
             Some((_, kind, _)) if query.contains("watch=true") => {
                 return self.watch(socket, kind, query);
             }
-            Some((version, kind, _)) => self.list(version, kind),
+            Some((version, kind, _)) => self.list(version, kind, query),
             None => self.discovery(path),
         };
         respond(socket, status, &body)
@@ -226,7 +226,7 @@ impl Api {
         )
     }
 
-    fn list(&self, version: &str, kind: &str) -> (u16, Value) {
+    fn list(&self, version: &str, kind: &str, query: &str) -> (u16, Value) {
         let mut state = self.state();
         while state.hanging.contains(kind) {
             state = self.0.1.wait(state).unwrap();
@@ -238,6 +238,7 @@ impl Api {
             .objects
             .iter()
             .filter_map(|((of, _, _), object)| (of == kind).then_some(object))
+            .filter(|object| is_selected(query, object))
             .collect();
         let list = json!({
             "apiVersion": version, "kind": format!("{kind}List"),
@@ -268,6 +269,7 @@ impl Api {
                 .events
                 .iter()
                 .filter(|event| event.kind == kind && event.version > since)
+                .filter(|event| is_selected(query, &event.line["object"]))
             {
                 chunk(socket, &event.line)?;
             }
@@ -318,6 +320,13 @@ impl State {
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.record(kind, "DELETED", &object);
     }
+}
+
+/// Whether the field selector of a list or watch, as far as it is for a name, lets an object through.
+fn is_selected(query: &str, object: &Value) -> bool {
+    let name = query.split("metadata.name%3D").nth(1);
+    name.and_then(|rest| rest.split('&').next())
+        .is_none_or(|name| object["metadata"]["name"] == name)
 }
 
 fn text(value: &Value) -> String {

@@ -46,8 +46,12 @@ fn free_ports() -> (u16, u16) {
 }
 
 impl DataPlane {
-    /// A data plane of `api`, whose Gateway is there.
+    /// A data plane of `api`, whose Gateway `edge` is there.
     fn start(api: &Api) -> Self {
+        Self::start_with(api, &[])
+    }
+
+    fn start_with(api: &Api, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
@@ -78,6 +82,7 @@ spec:
                 "off",
             ])
             .args(["--admin", &format!("127.0.0.1:{admin}")])
+            .args(arguments)
             .env("KUBECONFIG", &kubeconfig)
             .stderr(Stdio::null())
             .spawn()
@@ -271,4 +276,28 @@ fn a_kind_that_comes_later_is_picked_up() {
     api.know("HTTPRoute", false);
     api.fail("HTTPRoute", 404);
     plane.wait_for("a.example", "404");
+}
+
+#[test]
+fn one_gateway_of_several_can_be_served_alone() {
+    let api = Api::start();
+    let (other, _) = free_ports();
+    api.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: other, namespace: default}}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{{name: http, port: {other}, protocol: HTTP}}]
+"
+    ));
+    api.apply(&route("a", "one"));
+    let alone = DataPlane::start_with(&api, &["--gateway", "default/edge"]);
+    alone.wait_for("a.example", "https://one/");
+    assert_eq!(request(other, "/", "a.example"), None);
+    drop(alone);
+    let all = DataPlane::start(&api);
+    all.wait_for("a.example", "https://one/");
+    assert!(request(other, "/", "a.example").is_some());
 }

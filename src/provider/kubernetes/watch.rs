@@ -34,6 +34,8 @@ const OTHER_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/servic
 /// Where changes of one kind go. Ends when nobody listens.
 pub(super) struct KindWatch {
     pub(super) client: Client,
+    /// The only Gateway that is watched; `None` watches all.
+    pub(super) gateway: Option<Key>,
     /// The kind, as a place in [`Kind::all`].
     pub(super) index: usize,
     pub(super) changes: mpsc::Sender<(usize, Change)>,
@@ -116,8 +118,13 @@ impl KindWatch {
         let mut config = watcher::Config::default()
             .timeout(WATCH_SECONDS)
             .page_size(PAGE);
-        if resource.kind == "Secret" && resource.group.is_empty() {
-            config = config.fields(OTHER_SECRETS);
+        match (&*resource.kind, &self.gateway) {
+            ("Secret", _) => config = config.fields(OTHER_SECRETS),
+            ("Gateway", Some(Key { namespace, name })) => {
+                let only = format!("metadata.namespace={namespace},metadata.name={name}");
+                config = config.fields(&only);
+            }
+            _ => {}
         }
         let mut events = pin!(watcher::watcher(api, config));
         while let Some(event) = events.next().await {
