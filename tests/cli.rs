@@ -100,6 +100,18 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         (&["run", "--config-dir", "x", "--body-timeout", "10"], "10s"),
         (&["run", "--config-dir", "x", "--admin", "nowhere"], "`off`"),
         (&["run", "--config-dir", "x", "--workers", "0"], "1..=1024"),
+        (
+            &["run", "--kubernetes", "--config-dir", "x"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--kubernetes", "--gateway", "edge"],
+            "NAMESPACE/NAME",
+        ),
+        (
+            &["run", "--config-dir", "x", "--gateway", "a/b"],
+            "--kubernetes",
+        ),
         (&["explain", "x", "GET /path"], "http://"),
         (
             &["explain", "x", "http://a/", "-H", "no-colon"],

@@ -53,7 +53,7 @@ struct ClusterFlags {
         long,
         value_name = "NAMESPACE/NAME",
         env = "PORTCULLIS_GATEWAY",
-        requires = "kubernetes"
+        conflicts_with = "config_dir"
     )]
     gateway: Option<GatewayName>,
 }

@@ -29,11 +29,15 @@ pub enum LogError {
     Started,
 }
 
+/// Libraries that log as failures what we tell ourselves, in words that help and not at every try. Directives for them
+/// bring theirs back.
+const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error";
+
 /// Starts the process's log on standard error. `filter` is a level such as `info`, or directives such as
 /// `info,portcullis::proxy=debug`.
 pub fn start_log(format: LogFormat, filter: &str) -> Result<(), LogError> {
     let directives = EnvFilter::builder()
-        .parse(filter)
+        .parse(format!("{NOISY},{filter}"))
         .map_err(|source| LogError::Filter {
             filter: filter.to_owned(),
             source,
