@@ -30,6 +30,7 @@ const usage = `usage:
 
 flags of run and up:
   --state DIR          directory for logs and kubeconfigs (run: default a temporary one)
+                       DIR/kubeconfig-outside, for the host, appears when the cluster is ready
   --image NAME=PATH[,ARG...]
                        executable and default arguments of an image, by repository name; repeatable
   --crds CHANNEL       Gateway API CRDs to install: standard (default), experimental or none
