@@ -146,7 +146,7 @@ pub fn admit(value: Value) -> Admission {
         findings,
     };
     if !admission.has_errors() {
-        match kind.decode(Value::Object(value)) {
+        match kind.decode(&Value::Object(value)) {
             Ok(object) => admission.object = Some(object),
             Err(error) => admission
                 .findings

@@ -65,7 +65,7 @@ pub struct Kind {
     pub namespaced: bool,
     /// The kind's schema, as compact JSON.
     pub(super) schema: &'static str,
-    decode: fn(Value) -> Result<Object, serde_json::Error>,
+    decode: fn(&Value) -> Result<Object, serde_json::Error>,
 }
 
 impl Kind {
@@ -84,7 +84,11 @@ impl Kind {
 
     /// The `apiVersion` of the released shape.
     pub fn api_version(&self) -> String {
-        let version = self.versions.first().copied().unwrap_or("v1");
+        self.group_version(self.versions.first().copied().unwrap_or("v1"))
+    }
+
+    /// The `apiVersion` of another version of the kind's group.
+    pub fn group_version(&self, version: &str) -> String {
         if self.group.is_empty() {
             version.to_owned()
         } else {
@@ -98,16 +102,16 @@ impl Kind {
     }
 
     /// Reads an object that satisfies the kind's schema.
-    pub fn decode(&self, value: Value) -> Result<Object, serde_json::Error> {
+    pub fn decode(&self, value: &Value) -> Result<Object, serde_json::Error> {
         (self.decode)(value)
     }
 }
 
 fn read<T: DeserializeOwned>(
-    value: Value,
+    value: &Value,
     wrap: fn(Arc<T>) -> Object,
 ) -> Result<Object, serde_json::Error> {
-    serde_json::from_value(value).map(|object| wrap(Arc::new(object)))
+    T::deserialize(value).map(|object| wrap(Arc::new(object)))
 }
 
 /// An entry of [`KINDS`], decoded into a variant of [`Object`].

@@ -18,7 +18,7 @@ fn snapshot(objects: &[Value]) -> Snapshot {
     for object in objects {
         let text = |name: &str| object[name].as_str().unwrap();
         let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();
-        snapshot.insert(kind.decode(object.clone()).unwrap());
+        snapshot.insert(kind.decode(object).unwrap());
     }
     snapshot
 }

@@ -86,7 +86,7 @@ fn mutate(value: &mut Value, path: &[usize], replacement: &Value) {
 fn decode(value: &Value) -> Option<Object> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let kind = Kind::find(text("apiVersion")?, text("kind")?)?;
-    kind.decode(value.clone()).ok()
+    kind.decode(value).ok()
 }
 
 fn replacement() -> impl Strategy<Value = Value> {

@@ -150,7 +150,7 @@ mod tests {
     fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> Reading {
         let value =
             json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
-        let object = Kind::all()[index(kind)].decode(value);
+        let object = Kind::all()[index(kind)].decode(&value);
         Reading {
             key: Key::new("default", name),
             object: object.map_err(|error| error.to_string()),

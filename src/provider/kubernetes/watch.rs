@@ -81,11 +81,11 @@ impl KindWatch {
     async fn discover(&self) -> Result<Option<ApiResource>, kube::Error> {
         let kind = self.kind();
         for version in kind.versions {
+            let api_version = kind.group_version(version);
             let listed = if kind.group.is_empty() {
                 self.client.list_core_api_resources(version).await
             } else {
-                let group_version = format!("{}/{version}", kind.group);
-                self.client.list_api_group_resources(&group_version).await
+                self.client.list_api_group_resources(&api_version).await
             };
             let resources = match listed {
                 Ok(list) => list.resources,
@@ -99,11 +99,7 @@ impl KindWatch {
                 return Ok(Some(ApiResource {
                     group: kind.group.to_owned(),
                     version: (*version).to_owned(),
-                    api_version: if kind.group.is_empty() {
-                        (*version).to_owned()
-                    } else {
-                        format!("{}/{version}", kind.group)
-                    },
+                    api_version,
                     kind: kind.kind.to_owned(),
                     plural: resource.name.clone(),
                 }));
@@ -172,8 +168,7 @@ fn read(kind: &'static Kind, mut object: DynamicObject) -> Reading {
             // Objects of a list do not say what they are.
             value["apiVersion"] = kind.api_version().into();
             value["kind"] = kind.kind.into();
-            kind.decode(value.clone())
-                .map_err(|error| reason(value, &error))
+            kind.decode(&value).map_err(|error| reason(value, &error))
         });
     Reading { key, object }
 }

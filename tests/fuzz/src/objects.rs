@@ -40,7 +40,7 @@ pub fn decode(documents: &[Value]) -> Vec<Object> {
             let kind = Kind::find(text("apiVersion")?, text("kind")?)?;
             let mut value = value.clone();
             goldens::with_certificates(&mut value);
-            let object = kind.decode(value).ok()?;
+            let object = kind.decode(&value).ok()?;
             let meta = object.meta();
             let name = (kind.kind, meta.namespace.clone(), meta.name.clone());
             seen.insert(name).then_some(object)
