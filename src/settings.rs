@@ -113,8 +113,16 @@ pub enum LogFormat {
 pub enum Ports {
     /// The ports that listeners declare.
     AsDeclared,
+    /// The ports that listeners declare, except privileged ones: those are bound at [`container_port`].
+    Unprivileged,
     /// A free port of 127.0.0.1 for every port that listeners declare, for tests.
     Ephemeral,
+}
+
+/// Where a pod binds a port that listeners declare: at the port itself, or, since a pod has no privileges, for ports
+/// below 1,024 among the 1,024 highest, which Linux takes for no outgoing connection (`ip_local_port_range`).
+pub const fn container_port(port: u16) -> u16 {
+    if port < 1024 { 64_512 + port } else { port }
 }
 
 /// How the process leaves once it is told to.

@@ -153,6 +153,9 @@ fn draft<'a>(
     };
     draft.check_parameters();
     draft.read_addresses();
+    if input.options.mode == Mode::Dedicated {
+        draft.addresses = vec![None];
+    }
     draft
 }
 

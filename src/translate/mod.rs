@@ -53,6 +53,9 @@ pub enum Mode {
     Standalone,
     /// A cluster with other controllers, whose objects are none of our business.
     Kubernetes,
+    /// The same, where every Gateway has data planes of its own behind an address of its own: no Gateway takes a port
+    /// from another, and `spec.addresses` are not addresses to bind.
+    Dedicated,
 }
 
 /// What became of a snapshot.
@@ -72,7 +75,9 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     let mut gateways = gateway::ours(&input, &classes);
     let sets = listener_set::merge(&input, &mut gateways);
     conflict::within_gateways(&mut gateways);
-    conflict::across_gateways(&mut gateways);
+    if options.mode != Mode::Dedicated {
+        conflict::across_gateways(&mut gateways);
+    }
     certificate::load(&input, &mut gateways);
     overlap::mark(&mut gateways);
     let mut backends = backend::Backends::new(&input);
