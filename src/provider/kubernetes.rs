@@ -2,6 +2,7 @@
 //! kind is known, at once when little happens, and not too often when much does. Keeps what it has while the API server
 //! is away.
 
+pub mod observer;
 mod store;
 mod watch;
 
@@ -13,6 +14,7 @@ use kube::{Client, Config};
 use tokio::sync::{mpsc, watch as watched};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::observer::Observer;
 use self::store::{Change, Store};
 use self::watch::KindWatch;
 use super::Load;
@@ -36,6 +38,7 @@ const COMPLAINT: Duration = Duration::from_secs(60);
 pub struct KubernetesProvider {
     client: Client,
     gateway: Option<Key>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl KubernetesProvider {
@@ -51,6 +54,7 @@ impl KubernetesProvider {
         Ok(Self {
             client: Client::try_from(config).context("the cluster's address or credentials")?,
             gateway: None,
+            observer: None,
         })
     }
 
@@ -58,6 +62,15 @@ impl KubernetesProvider {
     pub fn only(self, namespace: &str, name: &str) -> Self {
         Self {
             gateway: Some(Key::new(namespace, name)),
+            ..self
+        }
+    }
+
+    /// The same, but an observer is told what the API server holds of each object.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            observer: Some(observer),
             ..self
         }
     }
@@ -79,12 +92,13 @@ impl KubernetesProvider {
                 client: self.client.clone(),
                 gateway: self.gateway.clone(),
                 index,
+                is_observed: self.observer.is_some(),
                 changes: sender.clone(),
             };
             tokio::spawn(watch.run());
         }
         drop(sender);
-        let mut store = Store::new();
+        let mut store = Store::new(self.observer);
         while let Some(is_news) = collect(&mut store, &mut changes).await {
             let Some(load) = store.load().filter(|_| is_news) else {
                 continue;
