@@ -2,6 +2,7 @@
 //! to a cluster or a log.
 
 pub mod condition;
+mod data_planes;
 pub mod merge;
 mod queue;
 pub mod report;
@@ -10,6 +11,7 @@ pub mod stored;
 pub mod writer;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
+pub use data_planes::DataPlaneState;
 pub use merge::{Outdated, Wanted, merge};
 pub use report::{
     Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus, RouteKind,

@@ -145,6 +145,27 @@ impl StatusReport {
         self
     }
 
+    /// The report with what the installed CRDs of the Gateway API, whose version is given, mean for GatewayClasses
+    /// (condition SupportedVersion). Shapes of 1.x are all understood.
+    #[must_use]
+    pub fn with_bundle_version(mut self, version: Option<&str>) -> Self {
+        let Some(version) = version else {
+            return self;
+        };
+        for conditions in self.gateway_classes.values_mut() {
+            let generation = conditions.first().map_or(0, |first| first.observed_generation);
+            let kind = ConditionType::SupportedVersion;
+            let is_supported = version.strip_prefix('v').unwrap_or(version).starts_with("1.");
+            conditions.push(if is_supported {
+                Condition::holds(kind, Reason::SupportedVersion, generation)
+            } else {
+                let message = format!("the CRDs of the Gateway API are of version {version}; 1.x is supported");
+                Condition::fails(kind, Reason::UnsupportedVersion, &message, generation)
+            });
+        }
+        self
+    }
+
     /// Everything that is not as its author wanted it, in order of objects, each with the object that has to change.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> {
         let mut problems = Vec::new();

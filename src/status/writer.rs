@@ -224,8 +224,8 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
         ..PatchParams::default()
     };
     let name = &*write.object.name;
-    let patched = api.patch_status(name, &params, &Patch::Merge(&body));
-    let error = match timeout(PATIENCE, patched).await {
+    let patch = Patch::Merge(&body);
+    let error = match timeout(PATIENCE, api.patch_status(name, &params, &patch)).await {
         Ok(Ok(object)) => return Outcome::Written(stored(&object)),
         Ok(Err(error)) => error,
         Err(_) => return Outcome::Failed("no answer within 10 s".to_owned()),
