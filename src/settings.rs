@@ -117,6 +117,17 @@ pub enum Ports {
     Ephemeral,
 }
 
+/// The port that a pod behind a Service binds for a listener's `port`: the same, but for privileged ports. The top 1,024
+/// ports are outside Linux's range of ephemeral ports and hold one place for each of those.
+pub const fn container_port(port: u16) -> u16 {
+    const PRIVILEGED: u16 = 1024;
+    if port < PRIVILEGED {
+        (u16::MAX - PRIVILEGED + 1) + port
+    } else {
+        port
+    }
+}
+
 /// How the process leaves once it is told to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
