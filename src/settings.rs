@@ -119,10 +119,15 @@ pub enum Ports {
     Ephemeral,
 }
 
-/// Where a pod binds a port that listeners declare: at the port itself, or, since a pod has no privileges, for ports
-/// below 1,024 among the 1,024 highest, which Linux takes for no outgoing connection (`ip_local_port_range`).
+/// The port that a pod behind a Service binds for a listener's `port`: the same, but for privileged ports. The top 1,024
+/// ports are outside Linux's range of ephemeral ports and hold one place for each of those.
 pub const fn container_port(port: u16) -> u16 {
-    if port < 1024 { 64_512 + port } else { port }
+    const PRIVILEGED: u16 = 1024;
+    if port < PRIVILEGED {
+        (u16::MAX - PRIVILEGED + 1) + port
+    } else {
+        port
+    }
 }
 
 /// How the process leaves once it is told to.

@@ -69,10 +69,21 @@ const LAYERS: &[Layer] = &[
         PURE,
     ),
     layer("status", &["status", "ir"], PURE),
+    layer("data_plane", &["api"], PURE),
     layer(
         "translate",
-        &["translate", "api", "snapshot", "ir", "status"],
+        &["translate", "api", "snapshot", "ir", "status", "data_plane"],
         PURE,
+    ),
+    layer(
+        "provision",
+        &["provision", "api", "data_plane", "ir", "settings", "status"],
+        PURE,
+    ),
+    layer(
+        "provision/apply",
+        &["provision", "api", "data_plane", "ir", "settings", "status"],
+        &["hyper", "rustls", "clap"],
     ),
     layer("tls", &["tls", "ir"], PURE),
     layer("table", &["table", "ir", "tls"], PURE),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
+use crate::api::parameters::Parameters;
 use crate::ir::{Bind, Listener, ObjectRef, Port, PortProtocol};
 use crate::status::{Condition, Note};
 
@@ -35,6 +36,10 @@ pub(super) struct GatewayDraft<'a> {
     pub(super) address_fault: Option<Fault>,
     /// `ResolvedRefs` of the backend client certificate; written only when there is one.
     pub(super) client_certificate: Option<Result<(), Fault>>,
+    /// Parameters of the class with its own over them; `None` when class or parameters are at fault.
+    pub(super) parameters: Option<Arc<Parameters>>,
+    /// Requested addresses that are IP addresses or ask for any, in the order of the spec.
+    pub(super) requested: Vec<Option<IpAddr>>,
     /// Requested addresses that can be bound.
     pub(super) usable: Vec<IpAddr>,
     /// What to bind; `None` in it means every address.
@@ -146,6 +151,8 @@ fn draft<'a>(
         }),
         address_fault: None,
         client_certificate: client_certificate(input, gateway, &name),
+        parameters: None,
+        requested: Vec::new(),
         usable: Vec::new(),
         addresses: Vec::new(),
         listeners,
@@ -238,6 +245,9 @@ impl GatewayDraft<'_> {
                 ),
             ));
         }
+        if self.fault.is_none() {
+            self.parameters = Some(Arc::default());
+        }
     }
 
     fn read_addresses(&mut self) {
@@ -266,6 +276,7 @@ impl GatewayDraft<'_> {
                 },
             }
         }
+        self.requested = self.addresses.clone();
         self.usable = self.addresses.iter().flatten().copied().collect();
         self.addresses = without_covered(&self.addresses);
         if !bad.is_empty() {

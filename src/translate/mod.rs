@@ -6,6 +6,7 @@ mod backend;
 mod base64;
 mod certificate;
 mod conflict;
+mod data_plane;
 mod filter;
 mod gateway;
 mod http_match;
@@ -21,7 +22,8 @@ mod selector;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ir::{Backend, BackendId, Ir, Port};
+use crate::data_plane::DataPlane;
+use crate::ir::{Backend, BackendId, Ir, ObjectRef, Port};
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
 
@@ -65,6 +67,9 @@ pub struct Translation {
     pub ir: Ir,
     /// What to tell the authors of the objects.
     pub report: StatusReport,
+    /// What Gateways need in a cluster; empty in standalone mode. One of ours that is in the report and not here keeps
+    /// what it has: its class or its parameters are at fault, which may pass.
+    pub data_planes: BTreeMap<ObjectRef, DataPlane>,
 }
 
 /// Translates all objects. `previous` is the IR that is being served: a Secret that has turned bad keeps its last good
@@ -84,9 +89,14 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     let parents = attachment::Parents::new(&gateways, &sets);
     let mut routes = http_route::attach(&input, &parents, &mut backends, &mut gateways);
     routes.extend(attachment::refuse_unserved(&input, &parents, &gateways));
+    let data_planes = match options.mode {
+        Mode::Standalone => BTreeMap::new(),
+        Mode::Kubernetes => data_plane::of_all(&gateways),
+    };
     Translation {
         ir: assemble(&gateways, &backends),
         report: report::compose(&input, classes, &gateways, &sets, routes),
+        data_planes,
     }
 }
 
