@@ -133,7 +133,7 @@ fn assemble(gateways: &[gateway::GatewayDraft<'_>], backends: &backend::Backends
     }
     Ir {
         ports,
-        backends: used,
+        backends: used.into_values().collect(),
     }
 }
 
