@@ -60,6 +60,8 @@ pub enum Source {
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
         gateway: Option<GatewayName>,
+        /// Whether this is a pod that the controller made for that Gateway, with an address that is not its own.
+        is_provisioned: bool,
     },
 }
 

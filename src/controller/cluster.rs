@@ -15,9 +15,8 @@ use crate::api::Resource;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Ir, ObjectRef};
 use crate::provider::Load;
-use crate::provision::{self, Failures, Needs};
+use crate::provision::{self, Failures, Needs, Uses};
 use crate::replicas::{Answers, Replica};
-use crate::snapshot::Snapshot;
 use crate::status::writer::Statuses;
 use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport, served};
 use crate::translate::{Options, Translation, translate};
@@ -42,6 +41,8 @@ pub struct Outputs<P> {
     pub needs: watch::Sender<Option<Arc<Needs>>>,
     /// Replicas to ask.
     pub replicas: watch::Sender<BTreeSet<Replica>>,
+    /// GatewayClasses of ours, and whether they are in use.
+    pub uses: watch::Sender<Uses>,
     /// Statuses to write.
     pub statuses: watch::Sender<Statuses>,
     /// Takes note of a report.
@@ -118,6 +119,12 @@ fn tell<P>(outputs: &Outputs<P>, world: &World) {
         *needs = Some(world.needs.clone());
         is_news
     });
+    let uses = world.uses();
+    outputs.uses.send_if_modified(|known| {
+        let is_news = *known != uses;
+        *known = uses;
+        is_news
+    });
     let replicas = world.replicas.iter().flat_map(|(gateway, addresses)| {
         addresses.iter().map(|address| Replica {
             gateway: gateway.clone(),
@@ -161,6 +168,14 @@ impl World {
             translation,
             load,
         }
+    }
+
+    /// Which classes of ours are in use.
+    fn uses(&self) -> Uses {
+        let snapshot = &self.load.snapshot;
+        let used: BTreeSet<_> = snapshot.gateways.iter().map(|gateway| &gateway.spec.gateway_class_name).collect();
+        let classes = self.translation.report.gateway_classes.keys();
+        classes.map(|class| (class.name.to_string(), used.contains(&class.name.to_string()))).collect()
     }
 
     /// What the data planes of every Gateway have come to.

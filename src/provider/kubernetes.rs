@@ -2,6 +2,7 @@
 //! kind is known, at once when little happens, and not too often when much does. Keeps what it has while the API server
 //! is away.
 
+pub mod bundle;
 pub mod observer;
 mod store;
 mod watch;
@@ -56,6 +57,11 @@ impl KubernetesProvider {
             gateway: None,
             observer: None,
         })
+    }
+
+    /// The client of the cluster's API server.
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// The same, but of all Gateways it sees only one.

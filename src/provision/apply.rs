@@ -13,7 +13,7 @@ use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch, PatchParams,
 };
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, metadata_watcher};
+use kube::runtime::WatchStreamExt;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -112,11 +112,13 @@ fn follow(
     client: &Client,
     kind: ChildKind,
 ) -> BoxStream<'static, (ChildKind, Event<PartialObjectMeta<DynamicObject>>)> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+    // Metadata alone is asked for.
+    let api: Api<PartialObjectMeta<DynamicObject>> =
+        Api::all_with(client.clone(), &resource(kind));
     let config = watcher::Config::default()
         .timeout(WATCH_SECONDS)
         .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
-    let events = metadata_watcher(api, config).default_backoff();
+    let events = watcher::watcher(api, config).default_backoff();
     let told = events.filter_map(move |event| async move {
         match event {
             Ok(event) => Some((kind, event)),

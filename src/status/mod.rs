@@ -3,6 +3,8 @@
 
 pub mod condition;
 mod data_planes;
+mod features;
+pub mod lease;
 pub mod merge;
 mod queue;
 pub mod report;
@@ -12,6 +14,7 @@ pub mod writer;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use data_planes::DataPlaneState;
+pub use features::SUPPORTED_FEATURES;
 pub use merge::{Outdated, Wanted, merge};
 pub use report::{
     Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus, RouteKind,

@@ -90,8 +90,8 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     let mut routes = http_route::attach(&input, &parents, &mut backends, &mut gateways);
     routes.extend(attachment::refuse_unserved(&input, &parents, &gateways));
     let data_planes = match options.mode {
-        Mode::Standalone => BTreeMap::new(),
-        Mode::Kubernetes => data_plane::of_all(&gateways),
+        Mode::Standalone | Mode::Kubernetes => BTreeMap::new(),
+        Mode::Dedicated => data_plane::of_all(&gateways),
     };
     Translation {
         ir: assemble(&gateways, &backends),
