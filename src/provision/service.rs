@@ -19,7 +19,7 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
         .unwrap_or(ServiceType::LoadBalancer);
     let addresses = &plan.data_plane.addresses;
     if plan.is_on_host() || kind != ServiceType::LoadBalancer || addresses.is_empty() {
-        return vec![service(plan, &plan.name, spec(plan, kind))];
+        return vec![service(plan, &plan.name, &spec(plan, kind))];
     }
     let of_address = |(index, address): (usize, _)| {
         let name = match index {
@@ -28,7 +28,7 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
         };
         let mut spec = spec(plan, kind);
         set(&mut spec, "loadBalancerIP", address);
-        service(plan, &name, spec)
+        service(plan, &name, &spec)
     };
     addresses
         .iter()
@@ -38,7 +38,7 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
         .collect()
 }
 
-fn service(plan: &Plan<'_>, name: &str, spec: Value) -> Child {
+fn service(plan: &Plan<'_>, name: &str, spec: &Value) -> Child {
     let annotations = plan.parameters.service.annotations.as_ref();
     plan.child(ChildKind::Service, name, annotations, json!({"spec": spec}))
 }
