@@ -1,6 +1,10 @@
 //! The loop: a snapshot is translated, built into a table, swapped in, bound and reported; then it waits for the next.
 //! Owns the order of these steps and nothing else. What binds ports and what shows reports is given to it.
 
+mod addresses;
+pub mod cluster;
+mod confirmation;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -16,6 +16,7 @@ pub mod ir;
 pub mod provider;
 pub mod provision;
 pub mod proxy;
+pub mod replicas;
 pub mod server;
 pub mod settings;
 pub mod shutdown;

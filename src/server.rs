@@ -1,6 +1,8 @@
 //! A running data plane, wired together: the control thread with provider, controller and admin server, and the
 //! proxy's workers. Owns which thread does what, and the order of starting and leaving.
 
+pub mod controller;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -12,12 +14,13 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admin::{self, AdminState};
 use crate::api::Severity;
-use crate::controller::{self, Outcome, Outputs};
+use crate::controller::{Outcome, Outputs};
 use crate::ir::BindReport;
 use crate::provider::{FileProvider, KubernetesProvider, Load};
 use crate::proxy::Proxy;
 use crate::settings::{Settings, Source};
 use crate::shutdown::{self, Shutdown, Trigger};
+use crate::status::Served;
 use crate::table::Table;
 use crate::telemetry::metrics::ConfigStats;
 use crate::telemetry::{AccessLog, ProcessStats};
@@ -182,7 +185,7 @@ enum Objects {
     /// A folder, and what it held at first.
     Folder(FileProvider, Load),
     /// A cluster.
-    Cluster(KubernetesProvider),
+    Cluster(KubernetesProvider, Mode),
 }
 
 impl Objects {
@@ -193,12 +196,21 @@ impl Objects {
                 let first = provider.load()?;
                 Ok(Self::Folder(provider, first))
             }
-            Source::Kubernetes { gateway } => {
+            Source::Kubernetes {
+                gateway,
+                is_provisioned,
+            } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
-                Ok(Self::Cluster(match gateway {
+                let provider = match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),
                     None => provider,
-                }))
+                };
+                let mode = if *is_provisioned {
+                    Mode::Dedicated
+                } else {
+                    Mode::Kubernetes
+                };
+                Ok(Self::Cluster(provider, mode))
             }
         }
     }
@@ -221,16 +233,16 @@ impl Objects {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
                 tokio::select! {
-                    () = controller::run(loads, options(Mode::Standalone), outputs) => {}
+                    () = crate::controller::run(loads, options(Mode::Standalone), outputs) => {}
                     () = provider.watch(sender, reloads) => {}
                 }
             }
-            Self::Cluster(provider) => {
+            Self::Cluster(provider, mode) => {
                 let (sender, mut loads) = watch::channel(Arc::default());
                 let run = async {
                     // Nothing is served before the cluster is known.
                     if loads.changed().await.is_ok() {
-                        controller::run(loads, options(Mode::Kubernetes), outputs).await;
+                        crate::controller::run(loads, options(mode), outputs).await;
                     }
                 };
                 tokio::select! {
@@ -293,6 +305,8 @@ impl Control {
             publish: |outcome: Outcome| {
                 announce(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
+                let served = Served::new(&state.table.load().ir, &outcome.binds);
+                state.served.send_replace(Arc::new(served));
                 let problems = outcome.load.problems.len() + outcome.report.problems().count();
                 state.stats.config.loaded(outcome.generation, problems);
                 state.ready.store(true, Release);

@@ -60,6 +60,8 @@ pub enum Source {
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
         gateway: Option<GatewayName>,
+        /// Whether this is a pod that the controller made for that Gateway, with an address that is not its own.
+        is_provisioned: bool,
     },
 }
 
@@ -113,6 +115,8 @@ pub enum LogFormat {
 pub enum Ports {
     /// The ports that listeners declare.
     AsDeclared,
+    /// The ports that listeners declare, except privileged ones: those are bound at [`container_port`].
+    Unprivileged,
     /// A free port of 127.0.0.1 for every port that listeners declare, for tests.
     Ephemeral,
 }

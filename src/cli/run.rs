@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
-use crate::settings::{GatewayName, Source};
+use crate::settings::{GatewayName, Ports, Source};
 use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, or of a cluster.
@@ -56,6 +56,23 @@ struct ClusterFlags {
         conflicts_with = "config_dir"
     )]
     gateway: Option<GatewayName>,
+    /// Serve as a pod that the controller made: behind its Service, or on the network of its node
+    #[arg(
+        long,
+        value_name = "service|host",
+        env = "PORTCULLIS_PROVISIONED",
+        requires = "gateway"
+    )]
+    provisioned: Option<Provisioned>,
+}
+
+/// How a pod that the controller made is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Provisioned {
+    /// Through a Service: privileged ports are bound among the highest.
+    Service,
+    /// At its node: ports are bound as listeners declare them.
+    Host,
 }
 
 /// Serves until it is told to leave.
@@ -65,7 +82,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(folder) => Source::Folder(folder.clone()),
         None => Source::Kubernetes {
             gateway: args.cluster.gateway.clone(),
+            is_provisioned: args.cluster.provisioned.is_some(),
         },
     };
-    server::run(&args.serve.settings(source))
+    let mut settings = args.serve.settings(source);
+    if args.cluster.provisioned == Some(Provisioned::Service) {
+        settings.ports = Ports::Unprivileged;
+    }
+    server::run(&settings)
 }

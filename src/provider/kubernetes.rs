@@ -2,6 +2,8 @@
 //! kind is known, at once when little happens, and not too often when much does. Keeps what it has while the API server
 //! is away.
 
+pub mod bundle;
+pub mod observer;
 mod store;
 mod watch;
 
@@ -13,6 +15,7 @@ use kube::{Client, Config};
 use tokio::sync::{mpsc, watch as watched};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::observer::Observer;
 use self::store::{Change, Store};
 use self::watch::KindWatch;
 use super::Load;
@@ -36,6 +39,7 @@ const COMPLAINT: Duration = Duration::from_secs(60);
 pub struct KubernetesProvider {
     client: Client,
     gateway: Option<Key>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl KubernetesProvider {
@@ -51,13 +55,28 @@ impl KubernetesProvider {
         Ok(Self {
             client: Client::try_from(config).context("the cluster's address or credentials")?,
             gateway: None,
+            observer: None,
         })
+    }
+
+    /// The client of the cluster's API server.
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// The same, but of all Gateways it sees only one.
     pub fn only(self, namespace: &str, name: &str) -> Self {
         Self {
             gateway: Some(Key::new(namespace, name)),
+            ..self
+        }
+    }
+
+    /// The same, but an observer is told what the API server holds of each object.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            observer: Some(observer),
             ..self
         }
     }
@@ -79,12 +98,13 @@ impl KubernetesProvider {
                 client: self.client.clone(),
                 gateway: self.gateway.clone(),
                 index,
+                is_observed: self.observer.is_some(),
                 changes: sender.clone(),
             };
             tokio::spawn(watch.run());
         }
         drop(sender);
-        let mut store = Store::new();
+        let mut store = Store::new(self.observer);
         while let Some(is_news) = collect(&mut store, &mut changes).await {
             let Some(load) = store.load().filter(|_| is_news) else {
                 continue;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 pub use file::FileProvider;
 pub use kubernetes::KubernetesProvider;
+pub use kubernetes::bundle::follow_bundle_version;
+pub use kubernetes::observer::{Observed, Observer};
 pub use problem::Problem;
 
 use crate::snapshot::Snapshot;

@@ -1,7 +1,9 @@
 //! The objects that a Gateway needs in a cluster, as server-side apply takes them: one set of bytes for one input. Knows
 //! neither which of them exist nor how they are applied.
 
+mod apply;
 mod availability;
+mod class;
 mod metadata;
 mod name;
 mod pod;
@@ -14,6 +16,8 @@ use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
 use crate::data_plane::DataPlane;
 
+pub use apply::{Failures, Needs, keep};
+pub use class::{Uses, keep_finalizers};
 pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 
 /// An object that a Gateway needs.

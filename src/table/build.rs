@@ -35,14 +35,14 @@ fn listeners(ir: &Ir) -> impl Iterator<Item = &Arc<ir::Listener>> {
 }
 
 fn backends(ir: &Ir, previous: &Table) -> Box<[Arc<Backend>]> {
-    let node = |(id, ir): (&BackendId, &Arc<ir::Backend>)| match find(&previous.backends, id) {
+    let node = |ir: &Arc<ir::Backend>| match find(&previous.backends, &ir.id) {
         Some(node) if node.protocol == ir.protocol => {
             node.set_endpoints(&ir.endpoints);
             node.clone()
         }
         changed => {
             let stats = changed.map(|node| node.stats.clone()).unwrap_or_default();
-            Arc::new(Backend::new(id.clone(), ir, stats))
+            Arc::new(Backend::new(ir, stats))
         }
     };
     ir.backends.iter().map(node).collect()

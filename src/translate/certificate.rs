@@ -91,6 +91,9 @@ impl Store<'_, '_> {
                     let known = name
                         .clone()
                         .any(|name| certificates.iter().any(|one| one.source == *name));
+                    if read.problem.is_some() && !known {
+                        listener.held_over.extend(name.cloned());
+                    }
                     certificates.extend(read.certificate.clone().filter(|_| !known));
                     faults.extend(
                         read.problem

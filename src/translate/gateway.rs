@@ -157,6 +157,9 @@ fn draft<'a>(
         name,
     };
     draft.read_addresses();
+    if input.options.mode == Mode::Dedicated {
+        draft.addresses = vec![None];
+    }
     draft
 }
 

@@ -8,7 +8,9 @@ use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::BackendRef;
 use crate::api::{Resource, duration};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, WeightedBackend};
-use crate::ir::{AttachedRoute, Filter, Hostname, ObjectRef, Route, Rule, RuleId};
+use crate::ir::{
+    AttachedRoute, Filter, Hostname, ObjectRef, Route, Rule, RuleId, UpstreamProtocol,
+};
 use crate::status::{Condition, ParentStatus};
 
 use super::attachment::{self, Attachment, Candidate, Parents, Place};
@@ -95,10 +97,8 @@ fn put<'r>(
         let listener = &mut gateways[place.0].listeners[place.1];
         listener.attached += usize::from(built.unusable.is_none());
         if !built.route.rules.is_empty() {
-            listener.routes.push(AttachedRoute {
-                hostnames: hostnames.clone(),
-                route: built.route.clone(),
-            });
+            let attached = AttachedRoute::new(hostnames.clone(), built.route.clone());
+            listener.routes.push(Arc::new(attached));
         }
     }
 }
@@ -168,6 +168,8 @@ fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> B
         };
         rules.extend(builder.build(backends, &mut found).map(Arc::new));
     }
+    let created = object.metadata.creation_timestamp;
+    let created = created.map(jiff::Timestamp::as_second);
     let faults = merge(&found.faults);
     let (unusable, dropped) = if found.usable == 0 {
         (faults, None)
@@ -175,14 +177,7 @@ fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> B
         (None, faults)
     };
     Built {
-        route: Arc::new(Route {
-            object: name.clone(),
-            created: object
-                .metadata
-                .creation_timestamp
-                .map(jiff::Timestamp::as_second),
-            rules,
-        }),
+        route: Arc::new(Route::new(name.clone(), created, rules, &found.spoken)),
         unusable,
         dropped,
         unresolved: merge(&found.unresolved),
@@ -196,6 +191,8 @@ struct Findings {
     usable: usize,
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
+    /// What the backends speak that the rules refer to, in order.
+    spoken: Vec<UpstreamProtocol>,
 }
 
 struct RuleBuilder<'a> {
@@ -319,7 +316,10 @@ impl RuleBuilder<'_> {
         found: &mut Findings,
     ) -> Target {
         match backends.resolve(self.route, &reference.backend, place) {
-            Ok(id) => Target::Backend(id),
+            Ok(backend) => {
+                found.spoken.push(backend.protocol);
+                Target::Backend(backend.id.clone())
+            }
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 found.unresolved.push(fault);

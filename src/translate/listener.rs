@@ -47,8 +47,10 @@ pub(super) struct ListenerDraft<'a> {
     pub(super) unprogrammed: Option<Fault>,
     pub(super) options: TlsOptions,
     pub(super) tls: Option<Arc<ServerTls>>,
+    /// Secrets whose last good certificate serves.
+    pub(super) held_over: Vec<ObjectRef>,
     pub(super) attached: usize,
-    pub(super) routes: Vec<AttachedRoute>,
+    pub(super) routes: Vec<Arc<AttachedRoute>>,
 }
 
 /// `tls.options` of our domain.
@@ -94,6 +96,7 @@ impl<'a> ListenerDraft<'a> {
                 ciphers: CipherPolicy::Default,
             },
             tls: None,
+            held_over: Vec::new(),
             attached: 0,
             routes: Vec::new(),
         };
@@ -127,6 +130,7 @@ impl<'a> ListenerDraft<'a> {
             key: self.key.clone(),
             hostname: self.hostname.clone(),
             tls: self.tls.clone(),
+            held_over: self.held_over.clone(),
             routes: self.routes.clone(),
         })
     }

@@ -56,6 +56,9 @@ pub enum Mode {
     Standalone,
     /// A cluster with other controllers, whose objects are none of our business.
     Kubernetes,
+    /// The same, where every Gateway has data planes of its own behind an address of its own: no Gateway takes a port
+    /// from another, and `spec.addresses` are not addresses to bind.
+    Dedicated,
 }
 
 /// What became of a snapshot.
@@ -78,7 +81,9 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     let mut gateways = gateway::ours(&input, &classes);
     let sets = listener_set::merge(&input, &mut gateways);
     conflict::within_gateways(&mut gateways);
-    conflict::across_gateways(&mut gateways);
+    if options.mode != Mode::Dedicated {
+        conflict::across_gateways(&mut gateways);
+    }
     certificate::load(&input, &mut gateways);
     overlap::mark(&mut gateways);
     let mut backends = backend::Backends::new(&input);
@@ -86,8 +91,8 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     let mut routes = http_route::attach(&input, &parents, &mut backends, &mut gateways);
     routes.extend(attachment::refuse_unserved(&input, &parents, &gateways));
     let data_planes = match options.mode {
-        Mode::Standalone => BTreeMap::new(),
-        Mode::Kubernetes => data_plane::of_all(&gateways),
+        Mode::Standalone | Mode::Kubernetes => BTreeMap::new(),
+        Mode::Dedicated => data_plane::of_all(&gateways),
     };
     Translation {
         ir: assemble(&gateways, &backends),
@@ -129,7 +134,7 @@ fn assemble(gateways: &[gateway::GatewayDraft<'_>], backends: &backend::Backends
     }
     Ir {
         ports,
-        backends: used,
+        backends: used.into_values().collect(),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::api::Resource;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Bind, ObjectRef};
 use crate::status::{
-    Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus, RouteKind,
+    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus, RouteKind,
     StatusReport,
 };
 
@@ -86,7 +86,7 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
     }));
     GatewayStatus {
         conditions,
-        addresses: gateway.usable.clone(),
+        addresses: gateway.usable.iter().copied().map(Address::IPAddress).collect(),
         attached_listener_sets,
         listeners: listeners
             .iter()

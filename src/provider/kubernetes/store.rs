@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::observer::{Observed, Observer, is_observed};
 use crate::api::{Key, Kind, Object, ObjectRef};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -30,10 +31,11 @@ pub(super) enum Change {
 pub(super) struct Reading {
     pub(super) key: Key,
     pub(super) object: Result<Object, String>,
+    /// What an observer is told, if there is one and it is told of the kind.
+    pub(super) observed: Option<Observed>,
 }
 
 /// All objects of all kinds.
-#[derive(Debug)]
 pub(super) struct Store {
     snapshot: Snapshot,
     problems: BTreeMap<ObjectRef, Problem>,
@@ -41,16 +43,18 @@ pub(super) struct Store {
     staged: BTreeMap<usize, BTreeMap<Key, Reading>>,
     /// Kinds that have never been listed.
     awaited: BTreeSet<usize>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Store {
     /// A store that waits for every kind.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             snapshot: Snapshot::default(),
             problems: BTreeMap::new(),
             staged: BTreeMap::new(),
             awaited: (0..Kind::all().len()).collect(),
+            observer,
         }
     }
 
@@ -95,25 +99,34 @@ impl Store {
 
     fn replace(&mut self, kind: &Kind, listed: BTreeMap<Key, Reading>) -> bool {
         let mut changed = false;
-        for key in self.snapshot.keys(kind) {
+        for key in self.known(kind) {
             if !listed.contains_key(&key) {
                 changed |= self.remove(kind, &key);
             }
         }
-        // What never could be read is in no snapshot.
-        self.problems.retain(|object, _| {
-            let is_other = (&*object.group, &*object.kind) != (kind.group, kind.kind);
-            is_other || listed.contains_key(&Key::new(&object.namespace, &object.name))
-        });
         for reading in listed.into_values() {
             changed |= self.put(kind, reading);
         }
         changed
     }
 
+    /// The objects of a kind. What never could be read is in no snapshot.
+    fn known(&self, kind: &Kind) -> BTreeSet<Key> {
+        let unreadable = self
+            .problems
+            .keys()
+            .filter(|object| (&*object.group, &*object.kind) == (kind.group, kind.kind))
+            .map(|object| Key::new(&object.namespace, &object.name));
+        let readable = self.snapshot.keys(kind);
+        readable.into_iter().chain(unreadable).collect()
+    }
+
     /// Puts an object in its place. One that cannot be read leaves the version before it there.
     fn put(&mut self, kind: &Kind, reading: Reading) -> bool {
         let name = kind.object_ref(&reading.key.namespace, &reading.key.name);
+        if let (Some(observer), Some(observed)) = (&self.observer, reading.observed) {
+            observer.seen(&name, observed);
+        }
         match reading.object {
             Ok(object) => {
                 let was_unreadable = self.problems.remove(&name).is_some();
@@ -131,6 +144,9 @@ impl Store {
 
     fn remove(&mut self, kind: &Kind, key: &Key) -> bool {
         let name = kind.object_ref(&key.namespace, &key.name);
+        if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
+            observer.gone(&name);
+        }
         let was_unreadable = self.problems.remove(&name).is_some();
         self.snapshot.remove(kind, key) | was_unreadable
     }
@@ -138,6 +154,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use serde_json::json;
 
     use super::*;
@@ -154,6 +172,7 @@ mod tests {
         Reading {
             key: Key::new("default", name),
             object: object.map_err(|error| error.to_string()),
+            observed: None,
         }
     }
 
@@ -167,7 +186,11 @@ mod tests {
 
     /// A store in which every kind has been listed.
     fn listed() -> Store {
-        let mut store = Store::new();
+        listed_for(None)
+    }
+
+    fn listed_for(observer: Option<Arc<dyn Observer>>) -> Store {
+        let mut store = Store::new(observer);
         for kind in 0..Kind::all().len() {
             assert!(store.load().is_none());
             store.apply(kind, Change::Listing);
@@ -184,7 +207,7 @@ mod tests {
 
     #[test]
     fn nothing_is_published_before_every_kind_is_known() {
-        let mut store = Store::new();
+        let mut store = Store::new(None);
         let routes = index("HTTPRoute");
         for kind in 0..Kind::all().len() {
             if kind != routes {
@@ -250,5 +273,57 @@ mod tests {
         assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
         assert!(store.apply(grpc, Change::Deleted(Key::new("default", "a"))));
         assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
+    }
+    /// Writes down what it is told.
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl Observer for Log {
+        fn seen(&self, object: &ObjectRef, observed: Observed) {
+            let version = observed.resource_version;
+            self.0.lock().unwrap().push(format!("{object} {version}"));
+        }
+
+        fn gone(&self, object: &ObjectRef) {
+            self.0.lock().unwrap().push(format!("{object} gone"));
+        }
+    }
+
+    fn versioned(reading: Reading, version: u64) -> Reading {
+        let object = json!({"metadata": {"resourceVersion": version.to_string()}});
+        Reading {
+            observed: Some(Observed::of(&serde_json::from_value(object).unwrap())),
+            ..reading
+        }
+    }
+
+    #[test]
+    fn an_observer_is_told_of_all_that_happens() {
+        let log = Arc::new(Log::default());
+        let (mut store, routes) = (listed_for(Some(log.clone())), index("HTTPRoute"));
+        let told = || log.0.lock().unwrap().join(", ");
+        store.apply(
+            routes,
+            Change::Applied(versioned(route("a", "a.example"), 1)),
+        );
+        let only_status = Change::Applied(versioned(route("a", "a.example"), 2));
+        assert!(!store.apply(routes, only_status));
+        store.apply(routes, Change::Applied(versioned(broken("b"), 3)));
+        let mut expected =
+            "HTTPRoute default/a 1, HTTPRoute default/a 2, HTTPRoute default/b 3".to_owned();
+        assert_eq!(told(), expected);
+        store.apply(routes, Change::Listing);
+        store.apply(routes, Change::Listed(versioned(broken("c"), 4)));
+        assert_eq!(told(), expected);
+        store.apply(routes, Change::Complete);
+        store.apply(routes, Change::Deleted(Key::new("default", "c")));
+        expected += ", HTTPRoute default/a gone, HTTPRoute default/b gone, HTTPRoute default/c 4";
+        expected += ", HTTPRoute default/c gone";
+        assert_eq!(told(), expected);
+        store.apply(
+            index("Service"),
+            Change::Deleted(Key::new("default", "other")),
+        );
+        assert_eq!(told(), expected);
     }
 }

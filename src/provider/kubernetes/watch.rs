@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::observer::{Observed, is_observed};
 use super::store::{Change, Reading};
 use crate::api::{Key, Kind, Severity, admit};
 
@@ -38,6 +39,8 @@ pub(super) struct KindWatch {
     pub(super) gateway: Option<Key>,
     /// The kind, as a place in [`Kind::all`].
     pub(super) index: usize,
+    /// Whether an observer wants to know more than what is served.
+    pub(super) is_observed: bool,
     pub(super) changes: mpsc::Sender<(usize, Change)>,
 }
 
@@ -127,7 +130,7 @@ impl KindWatch {
             match event {
                 Ok(event) => {
                     pause.reset();
-                    self.tell(change(self.kind(), event)).await?;
+                    self.tell(self.change(event)).await?;
                 }
                 Err(error) if is_not_found(&error) => return Ok(()),
                 Err(error) => pause.after(&error).await,
@@ -135,15 +138,24 @@ impl KindWatch {
         }
         Ok(())
     }
-}
 
-fn change(kind: &'static Kind, event: Event<DynamicObject>) -> Change {
-    match event {
-        Event::Init => Change::Listing,
-        Event::InitApply(object) => Change::Listed(read(kind, object)),
-        Event::InitDone => Change::Complete,
-        Event::Apply(object) => Change::Applied(read(kind, object)),
-        Event::Delete(object) => Change::Deleted(key(&object)),
+    fn change(&self, event: Event<DynamicObject>) -> Change {
+        match event {
+            Event::Init => Change::Listing,
+            Event::InitApply(object) => Change::Listed(self.read(object)),
+            Event::InitDone => Change::Complete,
+            Event::Apply(object) => Change::Applied(self.read(object)),
+            Event::Delete(object) => Change::Deleted(key(&object)),
+        }
+    }
+
+    fn read(&self, object: DynamicObject) -> Reading {
+        let observes = self.is_observed && is_observed(self.kind());
+        let observed = observes.then(|| Observed::of(&object));
+        Reading {
+            observed,
+            ..read(self.kind(), object)
+        }
     }
 }
 
@@ -170,7 +182,11 @@ fn read(kind: &'static Kind, mut object: DynamicObject) -> Reading {
             value["kind"] = kind.kind.into();
             kind.decode(&value).map_err(|error| reason(value, &error))
         });
-    Reading { key, object }
+    Reading {
+        key,
+        object,
+        observed: None,
+    }
 }
 
 /// Why an object cannot be read, with the field: its schema knows that better than the error does.

@@ -17,8 +17,7 @@ use super::Input;
 use super::reason::{Fault, Reason};
 
 /// Finds a backend of one kind, or tells what is wrong with it as the end of a sentence.
-type Resolve =
-    for<'a> fn(&Backends<'a>, &ObjectRef, Option<u16>) -> Result<(BackendId, Backend), Fault>;
+type Resolve = for<'a> fn(&Backends<'a>, &ObjectRef, Option<u16>) -> Result<Backend, Fault>;
 
 /// A kind of backend.
 struct Kind {
@@ -76,7 +75,7 @@ impl<'a> Backends<'a> {
         from: &ObjectRef,
         reference: &BackendObjectRef,
         place: &str,
-    ) -> Result<BackendId, Fault> {
+    ) -> Result<Arc<Backend>, Fault> {
         let namespace = reference.namespace.as_deref().unwrap_or(&from.namespace);
         let name = ObjectRef::new(
             &reference.group,
@@ -95,15 +94,16 @@ impl<'a> Backends<'a> {
                 object: name.clone(),
                 port,
             };
-            if self.resolved.contains_key(&id) {
-                return Ok(id);
+            if let Some(known) = self.resolved.get(&id) {
+                return Ok(known.clone());
             }
         }
-        let (id, backend) = (kind.resolve)(self, &name, reference.port).map_err(|fault| {
+        let backend = (kind.resolve)(self, &name, reference.port).map_err(|fault| {
             Fault::new(fault.reason, format!("{place}: {name} {}", fault.message))
         })?;
-        self.resolved.insert(id.clone(), Arc::new(backend));
-        Ok(id)
+        let backend = Arc::new(backend);
+        self.resolved.insert(backend.id.clone(), backend.clone());
+        Ok(backend)
     }
 
     /// The backends that a rule forwards to.

@@ -15,7 +15,7 @@ pub(super) fn resolve(
     backends: &Backends<'_>,
     name: &ObjectRef,
     port: Option<u16>,
-) -> Result<(BackendId, Backend), Fault> {
+) -> Result<Backend, Fault> {
     let found = backends
         .input
         .snapshot
@@ -37,13 +37,11 @@ pub(super) fn resolve(
         port: port.port,
     };
     let endpoints = endpoints(slices, port.name.as_deref().unwrap_or_default());
-    Ok((
+    Ok(Backend {
         id,
-        Backend {
-            protocol,
-            endpoints,
-        },
-    ))
+        protocol,
+        endpoints,
+    })
 }
 
 fn find_port(service: &Service, port: Option<u16>) -> Result<&ServicePort, Fault> {
