@@ -42,7 +42,7 @@ impl<'a> Golden<'a> {
             if let Some(test) = value.get("test") {
                 for key in test.as_object().into_iter().flat_map(Map::keys) {
                     match key.as_str() {
-                        "mode" => options.mode = Mode::Kubernetes,
+                        "mode" => options.mode = read_mode(&test["mode"])?,
                         "binds" => binds = Some(read_binds(&test["binds"])?),
                         other => return Err(format!("unknown test setting {other}")),
                     }
@@ -72,6 +72,14 @@ impl<'a> Golden<'a> {
             }
         };
         self.values.iter().map(admit).collect()
+    }
+}
+
+fn read_mode(value: &Value) -> Result<Mode, String> {
+    match value.as_str() {
+        Some("kubernetes") => Ok(Mode::Kubernetes),
+        Some("dedicated") => Ok(Mode::Dedicated),
+        _ => Err(format!("unknown mode {value}")),
     }
 }
 
