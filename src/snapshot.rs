@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, SERVICE_NAME_LABEL, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
+use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
 use crate::api::{Key, Kind, Object, Resource};
 
@@ -93,6 +94,8 @@ pub struct Snapshot {
     pub backend_tls_policies: Objects<BackendTlsPolicy>,
     /// ReferenceGrants.
     pub reference_grants: Objects<ReferenceGrant>,
+    /// GatewayParameters.
+    pub gateway_parameters: Objects<GatewayParameters>,
     /// Namespaces.
     pub namespaces: Objects<Namespace>,
     /// Services.
@@ -115,6 +118,7 @@ macro_rules! of_kind {
             "HTTPRoute" => of_kind!(@ [$($borrow)+] $snapshot.http_routes, $objects => $body),
             "BackendTLSPolicy" => of_kind!(@ [$($borrow)+] $snapshot.backend_tls_policies, $objects => $body),
             "ReferenceGrant" => of_kind!(@ [$($borrow)+] $snapshot.reference_grants, $objects => $body),
+            "GatewayParameters" => of_kind!(@ [$($borrow)+] $snapshot.gateway_parameters, $objects => $body),
             "Namespace" => of_kind!(@ [$($borrow)+] $snapshot.namespaces, $objects => $body),
             "Service" => of_kind!(@ [$($borrow)+] $snapshot.services, $objects => $body),
             "EndpointSlice" => of_kind!(@ [$($borrow)+] $snapshot.endpoint_slices, $objects => $body),
@@ -147,6 +151,7 @@ impl Snapshot {
             }
             Object::BackendTlsPolicy(object) => self.backend_tls_policies.insert(object),
             Object::ReferenceGrant(object) => self.reference_grants.insert(object),
+            Object::GatewayParameters(object) => self.gateway_parameters.insert(object),
             Object::Namespace(object) => self.namespaces.insert(object),
             Object::Service(object) => self.services.insert(object),
             Object::EndpointSlice(object) => self.endpoint_slices.insert(object),

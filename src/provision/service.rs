@@ -12,14 +12,14 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
     if plan.data_plane.ports.is_empty() {
         return Vec::new();
     }
-    let kind = plan
-        .parameters
-        .service
-        .kind
-        .unwrap_or(ServiceType::LoadBalancer);
+    if plan.is_on_host() {
+        return vec![headless(plan)];
+    }
+    let asked = plan.parameters.service.kind;
+    let kind = asked.unwrap_or(ServiceType::LoadBalancer);
     let addresses = &plan.data_plane.addresses;
-    if plan.is_on_host() || kind != ServiceType::LoadBalancer || addresses.is_empty() {
-        return vec![service(plan, &plan.name, spec(plan, kind))];
+    if kind != ServiceType::LoadBalancer || addresses.is_empty() {
+        return vec![service(plan, &plan.name, &spec(plan, kind))];
     }
     let of_address = |(index, address): (usize, _)| {
         let name = match index {
@@ -28,7 +28,7 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
         };
         let mut spec = spec(plan, kind);
         set(&mut spec, "loadBalancerIP", address);
-        service(plan, &name, spec)
+        service(plan, &name, &spec)
     };
     addresses
         .iter()
@@ -38,21 +38,31 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
         .collect()
 }
 
-fn service(plan: &Plan<'_>, name: &str, spec: Value) -> Child {
+/// Clients come to the nodes; by this Service the controller finds ready pods. It has a name of its own: no Service that
+/// has an address can become one without.
+fn headless(plan: &Plan<'_>) -> Child {
+    let spec = json!({
+        "type": ServiceType::ClusterIp,
+        "clusterIP": "None",
+        "selector": plan.selector(),
+        "ports": ports(plan, |port| port),
+    });
+    let name = name::dns_label(&format!("{}-headless", plan.name));
+    service(plan, &name, &spec)
+}
+
+fn service(plan: &Plan<'_>, name: &str, spec: &Value) -> Child {
     let annotations = plan.parameters.service.annotations.as_ref();
     plan.child(ChildKind::Service, name, annotations, json!({"spec": spec}))
 }
 
 fn spec(plan: &Plan<'_>, kind: ServiceType) -> Value {
-    let mut spec = json!({"selector": plan.selector(), "ports": ports(plan)});
-    if plan.is_on_host() {
-        // Clients come to the nodes; the controller finds ready pods by it.
-        set(&mut spec, "type", Some(ServiceType::ClusterIp));
-        set(&mut spec, "clusterIP", Some("None"));
-        return spec;
-    }
     let parameters = &plan.parameters.service;
-    set(&mut spec, "type", Some(kind));
+    let mut spec = json!({
+        "type": kind,
+        "selector": plan.selector(),
+        "ports": ports(plan, container_port),
+    });
     if kind != ServiceType::ClusterIp {
         let policy = parameters.external_traffic_policy.as_ref();
         set(&mut spec, "externalTrafficPolicy", policy);
@@ -67,14 +77,7 @@ fn spec(plan: &Plan<'_>, kind: ServiceType) -> Value {
 }
 
 /// The ports, without appProtocol: some clouds take it for a wish to probe `/` of the listener, which has no such route.
-fn ports(plan: &Plan<'_>) -> Vec<Value> {
-    let target = |port| {
-        if plan.is_on_host() {
-            port
-        } else {
-            container_port(port)
-        }
-    };
+fn ports(plan: &Plan<'_>, target: fn(u16) -> u16) -> Vec<Value> {
     let port = |port: &u16| {
         json!({
             "name": format!("port-{port}"),

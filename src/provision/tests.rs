@@ -6,15 +6,18 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn gateway(value: Value) -> Gateway {
-    let mut gateway = json!({
-        "metadata": {"name": "web", "namespace": "shop", "uid": "1"},
-        "spec": {"gatewayClassName": "portcullis", "listeners": []},
+fn gateway() -> Gateway {
+    with_labels(&json!({}))
+}
+
+fn with_labels(labels: &Value) -> Gateway {
+    let spec = json!({
+        "gatewayClassName": "portcullis",
+        "listeners": [],
+        "infrastructure": {"labels": labels},
     });
-    for (key, value) in value.as_object().unwrap() {
-        gateway["spec"][key] = value.clone();
-    }
-    serde_json::from_value(gateway).unwrap()
+    let metadata = json!({"name": "web", "namespace": "shop", "uid": "1"});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
 fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
@@ -45,16 +48,13 @@ fn nobody_can_change_what_selectors_go_by() {
     .into_iter()
     .map(|key| (key.to_owned(), json!("stolen")))
     .collect();
-    let plain = made(&gateway(json!({})), json!({}));
+    let plain = made(&gateway(), json!({}));
     let stolen = made(
-        &gateway(json!({"infrastructure": {"labels": labels}})),
+        &with_labels(&json!(labels)),
         json!({"workload": {"labels": labels}}),
     );
     assert_eq!(plain, stolen);
-    let more = made(
-        &gateway(json!({"infrastructure": {"labels": {"team": "shop"}}})),
-        json!({}),
-    );
+    let more = made(&with_labels(&json!({"team": "shop"})), json!({}));
     for (one, two) in plain.iter().zip(&more) {
         assert_eq!(
             one.object["spec"]["selector"],
@@ -67,7 +67,7 @@ fn nobody_can_change_what_selectors_go_by() {
 #[test]
 fn a_pod_has_time_to_drain() {
     let grace = |drain: Value| {
-        let children = made(&gateway(json!({})), json!({"drain": drain}));
+        let children = made(&gateway(), json!({"drain": drain}));
         let spec = &child(&children, ChildKind::Deployment)["spec"]["template"]["spec"];
         spec["terminationGracePeriodSeconds"].as_u64().unwrap()
     };
@@ -79,7 +79,7 @@ fn a_pod_has_time_to_drain() {
 #[test]
 fn bounds_make_room_for_each_other() {
     let bounds = |autoscaling: Value| {
-        let children = made(&gateway(json!({})), json!({"autoscaling": autoscaling}));
+        let children = made(&gateway(), json!({"autoscaling": autoscaling}));
         let spec = child(&children, ChildKind::HorizontalPodAutoscaler)["spec"].clone();
         (
             spec["minReplicas"].as_u64().unwrap(),
@@ -95,7 +95,7 @@ fn bounds_make_room_for_each_other() {
 #[test]
 fn a_budget_needs_a_second_pod() {
     let has_budget = |parameters: Value| {
-        let children = made(&gateway(json!({})), parameters);
+        let children = made(&gateway(), parameters);
         children
             .iter()
             .any(|child| child.kind == ChildKind::PodDisruptionBudget)

@@ -14,15 +14,15 @@ use crate::status::{Condition, Note};
 
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, certificate};
+use super::{Input, Mode, certificate, parameters};
 
 /// Name of the class that exists without an object in standalone mode.
 const IMPLIED_CLASS: &str = "portcullis";
 
-/// GatewayClasses of ours by name, with what is wrong with them.
+/// GatewayClasses of ours by name, with the parameters of their Gateways or what is wrong with them.
 #[derive(Default)]
 pub(super) struct Classes {
-    by_name: BTreeMap<String, Option<Fault>>,
+    by_name: BTreeMap<String, Result<Arc<Parameters>, Fault>>,
     pub(super) conditions: BTreeMap<ObjectRef, Vec<Condition>>,
 }
 
@@ -55,26 +55,19 @@ pub(super) fn classes(input: &Input<'_>) -> Classes {
         if class.spec.controller_name != *input.options.controller_name {
             continue;
         }
-        let fault = class.spec.parameters_ref.as_ref().map(|parameters| {
-            Fault::new(
-                Reason::InvalidParameters,
-                format!(
-                    "spec.parametersRef names {} {}, and no kind of parameters is supported; remove parametersRef",
-                    parameters.kind, parameters.name
-                ),
-            )
-        });
+        let parameters = parameters::of_class(input, class);
         let generation = class.metadata.generation;
         let accepted = judge(
             ConditionType::Accepted,
             Reason::Accepted,
-            fault.as_ref(),
+            parameters.as_ref().err(),
             generation,
         );
         classes
             .conditions
             .insert(class.object_ref(), vec![accepted]);
-        classes.by_name.insert(class.metadata.name.clone(), fault);
+        let name = class.metadata.name.clone();
+        classes.by_name.insert(name, parameters);
     }
     let unclaimed = input
         .snapshot
@@ -82,7 +75,8 @@ pub(super) fn classes(input: &Input<'_>) -> Classes {
         .get("", IMPLIED_CLASS)
         .is_none();
     if input.options.mode == Mode::Standalone && unclaimed {
-        classes.by_name.insert(IMPLIED_CLASS.to_owned(), None);
+        let name = IMPLIED_CLASS.to_owned();
+        classes.by_name.insert(name, Ok(Arc::default()));
     }
     classes
 }
@@ -92,8 +86,8 @@ pub(super) fn ours<'a>(input: &Input<'a>, classes: &Classes) -> Vec<GatewayDraft
     let all = input.snapshot.gateways.iter();
     let mut gateways: Vec<_> = all
         .filter_map(|gateway| {
-            let class_fault = classes.by_name.get(&gateway.spec.gateway_class_name)?;
-            Some(draft(input, gateway, class_fault.as_ref()))
+            let class = classes.by_name.get(&gateway.spec.gateway_class_name)?;
+            Some(draft(input, gateway, class))
         })
         .collect();
     // The sort is stable, and objects come by namespace and name.
@@ -135,30 +129,33 @@ pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
 fn draft<'a>(
     input: &Input<'a>,
     gateway: &'a Gateway,
-    class_fault: Option<&Fault>,
+    class: &Result<Arc<Parameters>, Fault>,
 ) -> GatewayDraft<'a> {
     let name = gateway.object_ref();
     let listeners = gateway.spec.listeners.iter();
     let listeners = listeners
         .map(|spec| ListenerDraft::new(spec, &name, gateway.metadata.generation, gateway))
         .collect();
-    let mut draft = GatewayDraft {
-        object: gateway,
-        fault: class_fault.map(|fault| {
+    let parameters = match class {
+        Ok(of_class) => parameters::of_gateway(input, gateway, of_class),
+        Err(fault) => {
             let class = &gateway.spec.gateway_class_name;
             let message = format!("GatewayClass {class} is not accepted: {}", fault.message);
-            Fault::new(fault.reason, message)
-        }),
+            Err(Fault::new(fault.reason, message))
+        }
+    };
+    let mut draft = GatewayDraft {
+        object: gateway,
+        fault: parameters.as_ref().err().cloned(),
         address_fault: None,
         client_certificate: client_certificate(input, gateway, &name),
-        parameters: None,
+        parameters: parameters.ok(),
         requested: Vec::new(),
         usable: Vec::new(),
         addresses: Vec::new(),
         listeners,
         name,
     };
-    draft.check_parameters();
     draft.read_addresses();
     if input.options.mode == Mode::Dedicated {
         draft.addresses = vec![None];
@@ -230,24 +227,6 @@ impl GatewayDraft<'_> {
             }));
         }
         ports
-    }
-
-    fn check_parameters(&mut self) {
-        let infrastructure = self.object.spec.infrastructure.as_ref();
-        let parameters =
-            infrastructure.and_then(|infrastructure| infrastructure.parameters_ref.as_ref());
-        if let Some(parameters) = parameters {
-            self.fault.get_or_insert(Fault::new(
-                Reason::InvalidParameters,
-                format!(
-                    "spec.infrastructure.parametersRef names {} {}, and no kind of parameters is supported; remove it",
-                    parameters.kind, parameters.name
-                ),
-            ));
-        }
-        if self.fault.is_none() {
-            self.parameters = Some(Arc::default());
-        }
     }
 
     fn read_addresses(&mut self) {

@@ -14,6 +14,7 @@ mod http_route;
 mod listener;
 mod listener_set;
 mod overlap;
+mod parameters;
 mod reason;
 mod reference_grant;
 mod report;

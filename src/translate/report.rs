@@ -14,7 +14,7 @@ use super::gateway::{self, Classes, GatewayDraft};
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, attachment};
+use super::{Input, Mode, attachment, parameters};
 
 /// Composes the report.
 pub(super) fn compose(
@@ -28,6 +28,7 @@ pub(super) fn compose(
     if input.options.mode == Mode::Standalone {
         notes.extend(gateway::unserved(input, &classes));
         notes.extend(orphans(input));
+        notes.extend(parameters::without_effect(input));
     }
     notes.sort();
     let set_statuses: BTreeMap<_, _> = sets

@@ -25,7 +25,7 @@ fn corpus() -> Vec<Vec<Value>> {
 fn bytes(translation: &Translation) -> String {
     let ir = serde_json::to_string(&translation.ir).expect("an IR is serializable");
     let report = serde_json::to_string(&translation.report).expect("a report is serializable");
-    format!("{ir}\n{report}")
+    format!("{ir}\n{report}\n{:?}", translation.data_planes)
 }
 
 /// The objects of all goldens together, each golden in namespaces of its own where it names none. Of equal names the
