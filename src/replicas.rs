@@ -123,7 +123,9 @@ async fn exchange(
     mut tell: impl FnMut(Arc<Served>),
 ) -> Result<(), String> {
     let stream = timeout(PATIENCE, TcpStream::connect(address));
-    let stream = stream.await.map_err(|_| "no connection within 3 s".to_owned())?;
+    let stream = stream
+        .await
+        .map_err(|_| "no connection within 3 s".to_owned())?;
     let stream = stream.map_err(|error| error.to_string())?;
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
@@ -152,11 +154,14 @@ async fn ask_once(
     address: SocketAddr,
     known: &mut Option<HeaderValue>,
 ) -> Result<Option<Served>, String> {
-    let mut request = Request::get(format!("/served?wait={WAIT}")).header(HOST, address.to_string());
+    let mut request =
+        Request::get(format!("/served?wait={WAIT}")).header(HOST, address.to_string());
     if let Some(known) = known.as_ref() {
         request = request.header(IF_NONE_MATCH, known);
     }
-    let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+    let request = request
+        .body(Empty::new())
+        .map_err(|error| error.to_string())?;
     let answered = timeout(Duration::from_secs(WAIT) + PATIENCE, async {
         let response = sender.send_request(request).await?;
         let (head, body) = response.into_parts();

@@ -42,7 +42,9 @@ pub(super) async fn answer<B>(request: &Request<B>, state: &AdminState) -> Respo
 /// The `wait` of a query, in seconds; none when there is no sensible one.
 fn wait(query: &str) -> Duration {
     let seconds = query.split('&').find_map(|part| part.strip_prefix("wait="));
-    let seconds = seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let seconds = seconds
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or(0);
     Duration::from_secs(seconds).min(LONGEST_WAIT)
 }
 

@@ -13,7 +13,10 @@ use crate::snapshot::Snapshot;
 use crate::status::{Address, DataPlaneState, Reason};
 
 /// Addresses of ready pods, by Gateway.
-pub(super) fn replicas(snapshot: &Snapshot, needs: &Needs) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
+pub(super) fn replicas(
+    snapshot: &Snapshot,
+    needs: &Needs,
+) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
     let slices = snapshot.slices_by_service();
     let ready = |service: &Child| {
         let key = Key::new(&service.namespace, &service.name);
@@ -26,7 +29,9 @@ pub(super) fn replicas(snapshot: &Snapshot, needs: &Needs) -> BTreeMap<ObjectRef
     let of_gateway = |(gateway, children): (&ObjectRef, &Vec<Child>)| {
         // Several Services of one Gateway have the same pods behind them.
         let first = services(children).next();
-        let addresses = first.map(|service| ready(service).collect()).unwrap_or_default();
+        let addresses = first
+            .map(|service| ready(service).collect())
+            .unwrap_or_default();
         (gateway.clone(), addresses)
     };
     needs.iter().map(of_gateway).collect()
@@ -48,11 +53,22 @@ pub(super) fn state(
     addresses.sort();
     addresses.dedup();
     let mut state = DataPlaneState::default();
-    let asked: Vec<_> = requested.iter().flatten().copied().map(Address::IPAddress).collect();
-    let missing: Vec<_> = asked.iter().filter(|address| !addresses.contains(address)).collect();
+    let asked: Vec<_> = requested
+        .iter()
+        .flatten()
+        .copied()
+        .map(Address::IPAddress)
+        .collect();
+    let missing: Vec<_> = asked
+        .iter()
+        .filter(|address| !addresses.contains(address))
+        .collect();
     if !missing.is_empty() {
         let missing: Vec<_> = missing.into_iter().map(Address::to_string).collect();
-        let message = format!("spec.addresses: the cluster does not give {}", missing.join(", "));
+        let message = format!(
+            "spec.addresses: the cluster does not give {}",
+            missing.join(", ")
+        );
         state.address_fault = Some((Reason::AddressNotUsable, message));
     } else if addresses.is_empty() {
         let message = "its Service has no address yet".to_owned();
@@ -66,7 +82,9 @@ pub(super) fn state(
 }
 
 fn services(children: &[Child]) -> impl Iterator<Item = &Child> {
-    children.iter().filter(|child| child.kind == ChildKind::Service)
+    children
+        .iter()
+        .filter(|child| child.kind == ChildKind::Service)
 }
 
 fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Address> {
@@ -76,13 +94,22 @@ fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Add
         let ingress = service.status.load_balancer.ingress.iter();
         let address = ingress.filter_map(|ingress| {
             let name = ingress.hostname.as_deref().filter(|name| !name.is_empty());
-            ingress.ip.as_ref().and_then(ip).or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
+            ingress
+                .ip
+                .as_ref()
+                .and_then(ip)
+                .or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
         });
         return address.collect();
     }
     if cluster.iter().any(|address| address == "None") {
         // Headless: its pods have the network of their nodes.
-        return replicas.into_iter().flatten().copied().map(Address::IPAddress).collect();
+        return replicas
+            .into_iter()
+            .flatten()
+            .copied()
+            .map(Address::IPAddress)
+            .collect();
     }
     cluster.iter().filter_map(ip).collect()
 }

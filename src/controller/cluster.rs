@@ -71,7 +71,10 @@ where
     let mut is_leading = false;
     loop {
         let load = inputs.loads.borrow_and_update().clone();
-        if world.as_ref().is_none_or(|world| !Arc::ptr_eq(&world.load, &load)) {
+        if world
+            .as_ref()
+            .is_none_or(|world| !Arc::ptr_eq(&world.load, &load))
+        {
             let previous = world.as_ref().map(|world| &world.translation.ir);
             let new = World::new(load, previous, options, image);
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
@@ -152,13 +155,22 @@ impl World {
         let mut needs = Needs::new();
         for (name, data_plane) in &translation.data_planes {
             if let Some(gateway) = snapshot.gateways.get(&name.namespace, &name.name) {
-                needs.insert(name.clone(), provision::children(gateway, data_plane, image));
+                needs.insert(
+                    name.clone(),
+                    provision::children(gateway, data_plane, image),
+                );
             }
         }
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
-            let namespace = parent.namespace.as_deref().unwrap_or(&set.metadata.namespace);
-            (set.object_ref(), ObjectRef::gateway_api("Gateway", namespace, &parent.name))
+            let namespace = parent
+                .namespace
+                .as_deref()
+                .unwrap_or(&set.metadata.namespace);
+            (
+                set.object_ref(),
+                ObjectRef::gateway_api("Gateway", namespace, &parent.name),
+            )
         };
         Self {
             fingerprints,
@@ -173,13 +185,28 @@ impl World {
     /// Which classes of ours are in use.
     fn uses(&self) -> Uses {
         let snapshot = &self.load.snapshot;
-        let used: BTreeSet<_> = snapshot.gateways.iter().map(|gateway| &gateway.spec.gateway_class_name).collect();
+        let used: BTreeSet<_> = snapshot
+            .gateways
+            .iter()
+            .map(|gateway| &gateway.spec.gateway_class_name)
+            .collect();
         let classes = self.translation.report.gateway_classes.keys();
-        classes.map(|class| (class.name.to_string(), used.contains(&class.name.to_string()))).collect()
+        classes
+            .map(|class| {
+                (
+                    class.name.to_string(),
+                    used.contains(&class.name.to_string()),
+                )
+            })
+            .collect()
     }
 
     /// What the data planes of every Gateway have come to.
-    fn judge(&self, confirmations: &mut Confirmations, answers: &Answers) -> BTreeMap<ObjectRef, Verdict> {
+    fn judge(
+        &self,
+        confirmations: &mut Confirmations,
+        answers: &Answers,
+    ) -> BTreeMap<ObjectRef, Verdict> {
         let now = Instant::now();
         let none = BTreeSet::new();
         let judge = |gateway: &ObjectRef| {
@@ -213,7 +240,8 @@ impl World {
                 Verdict::Lagging(message) => state.fault = Some((Reason::Pending, message.clone())),
                 Verdict::Absent => {
                     let failure = failures.get(gateway).cloned();
-                    let message = failure.unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());
+                    let message = failure
+                        .unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());
                     state.fault = Some((Reason::Pending, message));
                 }
             }
@@ -234,16 +262,29 @@ impl World {
 
     /// Objects whose status waits for data planes to follow.
     fn held(&self, verdicts: &BTreeMap<ObjectRef, Verdict>) -> HashSet<ObjectRef> {
-        let is_awaited = |gateway: &ObjectRef| matches!(verdicts.get(gateway), Some(Verdict::Awaited(_)));
+        let is_awaited =
+            |gateway: &ObjectRef| matches!(verdicts.get(gateway), Some(Verdict::Awaited(_)));
         let mut held = HashSet::new();
         if !verdicts.keys().any(is_awaited) {
             return held;
         }
-        held.extend(verdicts.keys().filter(|gateway| is_awaited(gateway)).cloned());
-        held.extend(self.sets.iter().filter(|(_, gateway)| is_awaited(gateway)).map(|(set, _)| set.clone()));
+        held.extend(
+            verdicts
+                .keys()
+                .filter(|gateway| is_awaited(gateway))
+                .cloned(),
+        );
+        held.extend(
+            self.sets
+                .iter()
+                .filter(|(_, gateway)| is_awaited(gateway))
+                .map(|(set, _)| set.clone()),
+        );
         for (route, parents) in &self.translation.report.routes {
             let gateway = |parent: &ParentRef| self.gateway_of(route, parent);
-            let mut gateways = parents.iter().filter_map(|parent| gateway(&parent.parent_ref));
+            let mut gateways = parents
+                .iter()
+                .filter_map(|parent| gateway(&parent.parent_ref));
             if gateways.any(|gateway| is_awaited(&gateway)) {
                 held.insert(route.clone());
             }

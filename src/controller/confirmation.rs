@@ -179,7 +179,8 @@ mod tests {
                 .map(|(index, answer)| (IpAddr::from([10, 0, 0, index as u8]), answer.as_ref()))
                 .collect();
             let now = self.began + Duration::from_secs(seconds);
-            self.confirmations.judge(&gateway, &Some("new".to_owned()), &replicas, now)
+            self.confirmations
+                .judge(&gateway, &Some("new".to_owned()), &replicas, now)
         }
     }
 
@@ -195,9 +196,18 @@ mod tests {
     fn every_ready_replica_has_to_serve_it() {
         let mut bench = Bench::new();
         assert_eq!(bench.judge(0, &[]), Verdict::Absent);
-        assert!(matches!(bench.judge(0, &[current(), behind()]), Verdict::Awaited(_)));
-        assert!(matches!(bench.judge(1, &[current(), None]), Verdict::Awaited(_)));
-        assert_eq!(bench.judge(2, &[current(), current()]), Verdict::Confirmed(BTreeMap::new()));
+        assert!(matches!(
+            bench.judge(0, &[current(), behind()]),
+            Verdict::Awaited(_)
+        ));
+        assert!(matches!(
+            bench.judge(1, &[current(), None]),
+            Verdict::Awaited(_)
+        ));
+        assert_eq!(
+            bench.judge(2, &[current(), current()]),
+            Verdict::Confirmed(BTreeMap::new())
+        );
     }
 
     #[test]
@@ -219,14 +229,23 @@ mod tests {
         let Verdict::Lagging(message) = bench.judge(5, &[current(), behind()]) else {
             panic!("not lagging");
         };
-        assert!(message.starts_with("1 of 2 ") && message.contains("10.0.0.1 is behind"), "{message}");
+        assert!(
+            message.starts_with("1 of 2 ") && message.contains("10.0.0.1 is behind"),
+            "{message}"
+        );
     }
 
     #[test]
     fn a_replica_of_another_version_is_believed_after_a_while() {
         let mut bench = Bench::new();
         let older = || Some(answer("other", "0.0.1"));
-        assert!(matches!(bench.judge(0, &[current(), older()]), Verdict::Awaited(_)));
-        assert!(matches!(bench.judge(6, &[current(), older()]), Verdict::Confirmed(_)));
+        assert!(matches!(
+            bench.judge(0, &[current(), older()]),
+            Verdict::Awaited(_)
+        ));
+        assert!(matches!(
+            bench.judge(6, &[current(), older()]),
+            Verdict::Confirmed(_)
+        ));
     }
 }

@@ -10,10 +10,11 @@ use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select_all};
 use kube::Client;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch, PatchParams,
+    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch,
+    PatchParams,
 };
-use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -103,7 +104,11 @@ pub async fn keep(
             }
             () = again => {}
         }
-        wait = if is_well { WAITS.0 } else { (wait * 2).min(WAITS.1) };
+        wait = if is_well {
+            WAITS.0
+        } else {
+            (wait * 2).min(WAITS.1)
+        };
     }
 }
 
@@ -113,8 +118,7 @@ fn follow(
     kind: ChildKind,
 ) -> BoxStream<'static, (ChildKind, Event<PartialObjectMeta<DynamicObject>>)> {
     // Metadata alone is asked for.
-    let api: Api<PartialObjectMeta<DynamicObject>> =
-        Api::all_with(client.clone(), &resource(kind));
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &resource(kind));
     let config = watcher::Config::default()
         .timeout(WATCH_SECONDS)
         .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
@@ -182,15 +186,23 @@ impl State {
                     name: child.name.clone(),
                 };
                 if let Err(error) = self.apply(client, &place, child).await {
-                    let message = format!("{} {} cannot be applied: {error}", child.kind.kind(), child.name);
+                    let message = format!(
+                        "{} {} cannot be applied: {error}",
+                        child.kind.kind(),
+                        child.name
+                    );
                     tracing::warn!("{gateway}: {message}; it is tried again");
                     failures.entry(gateway.clone()).or_insert(message);
                 }
                 needed.insert(place);
             }
         }
-        let superfluous: Vec<Place> =
-            self.existing.keys().filter(|place| !needed.contains(place)).cloned().collect();
+        let superfluous: Vec<Place> = self
+            .existing
+            .keys()
+            .filter(|place| !needed.contains(place))
+            .cloned()
+            .collect();
         for place in superfluous {
             self.delete(client, place).await;
         }
@@ -209,7 +221,9 @@ impl State {
         let patch = Patch::Apply(&child.object);
         let api = api(client, place);
         let applied = api.patch(&place.name, &params, &patch);
-        let object = timeout(PATIENCE, applied).await.map_err(|_| "no answer within 10 s".to_owned())?;
+        let object = timeout(PATIENCE, applied)
+            .await
+            .map_err(|_| "no answer within 10 s".to_owned())?;
         let object = object.map_err(|error| error.to_string())?;
         let look = look_of(&object.metadata);
         self.existing.insert(place.clone(), look);
@@ -220,12 +234,26 @@ impl State {
     /// Deletes what is not needed any more. What fails is still there, and is tried again.
     async fn delete(&mut self, client: &Client, place: Place) {
         let api = api(client, &place);
-        let deleted = timeout(PATIENCE, api.delete(&place.name, &DeleteParams::background())).await;
+        let deleted = timeout(
+            PATIENCE,
+            api.delete(&place.name, &DeleteParams::background()),
+        )
+        .await;
         match deleted {
-            Ok(Ok(_)) => tracing::info!("{} {}/{} is not needed any more", place.kind.kind(), place.namespace, place.name),
+            Ok(Ok(_)) => tracing::info!(
+                "{} {}/{} is not needed any more",
+                place.kind.kind(),
+                place.namespace,
+                place.name
+            ),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
             _ => {
-                tracing::warn!("{} {}/{} cannot be deleted", place.kind.kind(), place.namespace, place.name);
+                tracing::warn!(
+                    "{} {}/{} cannot be deleted",
+                    place.kind.kind(),
+                    place.namespace,
+                    place.name
+                );
                 return;
             }
         }
@@ -234,14 +262,17 @@ impl State {
 
     /// Lets the ServiceAccounts of all data planes read what they serve from, and nobody else.
     async fn let_read(&mut self, client: &Client, needs: &Needs, failures: &mut Failures) {
-        let accounts = needs.values().flatten().filter(|child| child.kind == ChildKind::ServiceAccount);
-        let accounts: Vec<_> = accounts.map(|child| (child.namespace.clone(), child.name.clone())).collect();
+        let accounts = needs
+            .values()
+            .flatten()
+            .filter(|child| child.kind == ChildKind::ServiceAccount);
+        let accounts: Vec<_> = accounts
+            .map(|child| (child.namespace.clone(), child.name.clone()))
+            .collect();
         if self.readers.as_ref() == Some(&accounts) {
             return;
         }
-        let subject = |(namespace, name): &(String, String)| {
-            json!({"kind": "ServiceAccount", "namespace": namespace, "name": name})
-        };
+        let subject = |(namespace, name): &(String, String)| json!({"kind": "ServiceAccount", "namespace": namespace, "name": name});
         let binding = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
@@ -270,7 +301,9 @@ impl State {
         let message = format!("ClusterRoleBinding {READERS} cannot be applied: {error}");
         tracing::warn!("{message}; it is tried again");
         for gateway in needs.keys() {
-            failures.entry(gateway.clone()).or_insert_with(|| message.clone());
+            failures
+                .entry(gateway.clone())
+                .or_insert_with(|| message.clone());
         }
     }
 }
@@ -290,7 +323,8 @@ fn place(kind: ChildKind, metadata: &ObjectMeta) -> Place {
 /// An object that has our label and belongs to a Gateway: what others label like that is theirs.
 fn ours(kind: ChildKind, metadata: &ObjectMeta) -> Option<(Place, u64)> {
     let owners = metadata.owner_references.iter().flatten();
-    let mut owners = owners.filter(|owner| owner.kind == "Gateway" && owner.controller == Some(true));
+    let mut owners =
+        owners.filter(|owner| owner.kind == "Gateway" && owner.controller == Some(true));
     let is_ours = owners.any(|owner| owner.api_version.starts_with(GATEWAY_GROUP));
     is_ours.then(|| (place(kind, metadata), look_of(metadata)))
 }
@@ -298,8 +332,16 @@ fn ours(kind: ChildKind, metadata: &ObjectMeta) -> Option<(Place, u64)> {
 /// A hash of what changes when somebody changes an object: its generation, or its version where nothing counts
 /// generations, and its labels and annotations.
 fn look_of(metadata: &ObjectMeta) -> u64 {
-    let version = metadata.generation.is_none().then_some(&metadata.resource_version);
-    hash(&(metadata.generation, version, &metadata.labels, &metadata.annotations))
+    let version = metadata
+        .generation
+        .is_none()
+        .then_some(&metadata.resource_version);
+    hash(&(
+        metadata.generation,
+        version,
+        &metadata.labels,
+        &metadata.annotations,
+    ))
 }
 
 fn hash(value: &impl Hash) -> u64 {

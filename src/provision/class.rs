@@ -39,7 +39,9 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<Uses>) {
                     kept.insert(class.clone(), *used);
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!("GatewayClass {class}: its finalizer cannot be written: {error}; it is tried again");
+                    tracing::warn!(
+                        "GatewayClass {class}: its finalizer cannot be written: {error}; it is tried again"
+                    );
                     has_failed = true;
                 }
                 Err(_) => has_failed = true,
@@ -77,6 +79,7 @@ async fn keep(api: &Api<DynamicObject>, class: &str, used: bool) -> Result<(), k
     }
     let version = object.resource_version();
     let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
-    api.patch_metadata(class, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    api.patch_metadata(class, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
     Ok(())
 }

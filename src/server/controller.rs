@@ -17,12 +17,12 @@ use crate::ir::ObjectRef;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, Failures, Needs, Uses};
 use crate::replicas::{self, Answers, Replica};
-use crate::shutdown;
 use crate::settings::Drain;
-use crate::status::{SUPPORTED_FEATURES, StatusReport};
+use crate::shutdown;
 use crate::status::lease::Candidate;
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
+use crate::status::{SUPPORTED_FEATURES, StatusReport};
 use crate::table::Table;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
@@ -48,17 +48,25 @@ pub struct ControllerSettings {
 /// # Errors
 /// When the cluster is not named, or the admin address or signals cannot be had.
 pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(control(settings))
 }
 
 async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let (stored, mut changes) = Stored::new();
     let stored = Arc::new(stored);
-    let provider = KubernetesProvider::from_environment().await?.observed_by(Arc::new(Seen(stored.clone())));
+    let provider = KubernetesProvider::from_environment()
+        .await?
+        .observed_by(Arc::new(Seen(stored.clone())));
     let client = provider.client();
     let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
-    let state = Arc::new(AdminState::new(table, ProcessStats::default(), AccessLog::disabled()));
+    let state = Arc::new(AdminState::new(
+        table,
+        ProcessStats::default(),
+        AccessLog::disabled(),
+    ));
     let (trigger, shutdown) = shutdown::new(Drain::default());
     let mut leaving = shutdown.clone();
     // There is no folder to read again.
@@ -66,10 +74,16 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     shutdown::on_signals(trigger, reload).context("signals cannot be watched")?;
     if let Some(address) = settings.admin {
         let listener = tokio::net::TcpListener::bind(address).await;
-        let listener = listener.with_context(|| format!("the admin address {address} cannot be bound"))?;
+        let listener =
+            listener.with_context(|| format!("the admin address {address} cannot be bound"))?;
         tokio::spawn(admin::serve(listener, state.clone(), shutdown));
     }
-    let mut candidate = Candidate::new(client.clone(), &settings.namespace, LEASE, &settings.identity);
+    let mut candidate = Candidate::new(
+        client.clone(),
+        &settings.namespace,
+        LEASE,
+        &settings.identity,
+    );
     let channels = Channels::default();
     let (loads, first) = watch::channel(Arc::<Load>::default());
     tokio::select! {

@@ -104,7 +104,9 @@ impl ConditionType {
 
     /// The type of this name; `None` for those that are not ours to write.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| format!("{kind:?}") == name)
+        Self::ALL
+            .into_iter()
+            .find(|kind| format!("{kind:?}") == name)
     }
 }
 

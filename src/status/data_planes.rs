@@ -34,7 +34,10 @@ impl StatusReport {
             gateway.addresses.clone_from(&state.addresses);
             settle(&mut gateway.listeners, state);
             let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
-            lower(&mut gateway.conditions, fault.as_ref().or(state.address_fault.as_ref()));
+            lower(
+                &mut gateway.conditions,
+                fault.as_ref().or(state.address_fault.as_ref()),
+            );
         }
         for (name, set) in &mut self.listener_sets {
             let Some(state) = gateway_of(name).and_then(|gateway| states.get(&gateway)) else {
@@ -52,9 +55,15 @@ fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
     for listener in listeners {
         let ports = listener.binds.iter().map(|bind| bind.port);
         let unbound = ports.filter_map(|port| Some((port, state.unbound.get(&port)?)));
-        let failures: Vec<_> = unbound.map(|(port, why)| format!("port {port}: {why}")).collect();
-        let unbound = (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
-        lower(&mut listener.conditions, unbound.as_ref().or(state.fault.as_ref()));
+        let failures: Vec<_> = unbound
+            .map(|(port, why)| format!("port {port}: {why}"))
+            .collect();
+        let unbound =
+            (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
+        lower(
+            &mut listener.conditions,
+            unbound.as_ref().or(state.fault.as_ref()),
+        );
     }
 }
 
@@ -62,13 +71,22 @@ fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
 fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
     let programmed = |listener: &ListenerStatus| {
         let mut conditions = listener.conditions.iter();
-        conditions.any(|one| one.kind == ConditionType::Programmed && one.status == ConditionStatus::True)
+        conditions
+            .any(|one| one.kind == ConditionType::Programmed && one.status == ConditionStatus::True)
     };
     let is_unbound = |listener: &ListenerStatus| {
-        listener.conditions.iter().any(|one| one.reason == Reason::PortUnavailable)
+        listener
+            .conditions
+            .iter()
+            .any(|one| one.reason == Reason::PortUnavailable)
     };
     let none = !listeners.iter().any(programmed) && listeners.iter().any(is_unbound);
-    none.then(|| (Reason::Invalid, "none of its ports is bound: see its listeners".to_owned()))
+    none.then(|| {
+        (
+            Reason::Invalid,
+            "none of its ports is bound: see its listeners".to_owned(),
+        )
+    })
 }
 
 /// Makes `Programmed` false where it was true.
@@ -79,7 +97,11 @@ fn lower(conditions: &mut [Condition], fault: Option<&(Reason, String)>) {
     if let (Some((reason, message)), Some(condition)) =
         (fault, conditions.iter_mut().find(is_programmed))
     {
-        *condition =
-            Condition::fails(condition.kind, *reason, message, condition.observed_generation);
+        *condition = Condition::fails(
+            condition.kind,
+            *reason,
+            message,
+            condition.observed_generation,
+        );
     }
 }

@@ -57,7 +57,10 @@ impl Candidate {
                 }
                 Err(error) => {
                     if told != error {
-                        tracing::warn!("Lease {} cannot be held: {error}; it is tried again", self.name);
+                        tracing::warn!(
+                            "Lease {} cannot be held: {error}; it is tried again",
+                            self.name
+                        );
                         told = error;
                     }
                 }
@@ -66,7 +69,11 @@ impl Candidate {
             leading.send_if_modified(|leading| {
                 let was = std::mem::replace(leading, leads);
                 if was != leads {
-                    let what = if leads { "leads from now on" } else { "leads no more" };
+                    let what = if leads {
+                        "leads from now on"
+                    } else {
+                        "leads no more"
+                    };
                     tracing::info!("this controller, {}, {what}", self.identity);
                 }
                 was != leads
@@ -84,7 +91,10 @@ impl Candidate {
         if spec.holder_identity.as_deref() == Some(&self.identity) {
             spec.holder_identity = None;
             // Who fails here is waited for like one that died.
-            let _ = self.leases.replace(&self.name, &PostParams::default(), &lease).await;
+            let _ = self
+                .leases
+                .replace(&self.name, &PostParams::default(), &lease)
+                .await;
         }
     }
 
@@ -108,7 +118,11 @@ impl Candidate {
         }
         // The version that was read goes along: who is slower gets a conflict.
         lease.spec = Some(self.held(Some(&spec)));
-        is_ours(self.leases.replace(&self.name, &PostParams::default(), &lease).await)
+        is_ours(
+            self.leases
+                .replace(&self.name, &PostParams::default(), &lease)
+                .await,
+        )
     }
 
     /// Whether the Lease is free, ours, or has been left to expire.
@@ -117,7 +131,9 @@ impl Candidate {
         if holder.is_empty() || holder == self.identity {
             return true;
         }
-        let good_for = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let good_for = spec
+            .lease_duration_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
         let good_for = good_for.map_or(GOOD_FOR, Duration::from_secs);
         match &self.observed {
             Some((observed, at)) if observed == spec => at.elapsed() > good_for,
@@ -131,12 +147,18 @@ impl Candidate {
     /// The Lease as we hold it, after what it was.
     fn held(&self, former: Option<&LeaseSpec>) -> LeaseSpec {
         let now = MicroTime(Timestamp::now());
-        let is_ours = former.is_some_and(|former| former.holder_identity.as_ref() == Some(&self.identity));
-        let transitions = former.and_then(|former| former.lease_transitions).unwrap_or_default();
+        let is_ours =
+            former.is_some_and(|former| former.holder_identity.as_ref() == Some(&self.identity));
+        let transitions = former
+            .and_then(|former| former.lease_transitions)
+            .unwrap_or_default();
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(GOOD_FOR.as_secs()).ok(),
-            acquire_time: former.filter(|_| is_ours).and_then(|former| former.acquire_time.clone()).or(Some(now.clone())),
+            acquire_time: former
+                .filter(|_| is_ours)
+                .and_then(|former| former.acquire_time.clone())
+                .or(Some(now.clone())),
             renew_time: Some(now),
             lease_transitions: Some(transitions.saturating_add(i32::from(!is_ours))),
             ..former.cloned().unwrap_or_default()

@@ -62,7 +62,9 @@ fn differs(stored: &Value, merged: &Value) -> bool {
         Some(stored) => stored == value,
         None => value.as_array().is_some_and(Vec::is_empty) || *value == 0,
     };
-    !merged.as_object().is_some_and(|members| members.iter().all(is_same))
+    !merged
+        .as_object()
+        .is_some_and(|members| members.iter().all(is_same))
 }
 
 /// Our conditions in the places of those that they replace, beside those of others.
@@ -85,7 +87,9 @@ fn merge_conditions(stored: &Value, wanted: &[Condition], now: &str) -> Result<V
         merged.push(render(condition, since.unwrap_or(now)));
         written.push(kind);
     }
-    let new = wanted.iter().filter(|condition| !written.contains(&condition.kind));
+    let new = wanted
+        .iter()
+        .filter(|condition| !written.contains(&condition.kind));
     merged.extend(new.map(|condition| render(condition, now)));
     Ok(Value::Array(merged))
 }
@@ -103,7 +107,11 @@ fn render(condition: &Condition, since: &str) -> Value {
 }
 
 /// Listeners belong to the object's controller alone, but others may have added conditions to them.
-fn merge_listeners(stored: &Value, wanted: &[ListenerStatus], now: &str) -> Result<Value, Outdated> {
+fn merge_listeners(
+    stored: &Value,
+    wanted: &[ListenerStatus],
+    now: &str,
+) -> Result<Value, Outdated> {
     let listener = |listener: &ListenerStatus| {
         let old = items(stored).find(|old| old["name"].as_str() == Some(&*listener.name));
         let conditions = &old.unwrap_or(&Value::Null)["conditions"];
@@ -114,7 +122,11 @@ fn merge_listeners(stored: &Value, wanted: &[ListenerStatus], now: &str) -> Resu
             "conditions": merge_conditions(conditions, &listener.conditions, now)?,
         }))
     };
-    wanted.iter().map(listener).collect::<Result<Vec<_>, _>>().map(Value::Array)
+    wanted
+        .iter()
+        .map(listener)
+        .collect::<Result<Vec<_>, _>>()
+        .map(Value::Array)
 }
 
 /// Entries of other controllers stay as they are and where they are; ours are exactly those that are wanted.
@@ -131,7 +143,9 @@ fn merge_parents(
             merged.push(old.clone());
             continue;
         }
-        let found = wanted.iter().position(|parent| is_same_parent(&old["parentRef"], parent));
+        let found = wanted
+            .iter()
+            .position(|parent| is_same_parent(&old["parentRef"], parent));
         if let Some(index) = found.filter(|index| !written.contains(index)) {
             merged.push(render_parent(&wanted[index], &old["conditions"], now)?);
             written.push(index);
@@ -157,10 +171,14 @@ fn render_parent(parent: &ParentStatus, stored: &Value, now: &str) -> Result<Val
 fn is_same_parent(stored: &Value, wanted: &ParentStatus) -> bool {
     let empty = Map::new();
     let wanted = json!(wanted.parent_ref);
-    let (stored, wanted) =
-        (stored.as_object().unwrap_or(&empty), wanted.as_object().unwrap_or(&empty));
+    let (stored, wanted) = (
+        stored.as_object().unwrap_or(&empty),
+        wanted.as_object().unwrap_or(&empty),
+    );
     let names = ["group", "kind", "namespace", "name", "sectionName", "port"];
-    names.iter().all(|name| stored.get(*name) == wanted.get(*name))
+    names
+        .iter()
+        .all(|name| stored.get(*name) == wanted.get(*name))
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {

@@ -17,7 +17,7 @@ pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
 pub use merge::{Outdated, Wanted, merge};
 pub use report::{
-    Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus, RouteKind,
-    StatusReport,
+    Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus,
+    RouteKind, StatusReport,
 };
 pub use served::{Served, ServedGateway};

@@ -58,7 +58,9 @@ impl Queue {
     /// What was under way has failed: it comes again after a wait.
     pub(super) fn failed(&mut self, object: &ObjectRef) {
         let failures = self.failures.entry(object.clone()).or_default();
-        let wait = FIRST_WAIT.saturating_mul(1 << (*failures).min(16)).min(LONGEST_WAIT);
+        let wait = FIRST_WAIT
+            .saturating_mul(1 << (*failures).min(16))
+            .min(LONGEST_WAIT);
         *failures += 1;
         self.timers.insert((Instant::now() + wait, object.clone()));
         self.end(object);
@@ -117,6 +119,9 @@ mod tests {
             queue.due().await;
             waits.push(began.elapsed().as_millis());
         }
-        assert!(waits.is_sorted() && waits[0] >= 200 && waits[7] <= 10_001, "{waits:?}");
+        assert!(
+            waits.is_sorted() && waits[0] >= 200 && waits[7] <= 10_001,
+            "{waits:?}"
+        );
     }
 }

@@ -153,13 +153,20 @@ impl StatusReport {
             return self;
         };
         for conditions in self.gateway_classes.values_mut() {
-            let generation = conditions.first().map_or(0, |first| first.observed_generation);
+            let generation = conditions
+                .first()
+                .map_or(0, |first| first.observed_generation);
             let kind = ConditionType::SupportedVersion;
-            let is_supported = version.strip_prefix('v').unwrap_or(version).starts_with("1.");
+            let is_supported = version
+                .strip_prefix('v')
+                .unwrap_or(version)
+                .starts_with("1.");
             conditions.push(if is_supported {
                 Condition::holds(kind, Reason::SupportedVersion, generation)
             } else {
-                let message = format!("the CRDs of the Gateway API are of version {version}; 1.x is supported");
+                let message = format!(
+                    "the CRDs of the Gateway API are of version {version}; 1.x is supported"
+                );
                 Condition::fails(kind, Reason::UnsupportedVersion, &message, generation)
             });
         }
@@ -306,7 +313,8 @@ fn settle_object(conditions: &mut [Condition], listeners: &[ListenerStatus], fai
 /// Leaves only the requested addresses on which something could be bound (status.addresses).
 fn settle_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
     let unusable = |address: &Address| {
-        let on_address = |bind: &&Bind| bind.address.map(Address::IPAddress).as_ref() == Some(address);
+        let on_address =
+            |bind: &&Bind| bind.address.map(Address::IPAddress).as_ref() == Some(address);
         let all = gateway
             .listeners
             .iter()

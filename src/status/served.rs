@@ -31,10 +31,12 @@ impl Served {
     pub fn new(ir: &Ir, binds: &BindReport) -> Self {
         let mut gateways: BTreeMap<String, ServedGateway> = BTreeMap::new();
         for port in &ir.ports {
-            let served = gateways.entry(key(&port.gateway)).or_insert_with(|| ServedGateway {
-                fingerprint: fingerprint(ir, &port.gateway),
-                unbound: BTreeMap::new(),
-            });
+            let served = gateways
+                .entry(key(&port.gateway))
+                .or_insert_with(|| ServedGateway {
+                    fingerprint: fingerprint(ir, &port.gateway),
+                    unbound: BTreeMap::new(),
+                });
             if let Some(Err(error)) = binds.get(&port.bind) {
                 served.unbound.insert(port.bind.port, error.to_string());
             }

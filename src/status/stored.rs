@@ -21,7 +21,11 @@ pub struct StoredStatus {
 impl StoredStatus {
     /// The status of an object's `resourceVersion`.
     pub fn new(resource_version: &str, status: &Value) -> Self {
-        let json = if status.is_null() { String::new() } else { status.to_string() };
+        let json = if status.is_null() {
+            String::new()
+        } else {
+            status.to_string()
+        };
         Self {
             resource_version: resource_version.to_owned(),
             json: json.into(),
@@ -87,5 +91,7 @@ impl Stored {
 /// Whether a version is older than another, where versions are numbers; others cannot be compared.
 fn is_older(version: &str, than: &str) -> bool {
     let number = |version: &str| version.parse::<u64>().ok();
-    number(version).zip(number(than)).is_some_and(|(version, than)| version < than)
+    number(version)
+        .zip(number(than))
+        .is_some_and(|(version, than)| version < than)
 }

@@ -117,6 +117,10 @@ impl Writer {
     fn next(&self, queue: &mut Queue, written: &Written, statuses: &Statuses) -> Option<Write> {
         loop {
             let object = queue.pop()?;
+            tracing::debug!(
+                "looking at {object} held {}",
+                statuses.held.contains(&object)
+            );
             match self.look(&object, written, statuses) {
                 Some((stored, status)) => {
                     return Some(Write {
@@ -142,7 +146,9 @@ impl Writer {
         }
         let stored = self.stored.get(object)?;
         let wanted = self.wanted(object, &statuses.report)?;
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = jiff::Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%SZ")
+            .to_string();
         // What is outdated is computed anew as soon as the newer object is seen.
         let status = merge(&stored.value(), wanted, &now).ok()??;
         let is_known = written.get(object) == Some(&(timeless(&status), hash(&stored.json)));
@@ -172,6 +178,11 @@ impl Writer {
         spacing: &mut Interval,
     ) -> impl Future<Output = (ObjectRef, u64, Outcome)> + use<> {
         spacing.tick().await;
+        tracing::debug!(
+            "{}: its status is written over version {}",
+            write.object,
+            write.stored.resource_version
+        );
         let api = api(&self.client, &write.object);
         async move {
             let outcome = patch(&api, &write).await;
@@ -189,11 +200,19 @@ impl Writer {
     ) {
         match outcome {
             Outcome::Written(stored) => {
+                tracing::debug!(
+                    "{object}: its status is written as version {}",
+                    stored.resource_version
+                );
                 written.insert(object.clone(), (wanted, hash(&stored.json)));
                 self.stored.seen(object, stored);
                 queue.done(object);
             }
             Outcome::Overtaken(stored) => {
+                tracing::debug!(
+                    "{object}: its status was overtaken by version {}",
+                    stored.resource_version
+                );
                 self.stored.seen(object, stored);
                 queue.failed(object);
             }
@@ -206,7 +225,9 @@ impl Writer {
                 queue.done(object);
             }
             Outcome::Failed(error) => {
-                tracing::warn!("{object}: its status could not be written: {error}; it is tried again");
+                tracing::warn!(
+                    "{object}: its status could not be written: {error}; it is tried again"
+                );
                 queue.failed(object);
             }
         }
@@ -262,9 +283,17 @@ fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
 
 /// Tells of the objects for which two wishes differ.
 fn differing(old: &Statuses, new: &Statuses, mut tell: impl FnMut(&ObjectRef)) {
-    differing_entries(&old.report.gateway_classes, &new.report.gateway_classes, &mut tell);
+    differing_entries(
+        &old.report.gateway_classes,
+        &new.report.gateway_classes,
+        &mut tell,
+    );
     differing_entries(&old.report.gateways, &new.report.gateways, &mut tell);
-    differing_entries(&old.report.listener_sets, &new.report.listener_sets, &mut tell);
+    differing_entries(
+        &old.report.listener_sets,
+        &new.report.listener_sets,
+        &mut tell,
+    );
     differing_entries(&old.report.routes, &new.report.routes, &mut tell);
     old.held.difference(&new.held).for_each(tell);
 }
@@ -274,7 +303,9 @@ fn differing_entries<T: PartialEq>(
     new: &BTreeMap<ObjectRef, T>,
     tell: &mut impl FnMut(&ObjectRef),
 ) {
-    let changed = new.iter().filter(|(object, status)| old.get(*object) != Some(*status));
+    let changed = new
+        .iter()
+        .filter(|(object, status)| old.get(*object) != Some(*status));
     let gone = old.iter().filter(|(object, _)| !new.contains_key(*object));
     changed.chain(gone).for_each(|(object, _)| tell(object));
 }
@@ -290,7 +321,10 @@ fn timeless(status: &Value) -> u64 {
     fn feed(value: &Value, hasher: &mut DefaultHasher) {
         match value {
             Value::Object(members) => {
-                for (name, member) in members.iter().filter(|(name, _)| *name != "lastTransitionTime") {
+                for (name, member) in members
+                    .iter()
+                    .filter(|(name, _)| *name != "lastTransitionTime")
+                {
                     name.hash(hasher);
                     feed(member, hasher);
                 }

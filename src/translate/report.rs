@@ -6,8 +6,8 @@ use crate::api::Resource;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Bind, ObjectRef};
 use crate::status::{
-    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus, RouteKind,
-    StatusReport,
+    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus,
+    RouteKind, StatusReport,
 };
 
 use super::gateway::{self, Classes, GatewayDraft};
@@ -53,7 +53,7 @@ pub(super) fn compose(
 fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> GatewayStatus {
     let generation = gateway.object.metadata.generation;
     let listeners = gateway.own_listeners();
-    let total = Validity::of(listeners);
+    let total = Validity::of(listeners, ListenerDraft::is_accepted);
     let accepted = match (&gateway.fault, &total.fault) {
         (Some(fault), _) => fault.against(ConditionType::Accepted, generation),
         (None, fault) => total.accepted(fault.as_ref(), generation),
@@ -86,7 +86,12 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
     }));
     GatewayStatus {
         conditions,
-        addresses: gateway.usable.iter().copied().map(Address::IPAddress).collect(),
+        addresses: gateway
+            .usable
+            .iter()
+            .copied()
+            .map(Address::IPAddress)
+            .collect(),
         attached_listener_sets,
         listeners: listeners
             .iter()
@@ -114,7 +119,8 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
         };
     }
     let listeners = &gateway.listeners[set.listeners.clone()];
-    let total = Validity::of(listeners);
+    // A listener that cannot be served is not valid here, as opposed to one of a Gateway (test ListenerSetReferenceGrant).
+    let total = Validity::of(listeners, ListenerDraft::is_servable);
     let served = listeners.iter().any(|listener| gateway.serves(listener));
     let unprogrammed = (!served).then(|| {
         total.fault.clone().unwrap_or_else(|| {
@@ -143,7 +149,7 @@ fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
     set.fault.is_none()
         && gateway.listeners[set.listeners.clone()]
             .iter()
-            .any(ListenerDraft::is_accepted)
+            .any(ListenerDraft::is_servable)
 }
 
 /// How many listeners of an object are valid.
@@ -153,14 +159,13 @@ struct Validity {
 }
 
 impl Validity {
-    fn of(listeners: &[ListenerDraft<'_>]) -> Self {
-        let (good, bad): (Vec<&ListenerDraft<'_>>, Vec<_>) = listeners
-            .iter()
-            .partition(|listener| listener.is_accepted());
+    fn of<'a>(listeners: &[ListenerDraft<'a>], is_valid: fn(&ListenerDraft<'a>) -> bool) -> Self {
+        let (good, bad): (Vec<&ListenerDraft<'a>>, Vec<_>) =
+            listeners.iter().partition(|listener| is_valid(listener));
         let names: Vec<&str> = bad.iter().map(|listener| &*listener.key.name).collect();
         let message = || {
             format!(
-                "listeners that are not accepted: {}; see their conditions",
+                "listeners that are not valid: {}; see their conditions",
                 names.join(", ")
             )
         };
