@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::api::Key;
-use crate::api::core::Service;
+use crate::api::core::{SERVICE_NAME_LABEL, Service};
 use crate::ir::ObjectRef;
 use crate::provision::{Child, ChildKind, Needs};
 use crate::snapshot::Snapshot;
@@ -17,24 +17,33 @@ pub(super) fn replicas(
     snapshot: &Snapshot,
     needs: &Needs,
 ) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
-    let slices = snapshot.slices_by_service();
-    let ready = |service: &Child| {
-        let key = Key::new(&service.namespace, &service.name);
-        let slices = slices.get(&key).into_iter().flatten();
-        let endpoints = slices.flat_map(|slice| &slice.endpoints);
-        let ready = endpoints.filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
-        let addresses = ready.filter_map(|endpoint| endpoint.addresses.first());
-        addresses.filter_map(|address| address.parse::<IpAddr>().ok())
-    };
-    let of_gateway = |(gateway, children): (&ObjectRef, &Vec<Child>)| {
-        // Several Services of one Gateway have the same pods behind them.
-        let first = services(children).next();
-        let addresses = first
-            .map(|service| ready(service).collect())
-            .unwrap_or_default();
-        (gateway.clone(), addresses)
-    };
-    needs.iter().map(of_gateway).collect()
+    // Several Services of one Gateway have the same pods behind them.
+    let first = |children| services(children).next();
+    let gateways: BTreeMap<Key, &ObjectRef> = needs
+        .iter()
+        .filter_map(|(gateway, children)| Some((first(children)?, gateway)))
+        .map(|(service, gateway)| (Key::new(&service.namespace, &service.name), gateway))
+        .collect();
+    let mut replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>> = BTreeMap::new();
+    for slice in snapshot.endpoint_slices.iter() {
+        let Some(service) = slice.metadata.labels.get(SERVICE_NAME_LABEL) else {
+            continue;
+        };
+        let key = Key::new(&slice.metadata.namespace, service);
+        let Some(gateway) = gateways.get(&key) else {
+            continue;
+        };
+        let ready = slice
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true))
+            .filter_map(|endpoint| endpoint.addresses.first()?.parse::<IpAddr>().ok());
+        replicas
+            .entry((*gateway).clone())
+            .or_default()
+            .extend(ready);
+    }
+    replicas
 }
 
 /// The addresses of a Gateway whose spec asks for `requested`.

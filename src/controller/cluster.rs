@@ -12,14 +12,14 @@ use tokio::time::sleep_until;
 use super::addresses;
 use super::confirmation::{Confirmations, Verdict};
 use crate::api::Resource;
+use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::{Ir, ObjectRef};
 use crate::provider::Load;
 use crate::provision::{self, Failures, Needs, Uses};
 use crate::replicas::{Answers, Replica};
 use crate::status::writer::Statuses;
 use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport, served};
-use crate::translate::{Options, Translation, translate};
+use crate::translate::{Options, Translation, Translator};
 
 /// What the loop follows.
 pub struct Inputs {
@@ -62,10 +62,11 @@ struct World {
 }
 
 /// Runs until the provider is gone. `image` is what data planes run unless their parameters say otherwise.
-pub async fn run<P>(mut inputs: Inputs, options: &Options, image: &str, outputs: Outputs<P>)
+pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, outputs: Outputs<P>)
 where
     P: Fn(&Arc<Load>, &Arc<StatusReport>),
 {
+    let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();
     let mut world: Option<World> = None;
     let mut is_leading = false;
@@ -76,7 +77,8 @@ where
             .is_none_or(|world| !Arc::ptr_eq(&world.load, &load))
         {
             let previous = world.as_ref().map(|world| &world.translation.ir);
-            let new = World::new(load, previous, options, image);
+            let translation = translator.translate(&load.snapshot, previous);
+            let new = World::new(load, translation, image);
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             tell(&outputs, &new);
             world = Some(new);
@@ -143,9 +145,8 @@ fn tell<P>(outputs: &Outputs<P>, world: &World) {
 }
 
 impl World {
-    fn new(load: Arc<Load>, previous: Option<&Ir>, options: &Options, image: &str) -> Self {
+    fn new(load: Arc<Load>, translation: Translation, image: &str) -> Self {
         let snapshot = &load.snapshot;
-        let translation = translate(snapshot, previous, options);
         let ir = &translation.ir;
         let with_ports: BTreeSet<_> = ir.ports.iter().map(|port| &port.gateway).collect();
         let fingerprints = with_ports
@@ -280,7 +281,7 @@ impl World {
                 .filter(|(_, gateway)| is_awaited(gateway))
                 .map(|(set, _)| set.clone()),
         );
-        for (route, parents) in &self.translation.report.routes {
+        for (route, parents) in self.translation.report.routes.iter() {
             let gateway = |parent: &ParentRef| self.gateway_of(route, parent);
             let mut gateways = parents
                 .iter()

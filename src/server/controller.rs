@@ -142,7 +142,7 @@ async fn follow(
             state.ready.store(true, Release);
         },
     };
-    cluster::run(inputs, &options, &settings.image, outputs).await;
+    cluster::run(inputs, options, &settings.image, outputs).await;
 }
 
 /// Does what only the leader does, whenever this is the leader.

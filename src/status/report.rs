@@ -21,8 +21,8 @@ pub struct StatusReport {
     pub gateways: BTreeMap<ObjectRef, GatewayStatus>,
     /// ListenerSets.
     pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
-    /// Routes of all kinds: one entry per parentRef that names an object of ours.
-    pub routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+    /// Routes of all kinds: one entry per parentRef that names an object of ours. Reports share what has not changed.
+    pub routes: Arc<BTreeMap<ObjectRef, Arc<[ParentStatus]>>>,
     /// What no condition has a place for, such as a Gateway that nobody serves.
     pub notes: Vec<Note>,
 }
@@ -187,8 +187,8 @@ impl StatusReport {
             collect(&mut problems, object, "", &status.conditions);
             collect_listeners(&mut problems, object, &status.listeners);
         }
-        for (object, parents) in &self.routes {
-            for parent in parents {
+        for (object, parents) in self.routes.iter() {
+            for parent in parents.iter() {
                 let place = format!("parent {}: ", parent.parent_ref.shown());
                 collect(&mut problems, object, &place, &parent.conditions);
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
-use crate::ir::{Bind, Listener, ObjectRef, Port, PortProtocol};
+use crate::ir::{Bind, ObjectRef, PortProtocol};
 use crate::status::{Condition, Note};
 
 use super::listener::{ListenerDraft, Protocol};
@@ -46,6 +46,15 @@ pub(super) struct GatewayDraft<'a> {
     pub(super) addresses: Vec<Option<IpAddr>>,
     /// Listeners of the Gateway, then those of its ListenerSets in order of precedence.
     pub(super) listeners: Vec<ListenerDraft<'a>>,
+}
+
+/// A port on its way into the IR.
+pub(super) struct PortDraft {
+    pub(super) bind: Bind,
+    pub(super) gateway: ObjectRef,
+    pub(super) protocol: PortProtocol,
+    /// Indices of its listeners.
+    pub(super) listeners: Vec<usize>,
 }
 
 /// Finds the classes of ours.
@@ -193,37 +202,29 @@ impl GatewayDraft<'_> {
     }
 
     /// The ports to bind, with their listeners ordered by hostname.
-    pub(super) fn ports(&self) -> Vec<Arc<Port>> {
-        let mut by_port: BTreeMap<u16, Vec<&ListenerDraft<'_>>> = BTreeMap::new();
-        for listener in self
-            .listeners
-            .iter()
-            .filter(|listener| self.serves(listener))
-        {
-            by_port
-                .entry(listener.spec.port)
-                .or_default()
-                .push(listener);
+    pub(super) fn ports(&self) -> Vec<PortDraft> {
+        let mut by_port: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, listener) in self.listeners.iter().enumerate() {
+            if self.serves(listener) {
+                by_port.entry(listener.spec.port).or_default().push(index);
+            }
         }
         let mut ports = Vec::new();
-        for (port, drafts) in by_port {
-            let protocol = match drafts.first().map(|draft| draft.protocol) {
+        for (port, mut listeners) in by_port {
+            let draft = |index: &usize| &self.listeners[*index];
+            let protocol = match listeners.first().map(|index| draft(index).protocol) {
                 Some(Protocol::Https) => PortProtocol::Tls,
                 _ => PortProtocol::Http,
             };
-            let mut listeners: Vec<Arc<Listener>> =
-                drafts.iter().map(|draft| draft.finish()).collect();
-            listeners.sort_by(|one, two| one.hostname.cmp(&two.hostname));
-            ports.extend(self.addresses.iter().map(|address| {
-                Arc::new(Port {
-                    bind: Bind {
-                        address: *address,
-                        port,
-                    },
-                    gateway: self.name.clone(),
-                    protocol,
-                    listeners: listeners.clone(),
-                })
+            listeners.sort_by(|one, two| draft(one).hostname.cmp(&draft(two).hostname));
+            ports.extend(self.addresses.iter().map(|address| PortDraft {
+                bind: Bind {
+                    address: *address,
+                    port,
+                },
+                gateway: self.name.clone(),
+                protocol,
+                listeners: listeners.clone(),
             }));
         }
         ports

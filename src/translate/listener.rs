@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::api::gateway::{Gateway, Listener as Spec, RouteGroupKind};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{AttachedRoute, Hostname, Listener, ListenerKey, ObjectRef, ServerTls};
+use crate::ir::{Hostname, Listener, ListenerKey, ObjectRef, ServerTls};
 use crate::status::Condition;
 
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
@@ -49,8 +49,6 @@ pub(super) struct ListenerDraft<'a> {
     pub(super) tls: Option<Arc<ServerTls>>,
     /// Secrets whose last good certificate serves.
     pub(super) held_over: Vec<ObjectRef>,
-    pub(super) attached: usize,
-    pub(super) routes: Vec<Arc<AttachedRoute>>,
 }
 
 /// `tls.options` of our domain.
@@ -97,8 +95,6 @@ impl<'a> ListenerDraft<'a> {
             },
             tls: None,
             held_over: Vec::new(),
-            attached: 0,
-            routes: Vec::new(),
         };
         draft.check_protocol();
         draft.read_kinds();
@@ -124,15 +120,15 @@ impl<'a> ListenerDraft<'a> {
         self.rejected.is_none() && self.conflict.is_none()
     }
 
-    /// The listener as it is served.
-    pub(super) fn finish(&self) -> Arc<Listener> {
-        Arc::new(Listener {
+    /// The listener as it is served, without routes.
+    pub(super) fn finish(&self) -> Listener {
+        Listener {
             key: self.key.clone(),
             hostname: self.hostname.clone(),
             tls: self.tls.clone(),
             held_over: self.held_over.clone(),
-            routes: self.routes.clone(),
-        })
+            routes: Vec::new(),
+        }
     }
 
     /// The listener's conditions, given what is wrong with its Gateway.

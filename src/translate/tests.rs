@@ -4,7 +4,6 @@
 mod fingerprint;
 
 use std::fmt::Write;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use super::{Options, Translation, translate};
 use crate::api::Kind;
 use crate::ir::{Certificate, Ir};
 use crate::snapshot::Snapshot;
-use crate::status::{Condition, ConditionType, Reason};
+use crate::status::{Address, Condition, ConditionType, Reason};
 
 fn snapshot(objects: &[Value]) -> Snapshot {
     let mut snapshot = Snapshot::default();
@@ -253,7 +252,10 @@ fn an_address_that_is_none_is_not_usable_and_the_others_serve() {
         .iter()
         .find(|one| one.kind == ConditionType::Programmed);
     assert_eq!(programmed.unwrap().reason, Reason::AddressNotUsable);
-    assert_eq!(status.addresses, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(
+        status.addresses,
+        [Address::IPAddress("127.0.0.1".parse().unwrap())]
+    );
     assert_eq!(translation.ir.ports.len(), 1);
 
     let addresses = json!([{"type": "IPAddress", "value": "nonsense"}]);

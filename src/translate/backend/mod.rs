@@ -1,23 +1,26 @@
 //! Backend kinds, by group, version and kind: everything that refers to a backend resolves it here. A new kind is a file
-//! beside this one and a line in [`KINDS`]. Knows nothing of weights or rules.
+//! beside this one and a line in [`KINDS`]. Keeps backends from one translation to the next, and knows what of theirs
+//! changed in between. Knows nothing of weights or rules.
 
+mod index;
 mod service;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::Key;
 use crate::api::core::EndpointSlice;
 use crate::api::policy::BackendTlsPolicy;
 use crate::api::reference::BackendObjectRef;
-use crate::ir::route::{Action, Target};
-use crate::ir::{Backend, BackendId, ObjectRef, Rule};
+use crate::ir::{Backend, BackendId, ObjectRef};
+use crate::snapshot::Snapshot;
 
+use self::index::ByService;
 use super::Input;
 use super::reason::{Fault, Reason};
 
 /// Finds a backend of one kind, or tells what is wrong with it as the end of a sentence.
-type Resolve = for<'a> fn(&Backends<'a>, &ObjectRef, Option<u16>) -> Result<Backend, Fault>;
+type Resolve = fn(&Sources<'_>, &ObjectRef, Option<u16>) -> Result<Backend, Fault>;
 
 /// A kind of backend.
 struct Kind {
@@ -34,44 +37,54 @@ const KINDS: &[Kind] = &[Kind {
     resolve: service::resolve,
 }];
 
-/// Backends of one translation; each is resolved once.
-pub(super) struct Backends<'a> {
-    input: &'a Input<'a>,
-    slices: BTreeMap<Key, Vec<&'a EndpointSlice>>,
+/// What backends are made of.
+struct Sources<'a> {
+    snapshot: &'a Snapshot,
+    slices: &'a ByService<EndpointSlice>,
     /// BackendTLSPolicies by the Service that they target.
-    tls_policies: BTreeMap<Key, Vec<(&'a BackendTlsPolicy, Option<&'a str>)>>,
-    resolved: BTreeMap<BackendId, Arc<Backend>>,
+    tls_policies: &'a ByService<BackendTlsPolicy>,
 }
 
-impl<'a> Backends<'a> {
-    pub(super) fn new(input: &'a Input<'a>) -> Self {
-        let mut tls_policies: BTreeMap<Key, Vec<_>> = BTreeMap::new();
-        for policy in input.snapshot.backend_tls_policies.iter() {
-            for target in &policy.spec.target_refs {
-                if target.group.is_empty() && target.kind == "Service" {
-                    let key = Key::new(&policy.metadata.namespace, &target.name);
-                    let section = target
-                        .section_name
-                        .as_deref()
-                        .filter(|name| !name.is_empty());
-                    tls_policies
-                        .entry(key)
-                        .or_default()
-                        .push((policy.as_ref(), section));
-                }
-            }
-        }
-        Self {
-            input,
-            slices: input.snapshot.slices_by_service(),
-            tls_policies,
-            resolved: BTreeMap::new(),
-        }
+/// The backends that routes refer to; each is resolved once, and again when something that it is made of changes.
+#[derive(Default)]
+pub(super) struct Backends {
+    slices: ByService<EndpointSlice>,
+    tls_policies: ByService<BackendTlsPolicy>,
+    resolved: BTreeMap<BackendId, Resolved>,
+    /// Identities that were resolved and that nobody has claimed so far.
+    fresh: Vec<BackendId>,
+    /// All that are claimed, as long as nothing about them changes.
+    listed: Option<Arc<[Arc<Backend>]>>,
+}
+
+struct Resolved {
+    backend: Arc<Backend>,
+    /// Number of claims.
+    claims: usize,
+}
+
+impl Backends {
+    /// Follows the change from one snapshot to the next. Returns the objects that backends are found through (their
+    /// endpoints aside) and that are not what they were: what refers to them has to be resolved again.
+    pub(super) fn follow(&mut self, before: &Snapshot, now: &Snapshot) -> BTreeSet<Key> {
+        let services = now.services.changes_since(&before.services).into_iter();
+        let mut touched: BTreeSet<Key> = services.map(|change| change.key.clone()).collect();
+        touched.extend(
+            self.tls_policies
+                .follow(&before.backend_tls_policies, &now.backend_tls_policies),
+        );
+        let mut stale = self
+            .slices
+            .follow(&before.endpoint_slices, &now.endpoint_slices);
+        stale.extend(touched.iter().cloned());
+        self.resolve_again(now, &stale);
+        touched
     }
 
     /// The backend that `reference` in object `from` names; `place` is the path of the reference.
     pub(super) fn resolve(
         &mut self,
+        input: &Input<'_>,
         from: &ObjectRef,
         reference: &BackendObjectRef,
         place: &str,
@@ -88,36 +101,96 @@ impl<'a> Backends<'a> {
             .find(|kind| kind.group == &*name.group && kind.kind == &*name.kind);
         let kind = kind.ok_or_else(|| unknown(&name, place))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
-        self.input.grants.check(from, &name, place)?;
+        input.grants.check(from, &name, place)?;
         if let Some(port) = reference.port {
             let id = BackendId {
                 object: name.clone(),
                 port,
             };
             if let Some(known) = self.resolved.get(&id) {
-                return Ok(known.clone());
+                return Ok(known.backend.clone());
             }
         }
-        let backend = (kind.resolve)(self, &name, reference.port).map_err(|fault| {
+        let sources = self.sources(input.snapshot);
+        let backend = (kind.resolve)(&sources, &name, reference.port).map_err(|fault| {
             Fault::new(fault.reason, format!("{place}: {name} {}", fault.message))
         })?;
         let backend = Arc::new(backend);
-        self.resolved.insert(backend.id.clone(), backend.clone());
+        self.fresh.push(backend.id.clone());
+        let resolved = Resolved {
+            backend: backend.clone(),
+            claims: 0,
+        };
+        self.resolved.insert(backend.id.clone(), resolved);
         Ok(backend)
     }
 
-    /// The backends that a rule forwards to.
-    pub(super) fn of(&self, rule: &Rule) -> Vec<(BackendId, Arc<Backend>)> {
-        let Action::Forward(targets) = &rule.action else {
-            return Vec::new();
-        };
-        let ids = targets.iter().filter_map(|share| match &share.target {
-            Target::Backend(id) => Some(id),
-            Target::Invalid(_) => None,
-        });
-        ids.filter_map(|id| self.resolved.get_key_value(id))
-            .map(|(id, backend)| (id.clone(), backend.clone()))
-            .collect()
+    /// Makes a backend part of the configuration until it is released as often as it was claimed.
+    pub(super) fn claim(&mut self, id: &BackendId) {
+        if let Some(resolved) = self.resolved.get_mut(id) {
+            resolved.claims += 1;
+            if resolved.claims == 1 {
+                self.listed = None;
+            }
+        }
+    }
+
+    /// Takes one claim back.
+    pub(super) fn release(&mut self, id: &BackendId) {
+        if let Some(resolved) = self.resolved.get_mut(id) {
+            resolved.claims = resolved.claims.saturating_sub(1);
+            if resolved.claims == 0 {
+                self.resolved.remove(id);
+                self.listed = None;
+            }
+        }
+    }
+
+    /// All backends that are claimed, in order. Forgets the others.
+    pub(super) fn claimed(&mut self) -> Arc<[Arc<Backend>]> {
+        for id in self.fresh.drain(..) {
+            if self.resolved.get(&id).is_some_and(|one| one.claims == 0) {
+                self.resolved.remove(&id);
+            }
+        }
+        let all = || self.resolved.values().map(|one| one.backend.clone());
+        self.listed.get_or_insert_with(|| all().collect()).clone()
+    }
+
+    fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
+        Sources {
+            snapshot,
+            slices: &self.slices,
+            tls_policies: &self.tls_policies,
+        }
+    }
+
+    /// Brings the backends of these objects up to date; those that are no more are forgotten.
+    fn resolve_again(&mut self, now: &Snapshot, stale: &BTreeSet<Key>) {
+        for (kind, key) in KINDS
+            .iter()
+            .flat_map(|kind| stale.iter().map(move |key| (kind, key)))
+        {
+            let object = ObjectRef::new(kind.group, kind.kind, &key.namespace, &key.name);
+            let id = |port| BackendId {
+                object: object.clone(),
+                port,
+            };
+            let known: Vec<u16> = self
+                .resolved
+                .range(id(0)..=id(u16::MAX))
+                .map(|(id, _)| id.port)
+                .collect();
+            for port in known {
+                let found = (kind.resolve)(&self.sources(now), &object, Some(port));
+                match (found, self.resolved.get_mut(&id(port))) {
+                    (Ok(same), Some(resolved)) if same == *resolved.backend => continue,
+                    (Ok(changed), Some(resolved)) => resolved.backend = Arc::new(changed),
+                    _ => drop(self.resolved.remove(&id(port))),
+                }
+                self.listed = None;
+            }
+        }
     }
 }
 
