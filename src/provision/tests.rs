@@ -65,6 +65,20 @@ fn nobody_can_change_what_selectors_go_by() {
 }
 
 #[test]
+fn privileged_ports_have_places_of_their_own() {
+    use crate::settings::container_port;
+    // Linux takes ephemeral ports from 32768 to 60999.
+    let places: std::collections::BTreeSet<u16> = (0..1024).map(container_port).collect();
+    assert_eq!(places.len(), 1024);
+    assert!(places.iter().all(|port| *port > 60_999));
+    assert!(
+        [1024, 8080, 65_535]
+            .into_iter()
+            .all(|port| container_port(port) == port)
+    );
+}
+
+#[test]
 fn a_pod_has_time_to_drain() {
     let grace = |drain: Value| {
         let children = made(&gateway(), json!({"drain": drain}));

@@ -75,8 +75,8 @@ pub struct Translation {
     pub ir: Ir,
     /// What to tell the authors of the objects.
     pub report: StatusReport,
-    /// What Gateways need in a cluster; empty in standalone mode. One of ours that is in the report and not here keeps
-    /// what it has: its class or its parameters are at fault, which may pass.
+    /// What Gateways need in a cluster, with [`Mode::Dedicated`] only. One of ours that is in the report and not here
+    /// keeps what it has: its class or its parameters are at fault, which may pass.
     pub data_planes: BTreeMap<ObjectRef, DataPlane>,
 }
 
