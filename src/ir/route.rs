@@ -199,8 +199,8 @@ pub struct Precedence {
 }
 
 impl Precedence {
-    /// The place of the `index`-th match of `rule` of an HTTPRoute.
-    pub fn http(route: &Route, rule: &Rule, index: usize) -> Self {
+    /// The place of the `index`-th match of `rule` of an HTTPRoute that was created at this time.
+    pub fn http(created: Option<i64>, rule: &Rule, index: usize) -> Self {
         let condition = &rule.matches[index];
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
@@ -213,9 +213,9 @@ impl Precedence {
             method: Reverse(condition.method.is_some()),
             headers: Reverse(condition.headers.len()),
             query: Reverse(condition.query.len()),
-            created: route.created,
-            namespace: route.object.namespace.clone(),
-            name: route.object.name.clone(),
+            created,
+            namespace: rule.id.route.namespace.clone(),
+            name: rule.id.route.name.clone(),
             rule: rule.id.index,
             r#match: index,
         }
