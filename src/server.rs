@@ -193,8 +193,12 @@ impl Objects {
                 let first = provider.load()?;
                 Ok(Self::Folder(provider, first))
             }
-            Source::Kubernetes { gateway } => {
+            Source::Kubernetes {
+                gateway,
+                namespaces,
+            } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
+                let provider = provider.within(namespaces.iter().cloned());
                 Ok(Self::Cluster(match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),
                     None => provider,

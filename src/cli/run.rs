@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
-use crate::settings::{GatewayName, Source};
+use crate::settings::{GatewayName, Source, is_name};
 use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, or of a cluster.
@@ -16,6 +16,7 @@ use crate::{server, telemetry};
 Examples:
   portcullis run --config-dir config/quickstart
   portcullis run --kubernetes --gateway infra/edge --admin 0.0.0.0:19000
+  portcullis run --kubernetes --namespaces infra,apps
   portcullis run --config-dir /etc/portcullis --admin 0.0.0.0:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
@@ -56,6 +57,21 @@ struct ClusterFlags {
         conflicts_with = "config_dir"
     )]
     gateway: Option<GatewayName>,
+    /// Watch only these namespaces, and that of --gateway [default: all]
+    #[arg(
+        long,
+        value_name = "NAMESPACE,…",
+        env = "PORTCULLIS_NAMESPACES",
+        value_delimiter = ',',
+        value_parser = namespace,
+        conflicts_with = "config_dir"
+    )]
+    namespaces: Vec<String>,
+}
+
+fn namespace(text: &str) -> Result<String, &'static str> {
+    let is_one = is_name(text).then(|| text.to_owned());
+    is_one.ok_or("must be the name of a namespace, in lower case")
 }
 
 /// Serves until it is told to leave.
@@ -65,6 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(folder) => Source::Folder(folder.clone()),
         None => Source::Kubernetes {
             gateway: args.cluster.gateway.clone(),
+            namespaces: args.cluster.namespaces.clone(),
         },
     };
     server::run(&args.serve.settings(source))

@@ -8,8 +8,8 @@ pub mod problem;
 use std::sync::Arc;
 
 pub use file::FileProvider;
-pub use kubernetes::KubernetesProvider;
 pub use kubernetes::observer::{Observed, Observer};
+pub use kubernetes::{KubernetesProvider, Timing};
 pub use problem::Problem;
 
 use crate::snapshot::Snapshot;
