@@ -107,8 +107,10 @@ struct State {
     permitted: Option<Vec<String>>,
     /// The only token that is accepted.
     token: Option<String>,
-    /// Watches that began before this are over.
-    epoch: u64,
+    /// No watch can go on from before this.
+    oldest: u64,
+    /// How often all watches were ended.
+    cuts: u64,
     /// Watches that began before this tell nothing more, not even that they are over.
     muted: u64,
     offline: bool,
@@ -194,7 +196,8 @@ impl Api {
         self.change(|state| {
             state.events.clear();
             state.version += 1000;
-            state.epoch = state.version;
+            state.oldest = state.version;
+            state.cuts += 1;
         });
     }
 
@@ -234,7 +237,7 @@ impl Api {
             if let Some(fault) = fault {
                 state.faults.insert(kind.to_owned(), fault);
             }
-            state.epoch = state.version + 1;
+            state.cuts += 1;
         });
     }
 
@@ -289,7 +292,7 @@ impl Api {
     pub(crate) fn accept(&self, token: &str) {
         self.change(|state| {
             state.token = Some(token.to_owned());
-            state.epoch = state.version + 1;
+            state.cuts += 1;
         });
     }
 
@@ -297,7 +300,7 @@ impl Api {
     pub(crate) fn offline(&self, offline: bool) {
         self.change(|state| {
             state.offline = offline;
-            state.epoch = state.version + 1;
+            state.cuts += 1;
         });
     }
 

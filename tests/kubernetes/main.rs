@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod api;
+mod faults;
 mod namespaces;
 mod plane;
 mod secrets;

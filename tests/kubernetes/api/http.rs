@@ -198,16 +198,20 @@ impl Api {
         let mut state = self.state();
         let mut since: u64 = asked.parameter("resourceVersion").unwrap().parse().unwrap();
         write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
-        if since < state.epoch && state.epoch <= state.version {
+        if since < state.oldest {
             let gone = json!({"type": "ERROR", "object": failure(410)});
             chunk(socket, &gone)?;
             return None;
         }
-        let (epoch, muted) = (state.epoch, state.muted);
+        let (cuts, muted) = (state.cuts, state.muted);
         loop {
             while state.muted != muted {
                 state = self.wait(state, EVER);
             }
+            let left = Duration::from_secs(seconds).checked_sub(begin.elapsed());
+            let Some(left) = left.filter(|_| state.cuts == cuts) else {
+                return write!(socket, "0\r\n\r\n").ok().filter(|()| !state.offline);
+            };
             for event in state
                 .events
                 .iter()
@@ -217,10 +221,6 @@ impl Api {
                 chunk(socket, &event.line)?;
             }
             since = since.max(state.version);
-            let left = Duration::from_secs(seconds).checked_sub(begin.elapsed());
-            let Some(left) = left.filter(|_| state.epoch == epoch && !state.offline) else {
-                return write!(socket, "0\r\n\r\n").ok().filter(|()| !state.offline);
-            };
             state = self.wait(state, left);
         }
     }
