@@ -198,9 +198,11 @@ impl Objects {
             }
             Source::Kubernetes {
                 gateway,
+                namespaces,
                 is_provisioned,
             } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
+                let provider = provider.within(namespaces.iter().cloned());
                 let provider = match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),
                     None => provider,

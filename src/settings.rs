@@ -62,6 +62,8 @@ pub enum Source {
         gateway: Option<GatewayName>,
         /// Whether this is a pod that the controller made for that Gateway, with an address that is not its own.
         is_provisioned: bool,
+        /// The only namespaces that are watched, and that of the only Gateway; empty means all.
+        namespaces: Vec<String>,
     },
 }
 
@@ -79,20 +81,22 @@ impl FromStr for GatewayName {
 
     /// Reads `NAMESPACE/NAME`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_label = |part: &str| {
-            !part.is_empty()
-                && part.bytes().all(|byte| {
-                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte)
-                })
-        };
         text.split_once('/')
-            .filter(|(namespace, name)| is_label(namespace) && is_label(name))
+            .filter(|(namespace, name)| is_name(namespace) && is_name(name))
             .map(|(namespace, name)| Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             })
             .ok_or("must be NAMESPACE/NAME, in lower case")
     }
+}
+
+/// Whether a text can be the name of an object.
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
 }
 
 impl<P: Into<PathBuf>> From<P> for Source {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use super::reference::ParentRef;
+use super::reference::{LocalObjectReference, ParentRef};
 
 /// A route of a kind without a translator: GRPCRoute, TLSRoute, TCPRoute, UDPRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -44,12 +44,22 @@ super::meta::resource!(
     "BackendTLSPolicy"
 );
 
-/// Targets of a [`BackendTlsPolicy`].
+/// Spec of a [`BackendTlsPolicy`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsPolicySpec {
     /// Targets, in the policy's namespace.
     pub target_refs: Vec<PolicyTargetRef>,
+    /// What the backend's certificate has to satisfy.
+    pub validation: BackendTlsValidation,
+}
+
+/// What a backend's certificate has to satisfy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendTlsValidation {
+    /// ConfigMaps or Secrets with the authorities that are trusted, in the policy's namespace.
+    pub ca_certificate_refs: Vec<LocalObjectReference>,
 }
 
 /// A target of a policy in the same namespace.

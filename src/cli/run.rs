@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
-use crate::settings::{GatewayName, Ports, Source};
+use crate::settings::{GatewayName, Ports, Source, is_name};
 use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, or of a cluster.
@@ -16,6 +16,7 @@ use crate::{server, telemetry};
 Examples:
   portcullis run --config-dir config/quickstart
   portcullis run --kubernetes --gateway infra/edge --admin 0.0.0.0:19000
+  portcullis run --kubernetes --namespaces infra,apps
   portcullis run --config-dir /etc/portcullis --admin 0.0.0.0:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
@@ -64,6 +65,16 @@ struct ClusterFlags {
         requires = "gateway"
     )]
     provisioned: Option<Provisioned>,
+    /// Watch only these namespaces, and that of --gateway [default: all]
+    #[arg(
+        long,
+        value_name = "NAMESPACE,…",
+        env = "PORTCULLIS_NAMESPACES",
+        value_delimiter = ',',
+        value_parser = namespace,
+        conflicts_with = "config_dir"
+    )]
+    namespaces: Vec<String>,
 }
 
 /// How a pod that the controller made is reached.
@@ -75,6 +86,11 @@ enum Provisioned {
     Host,
 }
 
+fn namespace(text: &str) -> Result<String, &'static str> {
+    let is_one = is_name(text).then(|| text.to_owned());
+    is_one.ok_or("must be the name of a namespace, in lower case")
+}
+
 /// Serves until it is told to leave.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.serve.log.log_format, &args.serve.log.filter())?;
@@ -83,6 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Source::Kubernetes {
             gateway: args.cluster.gateway.clone(),
             is_provisioned: args.cluster.provisioned.is_some(),
+            namespaces: args.cluster.namespaces.clone(),
         },
     };
     let mut settings = args.serve.settings(source);

@@ -3,10 +3,17 @@
 //! is away.
 
 pub mod bundle;
+mod client;
+mod fetch;
 pub mod observer;
+mod pause;
+mod reading;
+mod referenced;
+mod scope;
 mod store;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +22,21 @@ use kube::{Client, Config};
 use tokio::sync::{mpsc, watch as watched};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::fetch::Fetches;
 use self::observer::Observer;
-use self::store::{Change, Store};
-use self::watch::KindWatch;
+use self::referenced::{Referenced, is_held_by_name};
+use self::scope::Scope;
+use self::store::{Message, Store};
+use self::watch::Watch;
 use super::Load;
-use crate::api::{Key, Kind};
+use crate::api::Key;
 
 /// How long it must be quiet until a change is published: what belongs together often comes together.
 const QUIET: Duration = Duration::from_millis(2);
 /// The longest that a change waits for quiet.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Changes that may wait to be taken note of. Watches that are ahead wait.
-const QUEUE: usize = 1024;
+const QUEUE: usize = 128;
 /// How often missing kinds are named while the first configuration is incomplete.
 const REMINDER: Duration = Duration::from_secs(10);
 /// How often the API server is asked for a sign of life, and how long that may take.
@@ -34,12 +44,37 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How often the log says that it gives none.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
+/// How patient the provider is with the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Seconds after which a watch ends and is begun again. A connection that died without a word is noticed 5 s later.
+    pub watch: u32,
+    /// How long an answer, such as a page of a list, may take.
+    pub answer: Duration,
+    /// How long lists that are older than what is served are refused.
+    pub doubt: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            watch: 45,
+            // An API server gives up after 60 s itself.
+            answer: Duration::from_secs(65),
+            doubt: Duration::from_secs(60),
+        }
+    }
+}
+
 /// Watches a cluster.
 #[derive(Clone)]
 pub struct KubernetesProvider {
     client: Client,
     gateway: Option<Key>,
+    /// The only namespaces that are seen; empty means all.
+    namespaces: BTreeSet<String>,
     observer: Option<Arc<dyn Observer>>,
+    timing: Timing,
 }
 
 impl KubernetesProvider {
@@ -52,10 +87,20 @@ impl KubernetesProvider {
         let config = Config::infer()
             .await
             .context("neither a service account nor a kubeconfig tells which cluster to watch")?;
+        Self::new(config)
+    }
+
+    /// A provider for a cluster. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// When the address or the credentials make no sense.
+    pub fn new(config: Config) -> anyhow::Result<Self> {
         Ok(Self {
-            client: Client::try_from(config).context("the cluster's address or credentials")?,
+            client: client::client(config).context("the cluster's address or credentials")?,
             gateway: None,
+            namespaces: BTreeSet::new(),
             observer: None,
+            timing: Timing::default(),
         })
     }
 
@@ -64,7 +109,17 @@ impl KubernetesProvider {
         self.client.clone()
     }
 
+    /// The same, but of namespaced kinds it sees only what is in these namespaces, and in that of the only Gateway.
+    #[must_use]
+    pub fn within(self, namespaces: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            namespaces: namespaces.into_iter().collect(),
+            ..self
+        }
+    }
+
     /// The same, but of all Gateways it sees only one.
+    #[must_use]
     pub fn only(self, namespace: &str, name: &str) -> Self {
         Self {
             gateway: Some(Key::new(namespace, name)),
@@ -81,6 +136,12 @@ impl KubernetesProvider {
         }
     }
 
+    /// The same, but with another patience.
+    #[must_use]
+    pub fn timed(self, timing: Timing) -> Self {
+        Self { timing, ..self }
+    }
+
     /// Publishes what the cluster has, first when every kind has been listed once, and then what changes; ends when
     /// nobody listens. Calls `contacted` every few seconds while the API server answers.
     pub async fn watch(self, loads: watched::Sender<Arc<Load>>, contacted: impl Fn()) {
@@ -92,27 +153,71 @@ impl KubernetesProvider {
     }
 
     async fn follow(self, loads: watched::Sender<Arc<Load>>) {
-        let (sender, mut changes) = mpsc::channel(QUEUE);
-        for index in 0..Kind::all().len() {
-            let watch = KindWatch {
-                client: self.client.clone(),
-                gateway: self.gateway.clone(),
-                index,
-                is_observed: self.observer.is_some(),
-                changes: sender.clone(),
-            };
-            tokio::spawn(watch.run());
-        }
-        drop(sender);
-        let mut store = Store::new(self.observer);
-        while let Some(is_news) = collect(&mut store, &mut changes).await {
-            let Some(load) = store.load().filter(|_| is_news) else {
-                continue;
-            };
-            if loads.send(Arc::new(load)).is_err() {
+        let (sender, mut messages) = mpsc::channel(QUEUE);
+        let namespaces = self.all_namespaces();
+        let scopes = Scope::all(self.gateway.as_ref(), &namespaces);
+        let (mut later, now): (Vec<_>, Vec<_>) =
+            (0..scopes.len()).partition(|number| is_held_by_name(scopes[*number].kind));
+        let start = |number: usize| tokio::spawn(self.watch_of(number, &scopes, &sender).run());
+        now.into_iter().for_each(|number| drop(start(number)));
+        let referenced = Referenced::within(namespaces);
+        let mut store = Store::new(scopes.clone(), referenced, self.observer.clone());
+        let mut fetches = Fetches::new(self.client.clone(), sender.clone());
+        let mut news = News::default();
+        while let Some(is_news) = collect(&mut store, &mut messages).await {
+            // What would be dropped before it is known who refers to it would have to be fetched then.
+            if store.knows_referrers() {
+                later.drain(..).for_each(|number| drop(start(number)));
+            }
+            fetches.follow(store.wanted());
+            if let Some(load) = news.due(&store, is_news)
+                && loads.send(Arc::new(load)).is_err()
+            {
                 return;
             }
         }
+    }
+
+    fn all_namespaces(&self) -> BTreeSet<String> {
+        let mut namespaces = self.namespaces.clone();
+        if let Some(Key { namespace, .. }) = &self.gateway
+            && !namespaces.is_empty()
+        {
+            namespaces.insert(namespace.clone());
+        }
+        namespaces
+    }
+
+    fn watch_of(&self, number: usize, scopes: &[Scope], changes: &mpsc::Sender<Message>) -> Watch {
+        Watch {
+            client: self.client.clone(),
+            scope: scopes[number].clone(),
+            number,
+            is_observed: self.observer.is_some(),
+            timing: self.timing,
+            changes: changes.clone(),
+        }
+    }
+}
+
+/// Whether there is something to publish, and since when.
+#[derive(Default)]
+struct News {
+    is_there: bool,
+    since: Option<Instant>,
+}
+
+impl News {
+    /// What is to be published now: everything, if any of it is new and nothing of it is about to be complete.
+    fn due(&mut self, store: &Store, is_news: bool) -> Option<Load> {
+        self.is_there |= is_news;
+        let load = store.load().filter(|_| self.is_there)?;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if store.is_waiting() && since.elapsed() < fetch::WORTH {
+            return None;
+        }
+        *self = Self::default();
+        Some(load)
     }
 }
 
@@ -135,32 +240,29 @@ async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
     }
 }
 
-/// Takes note of changes until it is quiet, and tells whether any was news. `None` when there will be no more.
-async fn collect(store: &mut Store, changes: &mut mpsc::Receiver<(usize, Change)>) -> Option<bool> {
-    let (index, change) = first(store, changes).await?;
+/// Takes note of what happens until it is quiet, and tells whether any was news. `None` when there will be no more.
+async fn collect(store: &mut Store, messages: &mut mpsc::Receiver<Message>) -> Option<bool> {
+    let message = first(store, messages).await?;
     let until = Instant::now() + PATIENCE;
-    let mut is_news = store.apply(index, change);
+    let mut is_news = store.take(message);
     loop {
         let quiet = (Instant::now() + QUIET).min(until);
-        let Ok(Some((index, change))) = timeout_at(quiet, changes.recv()).await else {
+        let Ok(Some(message)) = timeout_at(quiet, messages.recv()).await else {
             return Some(is_news);
         };
-        is_news |= store.apply(index, change);
+        is_news |= store.take(message);
     }
 }
 
-/// The next change. Who waits for the first configuration is told now and then what is missing.
-async fn first(
-    store: &Store,
-    changes: &mut mpsc::Receiver<(usize, Change)>,
-) -> Option<(usize, Change)> {
+/// The next of what happens. Who waits for the first configuration is told now and then what is missing.
+async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
-        let missing: Vec<_> = store.awaited().map(|kind| kind.kind).collect();
+        let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();
         if missing.is_empty() {
-            return changes.recv().await;
+            return messages.recv().await;
         }
-        match timeout_at(Instant::now() + REMINDER, changes.recv()).await {
-            Ok(change) => return change,
+        match timeout_at(Instant::now() + REMINDER, messages.recv()).await {
+            Ok(message) => return message,
             Err(_) => tracing::warn!("not ready: still waiting for {}", missing.join(", ")),
         }
     }

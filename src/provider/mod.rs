@@ -8,9 +8,9 @@ pub mod problem;
 use std::sync::Arc;
 
 pub use file::FileProvider;
-pub use kubernetes::KubernetesProvider;
 pub use kubernetes::bundle::follow_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
+pub use kubernetes::{KubernetesProvider, Timing};
 pub use problem::Problem;
 
 use crate::snapshot::Snapshot;

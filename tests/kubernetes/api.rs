@@ -1,40 +1,75 @@
-//! An API server as far as a watching client sees one: discovery, lists and watches of objects that a test puts in,
-//! and every way of failing at it. Speaks HTTP/1.1 from a thread per connection. Validates nothing.
+//! An API server as far as a watching client sees one: the objects that a test puts in, and every way of failing that
+//! a test asks for. Validates nothing, and knows nothing of HTTP.
+
+mod http;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Group and version, kind and plural of what is served.
-const KINDS: &[(&str, &str, &str)] = &[
-    ("v1", "Namespace", "namespaces"),
-    ("v1", "Service", "services"),
-    ("v1", "Secret", "secrets"),
-    ("v1", "ConfigMap", "configmaps"),
-    ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
-    (
-        "gateway.networking.k8s.io/v1",
-        "GatewayClass",
-        "gatewayclasses",
+/// A kind that is served: its group and version, its plural and whether it is namespaced.
+struct Kind {
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+}
+
+const fn kind(
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+) -> Kind {
+    Kind {
+        version,
+        name,
+        plural,
+        namespaced,
+    }
+}
+
+const GATEWAY: &str = "gateway.networking.k8s.io/v1";
+const KINDS: &[Kind] = &[
+    kind("v1", "Namespace", "namespaces", false),
+    kind("v1", "Service", "services", true),
+    kind("v1", "Secret", "secrets", true),
+    kind("v1", "ConfigMap", "configmaps", true),
+    kind(
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "endpointslices",
+        true,
     ),
-    ("gateway.networking.k8s.io/v1", "Gateway", "gateways"),
-    (
-        "gateway.networking.k8s.io/v1",
-        "ListenerSet",
-        "listenersets",
-    ),
-    ("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes"),
-    (
-        "gateway.networking.k8s.io/v1",
-        "ReferenceGrant",
-        "referencegrants",
-    ),
+    kind(GATEWAY, "GatewayClass", "gatewayclasses", false),
+    kind(GATEWAY, "Gateway", "gateways", true),
+    kind(GATEWAY, "ListenerSet", "listenersets", true),
+    kind(GATEWAY, "HTTPRoute", "httproutes", true),
+    kind(GATEWAY, "BackendTLSPolicy", "backendtlspolicies", true),
+    kind(GATEWAY, "ReferenceGrant", "referencegrants", true),
 ];
+
+/// What is wrong with the answers to requests for a kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// A status, as a Status object.
+    Status(u16),
+    /// A status, with the seconds of a `Retry-After`.
+    RetryAfter(u16, u32),
+    /// A status, with a page for people.
+    Page(u16),
+    /// The connection is reset.
+    Reset,
+    /// There is none.
+    Silence,
+}
+
+/// The objects of one moment.
+pub(crate) type Moment = (u64, BTreeMap<(String, String, String), Value>);
 
 /// Something that happened to an object.
 struct Event {
@@ -43,21 +78,43 @@ struct Event {
     line: Value,
 }
 
+/// A request that was made, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) at: Instant,
+    pub(crate) target: String,
+}
+
 #[derive(Default)]
 struct State {
     /// Objects by kind, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     events: Vec<Event>,
     version: u64,
-    /// Status codes that lists and watches of a kind are answered with.
-    failing: BTreeMap<String, u16>,
+    /// By kind.
+    faults: BTreeMap<String, Fault>,
     /// Kinds that the server does not know.
     missing: BTreeSet<String>,
-    /// Kinds whose lists never come.
-    hanging: BTreeSet<String>,
-    /// Watches that began before this are over.
-    epoch: u64,
+    /// Kinds of whose lists only so many pages come.
+    hanging: BTreeMap<String, usize>,
+    /// How many more pages that are not the first have expired.
+    expired: usize,
+    /// What is left of lists, by the token that continues them.
+    pages: BTreeMap<String, Moment>,
+    /// What lists show instead of what there is.
+    behind: Option<Moment>,
+    /// The only namespaces that may be seen.
+    permitted: Option<Vec<String>>,
+    /// The only token that is accepted.
+    token: Option<String>,
+    /// No watch can go on from before this.
+    oldest: u64,
+    /// How often all watches were ended.
+    cuts: u64,
+    /// Watches that began before this tell nothing more, not even that they are over.
+    muted: u64,
     offline: bool,
+    requests: Vec<Request>,
 }
 
 /// The server. Lives as long as the test's process.
@@ -80,11 +137,16 @@ impl Api {
         api
     }
 
+    /// Where it is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.1)
+    }
+
     /// What a client needs to find it.
     pub(crate) fn kubeconfig(&self) -> String {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": format!("http://{}", self.1)}}],
+            "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
             "users": [{"name": "test", "user": {"token": "test"}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         })
@@ -93,6 +155,10 @@ impl Api {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.0.lock().unwrap()
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, at_most: Duration) -> MutexGuard<'a, State> {
+        self.0.1.wait_timeout(state, at_most).unwrap().0
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -104,9 +170,13 @@ impl Api {
     /// Creates or replaces the objects of a YAML text.
     pub(crate) fn apply(&self, yaml: &str) {
         for document in serde_yaml::Deserializer::from_str(yaml) {
-            let object: Value = serde::Deserialize::deserialize(document).unwrap();
-            self.change(|state| state.put(object));
+            self.put(serde::Deserialize::deserialize(document).unwrap());
         }
+    }
+
+    /// Creates or replaces an object.
+    pub(crate) fn put(&self, object: Value) {
+        self.change(|state| state.put(object));
     }
 
     /// Deletes an object.
@@ -117,23 +187,65 @@ impl Api {
     /// Deletes an object so that no watch tells of it, and ends all watches: whoever goes on where it was is told that
     /// this is too long ago.
     pub(crate) fn delete_unseen(&self, kind: &str, namespace: &str, name: &str) {
+        self.change(|state| state.delete(kind, namespace, name));
+        self.expire();
+    }
+
+    /// Forgets what happened so far, and ends all watches.
+    pub(crate) fn expire(&self) {
         self.change(|state| {
-            state.delete(kind, namespace, name);
             state.events.clear();
             state.version += 1000;
-            state.epoch = state.version;
+            state.oldest = state.version;
+            state.cuts += 1;
         });
     }
 
-    /// Answers lists and watches of a kind with a status; 200 ends that.
-    pub(crate) fn fail(&self, kind: &str, status: u16) {
+    /// Tells watches so many times of an object as it was.
+    pub(crate) fn replay(&self, object: &Value, times: usize) {
         self.change(|state| {
-            state.failing.remove(kind);
-            if status != 200 {
-                state.failing.insert(kind.to_owned(), status);
+            let kind = text(&object["kind"]);
+            for _ in 0..times {
+                state.version += 1;
+                state.record(&kind, "MODIFIED", object);
             }
-            state.epoch = state.version + 1;
         });
+    }
+
+    /// An object as it is.
+    pub(crate) fn object(&self, kind: &str, namespace: &str, name: &str) -> Value {
+        let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
+        self.state().objects[&key].clone()
+    }
+
+    /// Everything as it is.
+    pub(crate) fn moment(&self) -> Moment {
+        let state = self.state();
+        (state.version, state.objects.clone())
+    }
+
+    /// Lists show a moment instead of what there is, until told otherwise. Ends all watches.
+    pub(crate) fn fall_behind(&self, moment: Option<Moment>) {
+        self.change(|state| state.behind = moment);
+        self.expire();
+    }
+
+    /// Requests for a kind fail, or do so no longer; its watches are over.
+    pub(crate) fn fail(&self, kind: &str, fault: Option<Fault>) {
+        self.change(|state| {
+            state.faults.remove(kind);
+            if let Some(fault) = fault {
+                state.faults.insert(kind.to_owned(), fault);
+            }
+            state.cuts += 1;
+        });
+    }
+
+    /// Requests for all kinds fail.
+    pub(crate) fn fail_all(&self, fault: Option<Fault>) {
+        for kind in KINDS {
+            self.fail(kind.name, fault);
+        }
     }
 
     /// Forgets a kind, or has it again.
@@ -147,14 +259,40 @@ impl Api {
         });
     }
 
-    /// Lets lists of a kind hang, or come.
-    pub(crate) fn hang(&self, kind: &str, hangs: bool) {
+    /// Of lists of a kind only so many pages come, or all.
+    pub(crate) fn hang(&self, kind: &str, after: Option<usize>) {
         self.change(|state| {
-            if hangs {
-                state.hanging.insert(kind.to_owned());
-            } else {
-                state.hanging.remove(kind);
+            state.hanging.remove(kind);
+            if let Some(pages) = after {
+                state.hanging.insert(kind.to_owned(), pages);
             }
+        });
+    }
+
+    /// So many pages that are not the first will have expired.
+    pub(crate) fn expire_pages(&self, times: usize) {
+        self.change(|state| state.expired = times);
+    }
+
+    /// Watches tell nothing more; new ones do.
+    pub(crate) fn mute(&self) {
+        self.change(|state| {
+            state.version += 1;
+            state.muted = state.version;
+        });
+    }
+
+    /// Only these namespaces may be seen.
+    pub(crate) fn permit(&self, namespaces: &[&str]) {
+        let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
+        self.change(|state| state.permitted = Some(namespaces));
+    }
+
+    /// Only this token is accepted from now on. Ends all watches.
+    pub(crate) fn accept(&self, token: &str) {
+        self.change(|state| {
+            state.token = Some(token.to_owned());
+            state.cuts += 1;
         });
     }
 
@@ -162,128 +300,16 @@ impl Api {
     pub(crate) fn offline(&self, offline: bool) {
         self.change(|state| {
             state.offline = offline;
-            state.epoch = state.version + 1;
+            state.cuts += 1;
         });
     }
 
-    fn serve(&self, socket: &TcpStream) {
-        let mut reader = BufReader::new(socket);
-        loop {
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if reader.read_line(&mut head).unwrap_or(0) == 0 {
-                    return;
-                }
-            }
-            let target = head.split(' ').nth(1).unwrap().to_owned();
-            if self.state().offline || self.answer(socket, &target).is_none() {
-                return;
-            }
-        }
-    }
-
-    fn answer(&self, socket: &TcpStream, target: &str) -> Option<()> {
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let path = path
-            .trim_start_matches("/apis/")
-            .trim_start_matches("/api/");
+    /// Requests so far whose target has a text.
+    pub(crate) fn requests(&self, text: &str) -> Vec<Request> {
         let state = self.state();
-        let resource = KINDS
-            .iter()
-            .filter(|(_, kind, _)| !state.missing.contains(*kind))
-            .find(|(version, _, plural)| format!("{version}/{plural}") == path);
-        drop(state);
-        if path == "/version" {
-            return respond(
-                socket,
-                200,
-                &json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
-            );
-        }
-        let (status, body) = match resource {
-            Some((_, kind, _)) if query.contains("watch=true") => {
-                return self.watch(socket, kind, query);
-            }
-            Some((version, kind, _)) => self.list(version, kind, query),
-            None => self.discovery(path),
-        };
-        respond(socket, status, &body)
-    }
-
-    fn discovery(&self, version: &str) -> (u16, Value) {
-        let state = self.state();
-        let resources: Vec<Value> = KINDS
-            .iter()
-            .filter(|(of, kind, _)| *of == version && !state.missing.contains(*kind))
-            .map(|(_, kind, plural)| json!({"name": plural, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["list", "watch"]}))
-            .collect();
-        if resources.is_empty() {
-            return (404, failure(404));
-        }
-        (
-            200,
-            json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources}),
-        )
-    }
-
-    fn list(&self, version: &str, kind: &str, query: &str) -> (u16, Value) {
-        let mut state = self.state();
-        while state.hanging.contains(kind) {
-            state = self.0.1.wait(state).unwrap();
-        }
-        if let Some(status) = state.failing.get(kind) {
-            return (*status, failure(*status));
-        }
-        let items: Vec<_> = state
-            .objects
-            .iter()
-            .filter_map(|((of, _, _), object)| (of == kind).then_some(object))
-            .filter(|object| is_selected(query, object))
-            .collect();
-        let list = json!({
-            "apiVersion": version, "kind": format!("{kind}List"),
-            "metadata": {"resourceVersion": state.version.to_string()}, "items": items,
-        });
-        (200, list)
-    }
-
-    /// Streams events until the watch is over, and then ends the connection.
-    fn watch(&self, mut socket: &TcpStream, kind: &str, query: &str) -> Option<()> {
-        let mut state = self.state();
-        let since = query
-            .split('&')
-            .find_map(|pair| pair.strip_prefix("resourceVersion="));
-        let mut since: u64 = since.unwrap().parse().unwrap();
-        if let Some(status) = state.failing.get(kind) {
-            return respond(socket, *status, &failure(*status));
-        }
-        write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
-        if since < state.epoch && state.epoch <= state.version {
-            let gone = json!({"type": "ERROR", "object": failure(410)});
-            chunk(socket, &gone)?;
-            return None;
-        }
-        let epoch = state.epoch;
-        loop {
-            for event in state
-                .events
-                .iter()
-                .filter(|event| event.kind == kind && event.version > since)
-                .filter(|event| is_selected(query, &event.line["object"]))
-            {
-                chunk(socket, &event.line)?;
-            }
-            since = since.max(state.version);
-            if state.epoch != epoch || state.offline {
-                return None;
-            }
-            state = self
-                .0
-                .1
-                .wait_timeout(state, Duration::from_secs(30))
-                .unwrap()
-                .0;
-        }
+        let requests = state.requests.iter();
+        let requests = requests.filter(|request| request.target.contains(text));
+        requests.cloned().collect()
     }
 }
 
@@ -322,31 +348,6 @@ impl State {
     }
 }
 
-/// Whether the field selector of a list or watch, as far as it is for a name, lets an object through.
-fn is_selected(query: &str, object: &Value) -> bool {
-    let name = query.split("metadata.name%3D").nth(1);
-    name.and_then(|rest| rest.split('&').next())
-        .is_none_or(|name| object["metadata"]["name"] == name)
-}
-
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
-}
-
-fn respond(mut socket: &TcpStream, status: u16, body: &Value) -> Option<()> {
-    let body = body.to_string();
-    let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}"
-    );
-    write!(socket, "{head}\r\n\r\n{body}").ok()
-}
-
-fn chunk(mut socket: &TcpStream, line: &Value) -> Option<()> {
-    let line = format!("{line}\n");
-    write!(socket, "{:x}\r\n{line}\r\n", line.len()).ok()
-}
-
-fn failure(code: u16) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Expired", "message": format!("status {code}")})
 }

@@ -4,15 +4,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::observer::{Observed, Observer, is_observed};
-use crate::api::{Key, Kind, Object, ObjectRef};
+use super::observer::{Observer, is_observed};
+use super::reading::Reading;
+use super::referenced::{Referenced, can_name, is_held_by_name};
+use super::scope::Scope;
+use crate::api::{Key, Kind, ObjectRef};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
-/// What a watch tells of its kind.
+/// What happens in a cluster.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// In the scope of this number.
+    Watched(usize, Change),
+    /// An object was asked for: here it is, or it is not there.
+    Fetched(ObjectRef, Option<Reading>),
+    /// An object was asked for, and the answer takes too long to be waited for.
+    Late(ObjectRef),
+}
+
+/// What a watch tells of its scope.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// The kind is listed from the beginning.
+    /// The scope is listed from the beginning.
     Listing,
     /// One object of the list.
     Listed(Reading),
@@ -20,76 +34,120 @@ pub(super) enum Change {
     Complete,
     /// An object is new or has changed.
     Applied(Reading),
-    /// An object is gone.
-    Deleted(Key),
+    /// An object is gone, as of a version.
+    Deleted(Key, Option<u64>),
     /// The cluster does not know the kind.
     Absent,
 }
 
-/// An object that was read, or why it could not be.
-#[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) key: Key,
-    pub(super) object: Result<Object, String>,
-    /// What an observer is told, if there is one and it is told of the kind.
-    pub(super) observed: Option<Observed>,
-}
-
 /// All objects of all kinds.
 pub(super) struct Store {
+    scopes: Vec<Scope>,
     snapshot: Snapshot,
     problems: BTreeMap<ObjectRef, Problem>,
-    /// Lists that are not complete yet, by kind.
-    staged: BTreeMap<usize, BTreeMap<Key, Reading>>,
-    /// Kinds that have never been listed.
+    /// Lists that are not complete yet, by scope. Of what nothing names, only the key.
+    staged: BTreeMap<usize, BTreeMap<Key, Option<Reading>>>,
+    /// Scopes that have never been listed.
     awaited: BTreeSet<usize>,
+    referenced: Referenced,
+    /// Whether what names others has changed.
+    is_outdated: bool,
     observer: Option<Arc<dyn Observer>>,
 }
 
 impl Store {
-    /// A store that waits for every kind.
-    pub(super) fn new(observer: Option<Arc<dyn Observer>>) -> Self {
+    /// A store that waits for every scope.
+    pub(super) fn new(
+        scopes: Vec<Scope>,
+        referenced: Referenced,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Self {
         Self {
             snapshot: Snapshot::default(),
             problems: BTreeMap::new(),
             staged: BTreeMap::new(),
-            awaited: (0..Kind::all().len()).collect(),
+            awaited: (0..scopes.len()).collect(),
+            referenced,
+            is_outdated: false,
+            scopes,
             observer,
         }
     }
 
-    /// Takes note of a change of the kind `index` of [`Kind::all`], and tells whether there is something new to serve.
-    pub(super) fn apply(&mut self, index: usize, change: Change) -> bool {
-        let kind = &Kind::all()[index];
-        match change {
-            Change::Listing => {
-                self.staged.insert(index, BTreeMap::new());
+    /// Takes note of what happened, and tells whether there is something new to serve.
+    pub(super) fn take(&mut self, message: Message) -> bool {
+        match message {
+            Message::Watched(scope, change) => self.apply(scope, change),
+            Message::Fetched(name, reading) => {
+                self.refer();
+                let version = reading.as_ref().and_then(|reading| reading.version);
+                let is_news = self.referenced.is_fetched(&name, version);
+                is_news && reading.is_some_and(|reading| self.insert(name, reading))
+            }
+            Message::Late(name) => {
+                self.referenced.is_late(&name);
                 false
-            }
-            Change::Listed(reading) => {
-                let staged = self.staged.entry(index).or_default();
-                staged.insert(reading.key.clone(), reading);
-                false
-            }
-            Change::Complete => {
-                let staged = self.staged.remove(&index).unwrap_or_default();
-                self.replace(kind, staged) | self.awaited.remove(&index)
-            }
-            Change::Applied(reading) => self.put(kind, reading),
-            Change::Deleted(key) => self.remove(kind, &key),
-            Change::Absent => {
-                self.staged.remove(&index);
-                self.replace(kind, BTreeMap::new()) | self.awaited.remove(&index)
             }
         }
     }
 
-    /// Kinds that have never been listed.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = &'static Kind> {
-        self.awaited.iter().map(|index| &Kind::all()[*index])
+    fn apply(&mut self, number: usize, change: Change) -> bool {
+        let kind = self.scopes[number].kind;
+        if is_held_by_name(kind) {
+            self.refer();
+        }
+        let is_news = match change {
+            Change::Listing => {
+                self.staged.insert(number, BTreeMap::new());
+                false
+            }
+            Change::Listed(reading) => {
+                self.stage(number, reading);
+                false
+            }
+            Change::Complete => {
+                let staged = self.staged.remove(&number).unwrap_or_default();
+                self.replace(number, staged) | self.awaited.remove(&number)
+            }
+            Change::Applied(reading) => self.put(kind, reading),
+            Change::Deleted(key, version) => self.remove(kind, &key, version),
+            Change::Absent => {
+                self.staged.remove(&number);
+                self.replace(number, BTreeMap::new()) | self.awaited.remove(&number)
+            }
+        };
+        self.is_outdated |= is_news && can_name(kind);
+        is_news
     }
 
-    /// Everything, once every kind has been listed.
+    /// Scopes that have never been listed.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &Scope> {
+        self.awaited.iter().map(|number| &self.scopes[*number])
+    }
+
+    /// Whether everything has been listed that can name Secrets and ConfigMaps.
+    pub(super) fn knows_referrers(&self) -> bool {
+        self.awaited().all(|scope| !can_name(scope.kind))
+    }
+
+    /// The objects that are named and have to be fetched, since their watch will not tell of them.
+    pub(super) fn wanted(&mut self) -> BTreeSet<ObjectRef> {
+        self.refer();
+        let is_listed =
+            |name: &&ObjectRef| self.awaited().all(|scope| scope.kind.kind != &*name.kind);
+        self.referenced
+            .wanted()
+            .filter(is_listed)
+            .cloned()
+            .collect()
+    }
+
+    /// Whether any of them is worth waiting for.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.referenced.is_waiting()
+    }
+
+    /// Everything, once every scope has been listed.
     pub(super) fn load(&self) -> Option<Load> {
         self.awaited.is_empty().then(|| Load {
             snapshot: Arc::new(self.snapshot.clone()),
@@ -97,14 +155,44 @@ impl Store {
         })
     }
 
-    fn replace(&mut self, kind: &Kind, listed: BTreeMap<Key, Reading>) -> bool {
-        let mut changed = false;
-        for key in self.known(kind) {
-            if !listed.contains_key(&key) {
-                changed |= self.remove(kind, &key);
+    /// Finds out anew what is named, if that may have changed, and lets go of what no longer is.
+    fn refer(&mut self) {
+        if !std::mem::take(&mut self.is_outdated) {
+            return;
+        }
+        self.referenced.update(&self.snapshot);
+        for kind in Kind::all().iter().filter(|kind| is_held_by_name(kind)) {
+            for key in self.known(kind) {
+                let name = kind.object_ref(&key.namespace, &key.name);
+                if !self.referenced.has(&name) {
+                    self.forget(kind, &key, &name);
+                }
             }
         }
-        for reading in listed.into_values() {
+    }
+
+    fn stage(&mut self, number: usize, reading: Reading) {
+        let kind = self.scopes[number].kind;
+        let key = reading.key.clone();
+        let is_held = !is_held_by_name(kind)
+            || self
+                .referenced
+                .has(&kind.object_ref(&key.namespace, &key.name));
+        let staged = self.staged.entry(number).or_default();
+        staged.insert(key, is_held.then_some(reading));
+    }
+
+    fn replace(&mut self, number: usize, listed: BTreeMap<Key, Option<Reading>>) -> bool {
+        let kind = self.scopes[number].kind;
+        let mut changed = false;
+        for key in self.known(kind) {
+            if self.scopes[number].has(&key) && !listed.contains_key(&key) {
+                let name = kind.object_ref(&key.namespace, &key.name);
+                self.referenced.is_unlisted(&name);
+                changed |= self.forget(kind, &key, &name);
+            }
+        }
+        for reading in listed.into_values().flatten() {
             changed |= self.put(kind, reading);
         }
         changed
@@ -121,9 +209,17 @@ impl Store {
         readable.into_iter().chain(unreadable).collect()
     }
 
-    /// Puts an object in its place. One that cannot be read leaves the version before it there.
+    /// Puts an object in its place, unless nothing names it.
     fn put(&mut self, kind: &Kind, reading: Reading) -> bool {
         let name = kind.object_ref(&reading.key.namespace, &reading.key.name);
+        if is_held_by_name(kind) && !self.referenced.is_watched(&name, reading.version) {
+            return false;
+        }
+        self.insert(name, reading)
+    }
+
+    /// Puts an object in its place. One that cannot be read leaves the version before it there.
+    fn insert(&mut self, name: ObjectRef, reading: Reading) -> bool {
         if let (Some(observer), Some(observed)) = (&self.observer, reading.observed) {
             observer.seen(&name, observed);
         }
@@ -142,188 +238,23 @@ impl Store {
         }
     }
 
-    fn remove(&mut self, kind: &Kind, key: &Key) -> bool {
+    /// Takes an object out, unless a newer one is there.
+    fn remove(&mut self, kind: &Kind, key: &Key, version: Option<u64>) -> bool {
         let name = kind.object_ref(&key.namespace, &key.name);
-        if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
-            observer.gone(&name);
+        if is_held_by_name(kind) && !self.referenced.is_watched(&name, version) {
+            return false;
         }
-        let was_unreadable = self.problems.remove(&name).is_some();
+        self.forget(kind, key, &name)
+    }
+
+    fn forget(&mut self, kind: &Kind, key: &Key, name: &ObjectRef) -> bool {
+        if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
+            observer.gone(name);
+        }
+        let was_unreadable = self.problems.remove(name).is_some();
         self.snapshot.remove(kind, key) | was_unreadable
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use serde_json::json;
-
-    use super::*;
-
-    fn index(kind: &str) -> usize {
-        let mut kinds = Kind::all().iter();
-        kinds.position(|known| known.kind == kind).unwrap()
-    }
-
-    fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> Reading {
-        let value =
-            json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
-        let object = Kind::all()[index(kind)].decode(&value);
-        Reading {
-            key: Key::new("default", name),
-            object: object.map_err(|error| error.to_string()),
-            observed: None,
-        }
-    }
-
-    fn route(name: &str, hostname: &str) -> Reading {
-        reading("HTTPRoute", name, &json!({"hostnames": [hostname]}))
-    }
-
-    fn broken(name: &str) -> Reading {
-        reading("HTTPRoute", name, &json!({"hostnames": 7}))
-    }
-
-    /// A store in which every kind has been listed.
-    fn listed() -> Store {
-        listed_for(None)
-    }
-
-    fn listed_for(observer: Option<Arc<dyn Observer>>) -> Store {
-        let mut store = Store::new(observer);
-        for kind in 0..Kind::all().len() {
-            assert!(store.load().is_none());
-            store.apply(kind, Change::Listing);
-            assert!(store.apply(kind, Change::Complete));
-        }
-        store
-    }
-
-    fn hostname(store: &Store, name: &str) -> Option<String> {
-        let load = store.load().unwrap();
-        let route = load.snapshot.http_routes.get("default", name)?;
-        route.spec.hostnames.first().cloned()
-    }
-
-    #[test]
-    fn nothing_is_published_before_every_kind_is_known() {
-        let mut store = Store::new(None);
-        let routes = index("HTTPRoute");
-        for kind in 0..Kind::all().len() {
-            if kind != routes {
-                store.apply(kind, Change::Absent);
-            }
-        }
-        store.apply(routes, Change::Listing);
-        store.apply(routes, Change::Listed(route("a", "a.example")));
-        assert!(store.load().is_none());
-        assert_eq!(store.awaited().count(), 1);
-        assert!(store.apply(routes, Change::Complete));
-        assert_eq!(hostname(&store, "a").as_deref(), Some("a.example"));
-    }
-
-    #[test]
-    fn a_list_takes_effect_at_its_end_and_takes_missed_deletions_along() {
-        let (mut store, routes) = (listed(), index("HTTPRoute"));
-        assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
-        assert!(store.apply(routes, Change::Applied(broken("c"))));
-        store.apply(routes, Change::Listing);
-        store.apply(routes, Change::Listed(route("b", "b.example")));
-        assert!(hostname(&store, "a").is_some() && hostname(&store, "b").is_none());
-        assert!(store.apply(routes, Change::Complete));
-        assert!(hostname(&store, "a").is_none() && hostname(&store, "b").is_some());
-        assert!(store.load().unwrap().problems.is_empty());
-    }
-
-    #[test]
-    fn what_changes_nothing_is_not_news() {
-        let (mut store, routes) = (listed(), index("HTTPRoute"));
-        assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
-        assert!(!store.apply(routes, Change::Applied(route("a", "a.example"))));
-        store.apply(routes, Change::Listing);
-        store.apply(routes, Change::Listed(route("a", "a.example")));
-        assert!(!store.apply(routes, Change::Complete));
-        assert!(!store.apply(routes, Change::Deleted(Key::new("default", "b"))));
-    }
-
-    #[test]
-    fn an_object_that_cannot_be_read_keeps_its_last_version_and_costs_no_other() {
-        let (mut store, routes) = (listed(), index("HTTPRoute"));
-        store.apply(routes, Change::Applied(route("a", "a.example")));
-        assert!(store.apply(routes, Change::Applied(broken("a"))));
-        assert!(!store.apply(routes, Change::Applied(broken("a"))));
-        assert_eq!(hostname(&store, "a").as_deref(), Some("a.example"));
-        let problems = store.load().unwrap().problems;
-        assert!(
-            problems[0]
-                .to_string()
-                .starts_with("error: HTTPRoute default/a: cannot be read: ")
-        );
-        assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
-        assert!(store.load().unwrap().problems.is_empty());
-    }
-
-    #[test]
-    fn kinds_that_share_a_map_do_not_touch_each_other() {
-        let (mut store, grpc) = (listed(), index("GRPCRoute"));
-        let tcp = index("TCPRoute");
-        store.apply(grpc, Change::Applied(reading("GRPCRoute", "a", &json!({}))));
-        store.apply(tcp, Change::Applied(reading("TCPRoute", "a", &json!({}))));
-        assert!(store.apply(tcp, Change::Absent));
-        assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
-        assert!(store.apply(grpc, Change::Deleted(Key::new("default", "a"))));
-        assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
-    }
-    /// Writes down what it is told.
-    #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
-
-    impl Observer for Log {
-        fn seen(&self, object: &ObjectRef, observed: Observed) {
-            let version = observed.resource_version;
-            self.0.lock().unwrap().push(format!("{object} {version}"));
-        }
-
-        fn gone(&self, object: &ObjectRef) {
-            self.0.lock().unwrap().push(format!("{object} gone"));
-        }
-    }
-
-    fn versioned(reading: Reading, version: u64) -> Reading {
-        let object = json!({"metadata": {"resourceVersion": version.to_string()}});
-        Reading {
-            observed: Some(Observed::of(&serde_json::from_value(object).unwrap())),
-            ..reading
-        }
-    }
-
-    #[test]
-    fn an_observer_is_told_of_all_that_happens() {
-        let log = Arc::new(Log::default());
-        let (mut store, routes) = (listed_for(Some(log.clone())), index("HTTPRoute"));
-        let told = || log.0.lock().unwrap().join(", ");
-        store.apply(
-            routes,
-            Change::Applied(versioned(route("a", "a.example"), 1)),
-        );
-        let only_status = Change::Applied(versioned(route("a", "a.example"), 2));
-        assert!(!store.apply(routes, only_status));
-        store.apply(routes, Change::Applied(versioned(broken("b"), 3)));
-        let mut expected =
-            "HTTPRoute default/a 1, HTTPRoute default/a 2, HTTPRoute default/b 3".to_owned();
-        assert_eq!(told(), expected);
-        store.apply(routes, Change::Listing);
-        store.apply(routes, Change::Listed(versioned(broken("c"), 4)));
-        assert_eq!(told(), expected);
-        store.apply(routes, Change::Complete);
-        store.apply(routes, Change::Deleted(Key::new("default", "c")));
-        expected += ", HTTPRoute default/a gone, HTTPRoute default/b gone, HTTPRoute default/c 4";
-        expected += ", HTTPRoute default/c gone";
-        assert_eq!(told(), expected);
-        store.apply(
-            index("Service"),
-            Change::Deleted(Key::new("default", "other")),
-        );
-        assert_eq!(told(), expected);
-    }
-}
+mod tests;

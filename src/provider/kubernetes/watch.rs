@@ -1,321 +1,370 @@
-//! The watch of one kind: from discovering that the cluster has it, through lists, time-outs and failures, for ever.
-//! Tells what happens as [`Change`]s. Knows nothing of other kinds.
+//! The watch of one scope: from discovering that the cluster has the kind, through lists, time-outs and failures, for
+//! ever. Tells what happens as [`Change`]s, and nothing that is older than what it told before. Knows nothing of other
+//! kinds.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use kube::api::{ApiResource, DynamicObject};
-use kube::runtime::watcher::{self, Event};
+use futures_util::TryStreamExt;
+use kube::api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
-use rand::RngExt;
-use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::observer::{Observed, is_observed};
-use super::store::{Change, Reading};
-use crate::api::{Key, Kind, Severity, admit};
+use super::Timing;
+use super::pause::{Failure, Pause};
+use super::reading::{self, Reading};
+use super::scope::Scope;
+use super::store::{Change, Message};
+use crate::api::Kind;
 
 /// How often a kind that the cluster does not have is looked for again.
 const DISCOVERY: Duration = Duration::from_secs(5);
-/// Seconds after which the API server ends a watch. A connection that died without a word is noticed 5 s later.
-const WATCH_SECONDS: u32 = 45;
-/// Objects in one page of a list.
+/// How soon it is looked for again when it was there before: an API server that starts may not know all kinds yet.
+const REDISCOVERY: Duration = Duration::from_secs(1);
+/// How much longer than agreed a watch may last. One that is still there then has died without a word.
+const GRACE: Duration = Duration::from_secs(5);
+/// A watch that the API server ends sooner is a failure: it must not be begun again at once.
+const BRIEF: Duration = Duration::from_millis(500);
+/// Objects in one page of a list, and of kinds whose objects can be large.
 const PAGE: u32 = 500;
-/// The first wait after a failure; each further one doubles it.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait between two tries.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Annotation that holds a copy of the whole object, which nobody here reads.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Secrets that can hold nothing that a Gateway refers to, and that are often many or large.
-const OTHER_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
+const LARGE_PAGE: u32 = 100;
+/// Objects that a list may lose, and more while these are not most of them, before another list has to confirm it.
+const LOSS: usize = 10;
 
-/// Where changes of one kind go. Ends when nobody listens.
-pub(super) struct KindWatch {
+/// The watch of one scope. Ends when nobody listens.
+pub(super) struct Watch {
     pub(super) client: Client,
-    /// The only Gateway that is watched; `None` watches all.
-    pub(super) gateway: Option<Key>,
-    /// The kind, as a place in [`Kind::all`].
-    pub(super) index: usize,
+    pub(super) scope: Scope,
+    /// The scope's number.
+    pub(super) number: usize,
     /// Whether an observer wants to know more than what is served.
     pub(super) is_observed: bool,
-    pub(super) changes: mpsc::Sender<(usize, Change)>,
+    pub(super) timing: Timing,
+    pub(super) changes: mpsc::Sender<Message>,
 }
 
-/// The other end is gone: there is nothing left to do.
-struct Closed;
+/// Where a watch is.
+#[derive(Default)]
+struct Progress {
+    /// The kind as the cluster serves it, once that is known.
+    api: Option<Api<DynamicObject>>,
+    /// The version to go on from; `None` when it has to be listed.
+    since: Option<String>,
+    /// The newest version that was told of.
+    newest: Option<u64>,
+    /// Objects that are there.
+    count: usize,
+    /// Since when lists have been older than that.
+    older_since: Option<Instant>,
+    /// Whether the last list lost so much that another one has to confirm it.
+    is_in_doubt: bool,
+    /// Whether the kind was looked for in vain.
+    is_missed: bool,
+    /// Whether the pages of a list came so slowly that the later ones had expired.
+    is_slow: bool,
+}
 
-impl KindWatch {
+/// Why a watch does not simply go on.
+enum End {
+    /// Nobody listens.
+    Closed,
+    /// The cluster does not know the kind.
+    Absent(Failure),
+    /// Where it was is too long ago.
+    Expired(Failure),
+    Failed(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        match &failure {
+            Failure::Api(kube::Error::Api(status)) if status.code == 404 => Self::Absent(failure),
+            Failure::Api(kube::Error::Api(status)) if status.code == 410 => Self::Expired(failure),
+            _ => Self::Failed(failure),
+        }
+    }
+}
+
+impl From<kube::Error> for End {
+    fn from(error: kube::Error) -> Self {
+        Failure::from(error).into()
+    }
+}
+
+impl Watch {
     /// Watches until nobody listens.
     pub(super) async fn run(self) {
-        let mut pause = Pause::new(self.kind());
+        let mut pause = Pause::new(self.scope.to_string(), "watched");
+        let mut progress = Progress::default();
         loop {
-            let outcome = match self.discover().await {
-                Ok(Some(resource)) => self.follow(&resource, &mut pause).await,
-                Ok(None) => {
-                    pause.reset();
-                    let told = self.tell(Change::Absent).await;
-                    sleep(DISCOVERY).await;
-                    told
-                }
-                Err(error) => {
-                    pause.after(&error).await;
-                    Ok(())
-                }
+            let end = match self.advance(&mut progress, &mut pause).await {
+                Ok(()) => continue,
+                Err(end) => end,
             };
-            if outcome.is_err() {
-                return;
+            match end {
+                End::Closed => return,
+                End::Absent(failure) => {
+                    progress.api = None;
+                    pause.after(&failure).await;
+                }
+                End::Expired(failure) => {
+                    progress.since = None;
+                    pause.after(&failure).await;
+                }
+                End::Failed(failure) => pause.after(&failure).await,
             }
         }
     }
 
-    fn kind(&self) -> &'static Kind {
-        &Kind::all()[self.index]
+    /// Does what comes next: discovers the kind, or lists it, or watches it for a while.
+    async fn advance(&self, progress: &mut Progress, pause: &mut Pause) -> Result<(), End> {
+        let Some(api) = progress.api.clone() else {
+            progress.api = self.discover().await?;
+            return match progress.api {
+                Some(_) => Ok(()),
+                None => self.miss(progress).await,
+            };
+        };
+        let Some(since) = progress.since.clone() else {
+            self.list(&api, progress).await?;
+            pause.over();
+            return Ok(());
+        };
+        self.watch(&api, &since, progress, pause).await
     }
 
-    async fn tell(&self, change: Change) -> Result<(), Closed> {
-        let sent = self.changes.send((self.index, change)).await;
-        sent.map_err(|_| Closed)
+    async fn tell(&self, change: Change) -> Result<(), End> {
+        let message = Message::Watched(self.number, change);
+        self.changes.send(message).await.map_err(|_| End::Closed)
+    }
+
+    /// Waits for an answer, but not for ever.
+    async fn answered<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T, End> {
+        let Ok(answer) = timeout(self.timing.answer, answer).await else {
+            return Err(Failure::Silence(self.timing.answer).into());
+        };
+        Ok(answer?)
     }
 
     /// The kind as the cluster serves it, in the newest version that we read; `None` when it does not serve it.
-    async fn discover(&self) -> Result<Option<ApiResource>, kube::Error> {
-        let kind = self.kind();
+    async fn discover(&self) -> Result<Option<Api<DynamicObject>>, End> {
+        let kind = self.scope.kind;
         for version in kind.versions {
             let api_version = kind.group_version(version);
             let listed = if kind.group.is_empty() {
-                self.client.list_core_api_resources(version).await
+                let listed = self.client.list_core_api_resources(version);
+                self.answered(listed).await
             } else {
-                self.client.list_api_group_resources(&api_version).await
+                let listed = self.client.list_api_group_resources(&api_version);
+                self.answered(listed).await
             };
             let resources = match listed {
                 Ok(list) => list.resources,
-                Err(kube::Error::Api(status)) if status.code == 404 => continue,
-                Err(error) => return Err(error),
+                Err(End::Absent(_)) => continue,
+                Err(end) => return Err(end),
             };
             let served = resources
                 .iter()
                 .find(|resource| resource.kind == kind.kind && !resource.name.contains('/'));
             if let Some(resource) = served {
-                return Ok(Some(ApiResource {
-                    group: kind.group.to_owned(),
-                    version: (*version).to_owned(),
-                    api_version,
-                    kind: kind.kind.to_owned(),
-                    plural: resource.name.clone(),
-                }));
+                return Ok(Some(self.api(version, &resource.name)));
             }
         }
         Ok(None)
     }
 
-    /// Lists and watches until the cluster no longer serves the kind.
-    async fn follow(&self, resource: &ApiResource, pause: &mut Pause) -> Result<(), Closed> {
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
-        let mut config = watcher::Config::default()
-            .timeout(WATCH_SECONDS)
-            .page_size(PAGE);
-        match (&*resource.kind, &self.gateway) {
-            ("Secret", _) => config = config.fields(OTHER_SECRETS),
-            ("Gateway", Some(Key { namespace, name })) => {
-                let only = format!("metadata.namespace={namespace},metadata.name={name}");
-                config = config.fields(&only);
-            }
-            _ => {}
+    fn api(&self, version: &str, plural: &str) -> Api<DynamicObject> {
+        let Kind { group, kind, .. } = self.scope.kind;
+        let resource = ApiResource {
+            group: (*group).to_owned(),
+            version: version.to_owned(),
+            api_version: self.scope.kind.group_version(version),
+            kind: (*kind).to_owned(),
+            plural: plural.to_owned(),
+        };
+        match &self.scope.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
         }
-        let mut events = pin!(watcher::watcher(api, config));
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => {
-                    pause.reset();
-                    self.tell(self.change(event)).await?;
-                }
-                Err(error) if is_not_found(&error) => return Ok(()),
-                Err(error) => pause.after(&error).await,
-            }
+    }
+
+    /// Tells that the kind is not there; when it was before, only once that is certain.
+    async fn miss(&self, progress: &mut Progress) -> Result<(), End> {
+        if progress.count > 0 && !progress.is_missed {
+            progress.is_missed = true;
+            progress.since = None;
+            sleep(REDISCOVERY).await;
+            return Ok(());
         }
+        *progress = Progress::default();
+        self.tell(Change::Absent).await?;
+        sleep(DISCOVERY).await;
         Ok(())
     }
 
-    fn change(&self, event: Event<DynamicObject>) -> Change {
+    /// Lists the kind, page by page. What it told of is to be forgotten unless the end is told too.
+    async fn list(&self, api: &Api<DynamicObject>, progress: &mut Progress) -> Result<(), End> {
+        let mut params = ListParams {
+            field_selector: self.scope.fields.clone(),
+            limit: (!progress.is_slow).then(|| page(self.scope.kind)),
+            ..ListParams::default()
+        };
+        self.tell(Change::Listing).await?;
+        let mut count = 0;
+        let version = loop {
+            let page = match self.answered(api.list(&params)).await {
+                Err(End::Expired(failure)) => {
+                    progress.is_slow = true;
+                    return Err(End::Expired(failure));
+                }
+                answer => answer?,
+            };
+            let version = page.metadata.resource_version.unwrap_or_default();
+            self.check_age(&version, progress)?;
+            count += page.items.len();
+            for object in page.items {
+                self.tell(Change::Listed(self.read(object))).await?;
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                break version;
+            }
+        };
+        check_loss(count, progress)?;
+        self.tell(Change::Complete).await?;
+        *progress = Progress {
+            api: progress.api.take(),
+            newest: reading::version(&version),
+            since: Some(version),
+            count,
+            ..Progress::default()
+        };
+        Ok(())
+    }
+
+    /// Refuses a list that is older than what was told, as one from a replica that is behind would be. After a while it
+    /// is taken: then the cluster itself has gone back, as to a backup.
+    fn check_age(&self, version: &str, progress: &mut Progress) -> Result<(), Failure> {
+        let (Some(served), Some(listed)) = (progress.newest, reading::version(version)) else {
+            return Ok(());
+        };
+        if listed >= served {
+            progress.older_since = None;
+            return Ok(());
+        }
+        let since = progress.older_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.timing.doubt {
+            return Err(Failure::Older { listed, served });
+        }
+        tracing::warn!(
+            "{} is taken from version {served} back to {listed}, since no newer list has come for {} s",
+            self.scope,
+            self.timing.doubt.as_secs()
+        );
+        Ok(())
+    }
+
+    /// Watches from a version on until the watch ends.
+    async fn watch(
+        &self,
+        api: &Api<DynamicObject>,
+        since: &str,
+        progress: &mut Progress,
+        pause: &mut Pause,
+    ) -> Result<(), End> {
+        let begin = Instant::now();
+        let end = begin + Duration::from_secs(self.timing.watch.into()) + GRACE;
+        let params = WatchParams {
+            field_selector: self.scope.fields.clone(),
+            timeout: Some(self.timing.watch),
+            bookmarks: true,
+            ..WatchParams::default()
+        };
+        let Ok(events) = timeout_at(end, api.watch(&params, since)).await else {
+            return Err(Failure::Silence(begin.elapsed()).into());
+        };
+        let mut events = pin!(events?);
+        pause.over();
+        loop {
+            let Ok(event) = timeout_at(end, events.try_next()).await else {
+                return Err(Failure::Silence(begin.elapsed()).into());
+            };
+            match event? {
+                Some(event) => self.note(event, progress).await?,
+                None if begin.elapsed() < BRIEF => return Err(Failure::Brief.into()),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn note(
+        &self,
+        event: WatchEvent<DynamicObject>,
+        progress: &mut Progress,
+    ) -> Result<(), End> {
         match event {
-            Event::Init => Change::Listing,
-            Event::InitApply(object) => Change::Listed(self.read(object)),
-            Event::InitDone => Change::Complete,
-            Event::Apply(object) => Change::Applied(self.read(object)),
-            Event::Delete(object) => Change::Deleted(key(&object)),
+            WatchEvent::Added(object) if progress.goes_on_to(&object) => {
+                progress.count += 1;
+                self.tell(Change::Applied(self.read(object))).await
+            }
+            WatchEvent::Modified(object) if progress.goes_on_to(&object) => {
+                self.tell(Change::Applied(self.read(object))).await
+            }
+            WatchEvent::Deleted(object) if progress.goes_on_to(&object) => {
+                progress.count = progress.count.saturating_sub(1);
+                let version = progress.newest;
+                self.tell(Change::Deleted(reading::key(&object), version))
+                    .await
+            }
+            WatchEvent::Bookmark(bookmark) => {
+                progress.go_on_to(Some(&bookmark.metadata.resource_version));
+                Ok(())
+            }
+            WatchEvent::Error(status) => Err(kube::Error::Api(status).into()),
+            // What is older than what was told.
+            WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => Ok(()),
         }
     }
 
     fn read(&self, object: DynamicObject) -> Reading {
-        let observes = self.is_observed && is_observed(self.kind());
-        let observed = observes.then(|| Observed::of(&object));
-        Reading {
-            observed,
-            ..read(self.kind(), object)
+        Reading::of(self.scope.kind, object, self.is_observed)
+    }
+}
+
+impl Progress {
+    /// Goes on to the version of an object, unless that is behind.
+    fn goes_on_to(&mut self, object: &DynamicObject) -> bool {
+        self.go_on_to(object.metadata.resource_version.as_deref())
+    }
+
+    fn go_on_to(&mut self, version: Option<&str>) -> bool {
+        let number = version.and_then(reading::version);
+        if number.is_some() && number <= self.newest {
+            return false;
         }
+        self.since = version.map(str::to_owned).or(self.since.take());
+        self.newest = number.or(self.newest);
+        true
     }
 }
 
-fn key(object: &DynamicObject) -> Key {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    Key::new(
-        object.metadata.namespace.as_deref().unwrap_or_default(),
-        name,
-    )
-}
-
-/// Reads what we know of an object, which leaves the rest behind.
-fn read(kind: &'static Kind, mut object: DynamicObject) -> Reading {
-    object.metadata.managed_fields = None;
-    if let Some(annotations) = &mut object.metadata.annotations {
-        annotations.remove(LAST_APPLIED);
-    }
-    let key = key(&object);
-    let object = serde_json::to_value(object)
-        .map_err(|error| error.to_string())
-        .and_then(|mut value| {
-            // Objects of a list do not say what they are.
-            value["apiVersion"] = kind.api_version().into();
-            value["kind"] = kind.kind.into();
-            kind.decode(&value).map_err(|error| reason(value, &error))
-        });
-    Reading {
-        key,
-        object,
-        observed: None,
+/// Objects in one page of a list.
+fn page(kind: &Kind) -> u32 {
+    match kind.kind {
+        "Secret" | "ConfigMap" => LARGE_PAGE,
+        _ => PAGE,
     }
 }
 
-/// Why an object cannot be read, with the field: its schema knows that better than the error does.
-fn reason(value: Value, error: &serde_json::Error) -> String {
-    let findings = admit(value).findings;
-    let fault = findings
-        .iter()
-        .find(|finding| finding.severity == Severity::Error);
-    fault.map_or_else(
-        || error.to_string(),
-        |fault| format!("{}: {}", fault.field, fault.message),
-    )
-}
-
-/// Whether the cluster has lost the kind.
-fn is_not_found(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
-    matches!(
-        error,
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status)) if status.code == 404
-    )
-}
-
-/// Waits between failures: longer each time, never the same for all, and with one line of log for each kind of failure.
-struct Pause {
-    kind: &'static Kind,
-    failures: u32,
-    told: String,
-}
-
-impl Pause {
-    fn new(kind: &'static Kind) -> Self {
-        Self {
-            kind,
-            failures: 0,
-            told: String::new(),
-        }
+/// Refuses a list that lost most of what there was, once.
+fn check_loss(listed: usize, progress: &mut Progress) -> Result<(), Failure> {
+    let known = progress.count;
+    let lost = known.saturating_sub(listed);
+    let is_much = lost >= LOSS && lost > known / 2;
+    if is_much && !progress.is_in_doubt {
+        progress.is_in_doubt = true;
+        return Err(Failure::Loss { listed, known });
     }
-
-    fn reset(&mut self) {
-        if self.failures > 0 {
-            tracing::info!("{} is watched again", self.kind.kind);
-        }
-        self.failures = 0;
-        self.told.clear();
-    }
-
-    async fn after(&mut self, error: &(impl std::error::Error + Sync)) {
-        let text = chain(error);
-        if self.told != text {
-            tracing::warn!(
-                "{} cannot be watched: {text}; what was known of it is served until it can",
-                self.kind.kind
-            );
-            self.told = text;
-        }
-        let longest = FIRST_WAIT
-            .saturating_mul(1 << self.failures.min(16))
-            .min(LONGEST_WAIT);
-        self.failures += 1;
-        let part = rand::rng().random_range(0.5..1.0);
-        sleep(longest.mul_f64(part)).await;
-    }
-}
-
-/// An error with its causes, each told once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn kind(name: &str) -> &'static Kind {
-        let mut kinds = Kind::all().iter();
-        kinds.find(|kind| kind.kind == name).unwrap()
-    }
-
-    fn object(spec: &Value) -> DynamicObject {
-        serde_json::from_value(json!({
-            "metadata": {
-                "name": "a", "namespace": "default",
-                "annotations": {LAST_APPLIED: "{}", "other": "stays"},
-                "managedFields": [{"manager": "kubectl"}],
-            },
-            "spec": spec,
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn what_nobody_reads_is_left_behind() {
-        let reading = read(
-            kind("HTTPRoute"),
-            object(&json!({"hostnames": ["a.example"]})),
-        );
-        assert_eq!(reading.key, Key::new("default", "a"));
-        let object = reading.object.unwrap();
-        let annotations: Vec<_> = object.meta().annotations.keys().collect();
-        assert_eq!(annotations, ["other"]);
-    }
-
-    #[test]
-    fn the_field_that_cannot_be_read_is_named() {
-        let reading = read(kind("HTTPRoute"), object(&json!({"hostnames": 7})));
-        let reason = reading.object.unwrap_err();
-        assert!(reason.starts_with("spec.hostnames: "), "{reason}");
-    }
-
-    #[test]
-    fn routes_of_every_kind_know_their_kind() {
-        let reading = read(kind("GRPCRoute"), object(&json!({})));
-        let crate::api::Object::UnservedRoute(route) = reading.object.unwrap() else {
-            panic!("not a route");
-        };
-        assert_eq!(route.kind, "GRPCRoute");
-    }
+    Ok(())
 }

@@ -1,0 +1,130 @@
+//! From an object as the API server sends it to one that is served, or to the reason why it cannot be. Does no I/O.
+
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::observer::{Observed, is_observed};
+use crate::api::{Key, Kind, Object, Severity, admit};
+
+/// Annotation that holds a copy of the whole object, which nobody here reads.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// An object that was read, or why it could not be.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) key: Key,
+    /// Its version, if it is one that can be compared.
+    pub(super) version: Option<u64>,
+    pub(super) object: Result<Object, String>,
+    /// What an observer is told, if there is one and it is told of the kind.
+    pub(super) observed: Option<Observed>,
+}
+
+impl Reading {
+    /// Reads what we know of an object, which leaves the rest behind.
+    pub(super) fn of(kind: &'static Kind, mut object: DynamicObject, observes: bool) -> Self {
+        object.metadata.managed_fields = None;
+        if let Some(annotations) = &mut object.metadata.annotations {
+            annotations.remove(LAST_APPLIED);
+        }
+        Self {
+            key: key(&object),
+            version: object
+                .metadata
+                .resource_version
+                .as_deref()
+                .and_then(version),
+            observed: (observes && is_observed(kind)).then(|| Observed::of(&object)),
+            object: decode(kind, object),
+        }
+    }
+}
+
+/// Namespace and name of an object.
+pub(super) fn key(object: &DynamicObject) -> Key {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    Key::new(
+        object.metadata.namespace.as_deref().unwrap_or_default(),
+        name,
+    )
+}
+
+/// A resourceVersion as a number. Those of one kind can be compared; an API server that has others has its own order.
+pub(super) fn version(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+fn decode(kind: &'static Kind, object: DynamicObject) -> Result<Object, String> {
+    let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    // Objects of a list do not say what they are.
+    value["apiVersion"] = kind.api_version().into();
+    value["kind"] = kind.kind.into();
+    kind.decode(&value).map_err(|error| reason(value, &error))
+}
+
+/// Why an object cannot be read, with the field: its schema knows that better than the error does.
+fn reason(value: Value, error: &serde_json::Error) -> String {
+    let findings = admit(value).findings;
+    let fault = findings
+        .iter()
+        .find(|finding| finding.severity == Severity::Error);
+    fault.map_or_else(
+        || error.to_string(),
+        |fault| format!("{}: {}", fault.field, fault.message),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reading(name: &str, spec: &Value) -> Reading {
+        let mut kinds = Kind::all().iter();
+        let kind = kinds.find(|kind| kind.kind == name).unwrap();
+        let object = json!({
+            "metadata": {
+                "name": "a", "namespace": "default", "resourceVersion": "7",
+                "annotations": {LAST_APPLIED: "{}", "other": "stays"},
+                "managedFields": [{"manager": "kubectl"}],
+            },
+            "spec": spec,
+        });
+        Reading::of(kind, serde_json::from_value(object).unwrap(), true)
+    }
+
+    #[test]
+    fn what_nobody_reads_is_left_behind() {
+        let reading = reading("HTTPRoute", &json!({"hostnames": ["a.example"]}));
+        assert_eq!(reading.key, Key::new("default", "a"));
+        assert_eq!(reading.version, Some(7));
+        assert!(reading.observed.is_some());
+        let object = reading.object.unwrap();
+        let annotations: Vec<_> = object.meta().annotations.keys().collect();
+        assert_eq!(annotations, ["other"]);
+    }
+
+    #[test]
+    fn the_field_that_cannot_be_read_is_named() {
+        let reading = reading("HTTPRoute", &json!({"hostnames": 7}));
+        let reason = reading.object.unwrap_err();
+        assert!(reason.starts_with("spec.hostnames: "), "{reason}");
+    }
+
+    #[test]
+    fn routes_of_every_kind_know_their_kind() {
+        let Object::UnservedRoute(route) = reading("GRPCRoute", &json!({})).object.unwrap() else {
+            panic!("not a route");
+        };
+        assert_eq!(route.kind, "GRPCRoute");
+    }
+
+    #[test]
+    fn only_numbers_are_versions_that_can_be_compared() {
+        assert_eq!(version("18446744073709551615"), Some(u64::MAX));
+        for other in ["", "a1", "-1", "18446744073709551616", "1.0"] {
+            assert_eq!(version(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Which Secrets and ConfigMaps are held: those that a Gateway, a ListenerSet or a BackendTLSPolicy names, whether or
+//! not it may. Owns what is known of each of them. Does no I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::gateway::{Gateway, Listener, ListenerSet};
+use crate::api::policy::BackendTlsPolicy;
+use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
+use crate::api::{Kind, ObjectRef};
+use crate::snapshot::Snapshot;
+
+/// Whether objects of a kind are held only while something names them.
+pub(super) fn is_held_by_name(kind: &Kind) -> bool {
+    kind.group.is_empty() && matches!(kind.kind, "Secret" | "ConfigMap")
+}
+
+/// Whether objects of a kind can name such objects.
+pub(super) fn can_name(kind: &Kind) -> bool {
+    matches!(kind.kind, "Gateway" | "ListenerSet" | "BackendTLSPolicy")
+}
+
+/// What is known of an object that is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing yet: its kind's watch told of it before it was named.
+    Unknown,
+    /// Nothing, and that takes too long to wait for.
+    Late,
+    /// What the watch told last: that it is there, or that it is not.
+    Watched,
+    /// What it was when it was fetched, in this version. The watch may still have to tell of older ones.
+    Fetched(Option<u64>),
+}
+
+/// The Secrets and ConfigMaps that are named.
+#[derive(Debug, Default)]
+pub(super) struct Referenced {
+    named: BTreeMap<ObjectRef, Standing>,
+    /// The only namespaces that are seen; empty means all.
+    namespaces: BTreeSet<String>,
+}
+
+impl Referenced {
+    /// Nothing so far. What lies outside of `namespaces` will never be held.
+    pub(super) fn within(namespaces: BTreeSet<String>) -> Self {
+        Self {
+            named: BTreeMap::new(),
+            namespaces,
+        }
+    }
+
+    /// Finds out anew what is named.
+    pub(super) fn update(&mut self, snapshot: &Snapshot) {
+        let mut named = named(snapshot);
+        if !self.namespaces.is_empty() {
+            named.retain(|name| self.namespaces.contains(&*name.namespace));
+        }
+        self.named.retain(|name, _| named.contains(name));
+        for name in named {
+            self.named.entry(name).or_insert(Standing::Unknown);
+        }
+    }
+
+    /// Whether an object is named.
+    pub(super) fn has(&self, name: &ObjectRef) -> bool {
+        self.named.contains_key(name)
+    }
+
+    /// The watch tells of an object. Whether that is to be believed: it is named, and what is known is not newer.
+    pub(super) fn is_watched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
+        let Some(standing) = self.named.get_mut(name) else {
+            return false;
+        };
+        if let Standing::Fetched(fetched) = *standing
+            && version.is_some()
+            && version <= fetched
+        {
+            return false;
+        }
+        *standing = Standing::Watched;
+        true
+    }
+
+    /// A list did not have an object, which may be newer than the list.
+    pub(super) fn is_unlisted(&mut self, name: &ObjectRef) {
+        if let Some(standing) = self.named.get_mut(name) {
+            *standing = Standing::Unknown;
+        }
+    }
+
+    /// An object was fetched. Whether that is to be believed: it is named, and the watch has not told of it since.
+    pub(super) fn is_fetched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
+        let standing = self.named.get_mut(name);
+        let Some(standing @ (Standing::Unknown | Standing::Late)) = standing else {
+            return false;
+        };
+        *standing = Standing::Fetched(version);
+        true
+    }
+
+    /// An object could not be fetched so far.
+    pub(super) fn is_late(&mut self, name: &ObjectRef) {
+        if let Some(standing @ Standing::Unknown) = self.named.get_mut(name) {
+            *standing = Standing::Late;
+        }
+    }
+
+    /// The objects that have to be fetched.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &ObjectRef> {
+        let is_wanted = |standing| matches!(standing, Standing::Unknown | Standing::Late);
+        self.named
+            .iter()
+            .filter(move |(_, standing)| is_wanted(**standing))
+            .map(|(name, _)| name)
+    }
+
+    /// Whether any of them is worth waiting for.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.named
+            .values()
+            .any(|standing| *standing == Standing::Unknown)
+    }
+}
+
+/// Every Secret and ConfigMap that something of a snapshot names.
+fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
+    let gateways = snapshot
+        .gateways
+        .iter()
+        .flat_map(|gateway| of_gateway(gateway));
+    let sets = snapshot.listener_sets.iter();
+    let sets = sets
+        .filter(|set| has_parent(set, snapshot))
+        .flat_map(|set| {
+            let namespace = &set.metadata.namespace;
+            of_listeners(&set.spec.listeners, namespace)
+        });
+    let policies = snapshot.backend_tls_policies.iter();
+    let policies = policies.flat_map(|policy| of_policy(policy));
+    gateways.chain(sets).chain(policies).collect()
+}
+
+/// Whether the Gateway of a ListenerSet is there: when one of several is served, the keys of the others are not held.
+fn has_parent(set: &ListenerSet, snapshot: &Snapshot) -> bool {
+    let parent = &set.spec.parent_ref;
+    let namespace = parent.namespace.as_ref();
+    let namespace = namespace.unwrap_or(&set.metadata.namespace);
+    snapshot.gateways.get(namespace, &parent.name).is_some()
+}
+
+fn of_gateway(gateway: &Gateway) -> impl Iterator<Item = ObjectRef> {
+    let namespace = &gateway.metadata.namespace;
+    let tls = gateway.spec.tls.iter();
+    let client = tls
+        .clone()
+        .filter_map(|tls| tls.backend.as_ref()?.client_certificate_ref.as_ref());
+    let frontend = tls.filter_map(|tls| tls.frontend.as_ref());
+    let configs = frontend.flat_map(|frontend| {
+        let ports = frontend.per_port.iter().map(|port| &port.tls);
+        std::iter::once(&frontend.default).chain(ports)
+    });
+    let authorities = configs
+        .filter_map(|config| config.validation.as_ref())
+        .flat_map(|validation| &validation.ca_certificate_refs)
+        .filter_map(|reference| of_reference(reference, namespace));
+    of_listeners(&gateway.spec.listeners, namespace)
+        .chain(client.filter_map(|reference| of_secret_ref(reference, namespace)))
+        .chain(authorities)
+}
+
+fn of_listeners(listeners: &[Listener], namespace: &str) -> impl Iterator<Item = ObjectRef> {
+    listeners
+        .iter()
+        .filter_map(|listener| listener.tls.as_ref())
+        .flat_map(|tls| &tls.certificate_refs)
+        .filter_map(move |reference| of_secret_ref(reference, namespace))
+}
+
+fn of_policy(policy: &BackendTlsPolicy) -> impl Iterator<Item = ObjectRef> {
+    let namespace = &policy.metadata.namespace;
+    let references = &policy.spec.validation.ca_certificate_refs;
+    references
+        .iter()
+        .filter_map(move |LocalObjectReference { group, kind, name }| {
+            held(group, kind, namespace, name)
+        })
+}
+
+fn of_secret_ref(reference: &SecretRef, namespace: &str) -> Option<ObjectRef> {
+    let SecretRef {
+        group,
+        kind,
+        name,
+        namespace: other,
+    } = reference;
+    held(group, kind, other.as_deref().unwrap_or(namespace), name)
+}
+
+fn of_reference(reference: &ObjectReference, namespace: &str) -> Option<ObjectRef> {
+    let ObjectReference {
+        group,
+        kind,
+        name,
+        namespace: other,
+    } = reference;
+    held(group, kind, other.as_deref().unwrap_or(namespace), name)
+}
+
+fn held(group: &str, kind: &str, namespace: &str, name: &str) -> Option<ObjectRef> {
+    let kind = Kind::all()
+        .iter()
+        .find(|known| known.group == group && known.kind == kind)?;
+    is_held_by_name(kind).then(|| kind.object_ref(namespace, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn snapshot(objects: &[Value]) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for object in objects {
+            let mut kinds = Kind::all().iter();
+            let kind = kinds.find(|kind| object["kind"] == kind.kind).unwrap();
+            snapshot.insert(kind.decode(object).unwrap());
+        }
+        snapshot
+    }
+
+    fn gateway(certificate: &str) -> Value {
+        json!({
+            "kind": "Gateway", "metadata": {"namespace": "default", "name": "edge"},
+            "spec": {"gatewayClassName": "c", "listeners": [
+                {"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": certificate}]}}
+            ]},
+        })
+    }
+
+    fn shown<'a>(names: impl IntoIterator<Item = &'a ObjectRef>) -> Vec<String> {
+        names.into_iter().map(ToString::to_string).collect()
+    }
+
+    fn secret(name: &str) -> ObjectRef {
+        ObjectRef::core("Secret", "default", name)
+    }
+
+    #[test]
+    fn every_field_that_names_one_counts() {
+        let authority = |kind: &str, name: &str| json!({"validation": {"caCertificateRefs": [{"group": "", "kind": kind, "name": name}]}});
+        let mut edge = gateway("listener");
+        edge["spec"]["tls"] = json!({
+            "backend": {"clientCertificateRef": {"name": "client", "namespace": "other"}},
+            "frontend": {
+                "default": authority("ConfigMap", "authority"),
+                "perPort": [{"port": 443, "tls": authority("Secret", "port")}, {"port": 80, "tls": authority("Service", "no")}],
+            },
+        });
+        let set = |name: &str, parent: &str| {
+            json!({
+                "kind": "ListenerSet", "metadata": {"namespace": "apps", "name": name},
+                "spec": {"parentRef": {"name": parent, "namespace": "default"}, "listeners": [
+                    {"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": name}]}}
+                ]},
+            })
+        };
+        let policy = json!({
+            "kind": "BackendTLSPolicy", "metadata": {"namespace": "default", "name": "p"},
+            "spec": {"targetRefs": [], "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "backend"}]}},
+        });
+        let snapshot = snapshot(&[edge, set("set", "edge"), set("foreign", "other"), policy]);
+        let expected = [
+            "ConfigMap default/authority",
+            "ConfigMap default/backend",
+            "Secret apps/set",
+            "Secret default/listener",
+            "Secret default/port",
+            "Secret other/client",
+        ];
+        assert_eq!(shown(&named(&snapshot)), expected);
+        let mut referenced = Referenced::within(BTreeSet::from(["apps".to_owned()]));
+        referenced.update(&snapshot);
+        assert_eq!(shown(referenced.wanted()), ["Secret apps/set"]);
+    }
+
+    #[test]
+    fn what_is_named_is_wanted_until_it_is_known_and_waited_for_until_it_is_late() {
+        let mut referenced = Referenced::default();
+        let a = secret("a");
+        assert!(!referenced.is_watched(&a, Some(1)));
+        referenced.update(&snapshot(&[gateway("a")]));
+        assert!(referenced.is_waiting());
+        referenced.is_late(&a);
+        assert!(!referenced.is_waiting());
+        assert_eq!(shown(referenced.wanted()), ["Secret default/a"]);
+        assert!(referenced.is_watched(&a, Some(1)));
+        assert_eq!(referenced.wanted().count(), 0);
+        referenced.update(&snapshot(&[gateway("b")]));
+        assert!(!referenced.has(&a));
+        assert_eq!(shown(referenced.wanted()), ["Secret default/b"]);
+    }
+
+    #[test]
+    fn the_newest_of_what_is_watched_and_what_is_fetched_counts() {
+        let mut referenced = Referenced::default();
+        let a = secret("a");
+        referenced.update(&snapshot(&[gateway("a")]));
+        assert!(referenced.is_fetched(&a, Some(5)));
+        assert!(!referenced.is_watched(&a, Some(4)));
+        assert!(!referenced.is_watched(&a, Some(5)));
+        assert!(referenced.is_watched(&a, Some(6)));
+        assert!(!referenced.is_fetched(&a, Some(5)));
+        referenced.is_unlisted(&a);
+        assert!(referenced.is_waiting() && referenced.is_fetched(&a, None));
+        assert!(referenced.is_watched(&a, Some(7)));
+    }
+}

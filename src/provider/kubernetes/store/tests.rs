@@ -1,0 +1,288 @@
+//! What the store makes of what it is told.
+
+use std::sync::Mutex;
+
+use serde_json::json;
+
+use super::super::observer::Observed;
+use super::*;
+
+fn scopes() -> Vec<Scope> {
+    Scope::all(None, &BTreeSet::new())
+}
+
+fn index(kind: &str) -> usize {
+    let scopes = scopes();
+    let mut scopes = scopes.iter();
+    scopes.position(|scope| scope.kind.kind == kind).unwrap()
+}
+
+fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> Reading {
+    let value =
+        json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
+    let object = Kind::all()[index(kind)].decode(&value);
+    Reading {
+        key: Key::new("default", name),
+        object: object.map_err(|error| error.to_string()),
+        version: None,
+        observed: None,
+    }
+}
+
+fn deleted(name: &str) -> Change {
+    Change::Deleted(Key::new("default", name), None)
+}
+
+fn route(name: &str, hostname: &str) -> Reading {
+    reading("HTTPRoute", name, &json!({"hostnames": [hostname]}))
+}
+
+fn broken(name: &str) -> Reading {
+    reading("HTTPRoute", name, &json!({"hostnames": 7}))
+}
+
+/// A store in which every kind has been listed.
+fn listed() -> Store {
+    listed_for(None)
+}
+
+fn listed_for(observer: Option<Arc<dyn Observer>>) -> Store {
+    let mut store = Store::new(scopes(), Referenced::default(), observer);
+    for kind in 0..scopes().len() {
+        assert!(store.load().is_none());
+        store.apply(kind, Change::Listing);
+        assert!(store.apply(kind, Change::Complete));
+    }
+    store
+}
+
+fn hostname(store: &Store, name: &str) -> Option<String> {
+    let load = store.load().unwrap();
+    let route = load.snapshot.http_routes.get("default", name)?;
+    route.spec.hostnames.first().cloned()
+}
+
+#[test]
+fn nothing_is_published_before_every_kind_is_known() {
+    let mut store = Store::new(scopes(), Referenced::default(), None);
+    let routes = index("HTTPRoute");
+    for kind in 0..scopes().len() {
+        if kind != routes {
+            store.apply(kind, Change::Absent);
+        }
+    }
+    store.apply(routes, Change::Listing);
+    store.apply(routes, Change::Listed(route("a", "a.example")));
+    assert!(store.load().is_none());
+    assert_eq!(store.awaited().count(), 1);
+    assert!(store.apply(routes, Change::Complete));
+    assert_eq!(hostname(&store, "a").as_deref(), Some("a.example"));
+}
+
+#[test]
+fn a_list_takes_effect_at_its_end_and_takes_missed_deletions_along() {
+    let (mut store, routes) = (listed(), index("HTTPRoute"));
+    assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
+    assert!(store.apply(routes, Change::Applied(broken("c"))));
+    store.apply(routes, Change::Listing);
+    store.apply(routes, Change::Listed(route("b", "b.example")));
+    assert!(hostname(&store, "a").is_some() && hostname(&store, "b").is_none());
+    assert!(store.apply(routes, Change::Complete));
+    assert!(hostname(&store, "a").is_none() && hostname(&store, "b").is_some());
+    assert!(store.load().unwrap().problems.is_empty());
+}
+
+#[test]
+fn what_changes_nothing_is_not_news() {
+    let (mut store, routes) = (listed(), index("HTTPRoute"));
+    assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
+    assert!(!store.apply(routes, Change::Applied(route("a", "a.example"))));
+    store.apply(routes, Change::Listing);
+    store.apply(routes, Change::Listed(route("a", "a.example")));
+    assert!(!store.apply(routes, Change::Complete));
+    assert!(!store.apply(routes, deleted("b")));
+}
+
+#[test]
+fn an_object_that_cannot_be_read_keeps_its_last_version_and_costs_no_other() {
+    let (mut store, routes) = (listed(), index("HTTPRoute"));
+    store.apply(routes, Change::Applied(route("a", "a.example")));
+    assert!(store.apply(routes, Change::Applied(broken("a"))));
+    assert!(!store.apply(routes, Change::Applied(broken("a"))));
+    assert_eq!(hostname(&store, "a").as_deref(), Some("a.example"));
+    let problems = store.load().unwrap().problems;
+    assert!(
+        problems[0]
+            .to_string()
+            .starts_with("error: HTTPRoute default/a: cannot be read: ")
+    );
+    assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
+    assert!(store.load().unwrap().problems.is_empty());
+}
+
+#[test]
+fn kinds_that_share_a_map_do_not_touch_each_other() {
+    let (mut store, grpc) = (listed(), index("GRPCRoute"));
+    let tcp = index("TCPRoute");
+    store.apply(grpc, Change::Applied(reading("GRPCRoute", "a", &json!({}))));
+    store.apply(tcp, Change::Applied(reading("TCPRoute", "a", &json!({}))));
+    assert!(store.apply(tcp, Change::Absent));
+    assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
+    assert!(store.apply(grpc, deleted("a")));
+    assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
+}
+/// Writes down what it is told.
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Observer for Log {
+    fn seen(&self, object: &ObjectRef, observed: Observed) {
+        let version = observed.resource_version;
+        self.0.lock().unwrap().push(format!("{object} {version}"));
+    }
+
+    fn gone(&self, object: &ObjectRef) {
+        self.0.lock().unwrap().push(format!("{object} gone"));
+    }
+}
+
+fn versioned(reading: Reading, version: u64) -> Reading {
+    let object = json!({"metadata": {"resourceVersion": version.to_string()}});
+    Reading {
+        observed: Some(Observed::of(&serde_json::from_value(object).unwrap())),
+        ..reading
+    }
+}
+
+#[test]
+fn an_observer_is_told_of_all_that_happens() {
+    let log = Arc::new(Log::default());
+    let (mut store, routes) = (listed_for(Some(log.clone())), index("HTTPRoute"));
+    let told = || log.0.lock().unwrap().join(", ");
+    store.apply(
+        routes,
+        Change::Applied(versioned(route("a", "a.example"), 1)),
+    );
+    let only_status = Change::Applied(versioned(route("a", "a.example"), 2));
+    assert!(!store.apply(routes, only_status));
+    store.apply(routes, Change::Applied(versioned(broken("b"), 3)));
+    let mut expected =
+        "HTTPRoute default/a 1, HTTPRoute default/a 2, HTTPRoute default/b 3".to_owned();
+    assert_eq!(told(), expected);
+    store.apply(routes, Change::Listing);
+    store.apply(routes, Change::Listed(versioned(broken("c"), 4)));
+    assert_eq!(told(), expected);
+    store.apply(routes, Change::Complete);
+    store.apply(routes, deleted("c"));
+    expected += ", HTTPRoute default/a gone, HTTPRoute default/b gone, HTTPRoute default/c 4";
+    expected += ", HTTPRoute default/c gone";
+    assert_eq!(told(), expected);
+    store.apply(index("Service"), deleted("other"));
+    assert_eq!(told(), expected);
+}
+
+#[test]
+fn a_list_of_one_namespace_leaves_the_others_alone() {
+    let namespaces = ["default", "other"].map(str::to_owned);
+    let scopes = Scope::all(None, &BTreeSet::from(namespaces));
+    let number = |namespace: &str| {
+        let is_it = |scope: &Scope| {
+            scope.kind.kind == "HTTPRoute" && scope.namespace.as_deref() == Some(namespace)
+        };
+        scopes.iter().position(is_it).unwrap()
+    };
+    let mut store = Store::new(scopes.clone(), Referenced::default(), None);
+    for scope in 0..scopes.len() {
+        assert!(store.apply(scope, Change::Absent));
+    }
+    store.apply(number("default"), Change::Applied(route("a", "a.example")));
+    store.apply(number("other"), Change::Listing);
+    assert!(!store.apply(number("other"), Change::Complete));
+    assert!(!store.apply(number("other"), Change::Absent));
+    assert!(hostname(&store, "a").is_some());
+    assert!(store.apply(number("default"), Change::Absent));
+    assert!(hostname(&store, "a").is_none());
+}
+
+fn gateway(certificate: &str) -> Change {
+    let reference = json!({"certificateRefs": [{"name": certificate}]});
+    let listener = json!({"name": "l", "port": 443, "protocol": "HTTPS", "tls": reference});
+    let spec = json!({"gatewayClassName": "c", "listeners": [listener]});
+    Change::Applied(reading("Gateway", "edge", &spec))
+}
+
+fn secret(name: &str, version: u64) -> Reading {
+    Reading {
+        version: Some(version),
+        ..reading("Secret", name, &json!({}))
+    }
+}
+
+fn held(store: &Store) -> Vec<String> {
+    let load = store.load().unwrap();
+    let keys = load.snapshot.secrets.keys();
+    keys.map(|key| key.name.clone()).collect()
+}
+
+fn wanted(store: &mut Store) -> Vec<String> {
+    store.wanted().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn only_secrets_that_are_named_are_held_and_only_as_long() {
+    let (mut store, gateways, secrets) = (listed(), index("Gateway"), index("Secret"));
+    assert!(!store.apply(secrets, Change::Applied(secret("a", 1))));
+    assert!(store.apply(gateways, gateway("b")));
+    assert!(!store.apply(secrets, Change::Applied(secret("a", 2))));
+    assert!(store.apply(secrets, Change::Applied(secret("b", 3))));
+    assert!(held(&store) == ["b"] && wanted(&mut store).is_empty());
+    store.apply(secrets, Change::Listing);
+    store.apply(secrets, Change::Listed(secret("a", 2)));
+    store.apply(secrets, Change::Listed(secret("b", 3)));
+    assert!(!store.apply(secrets, Change::Complete));
+    assert_eq!(held(&store), ["b"]);
+    assert!(store.apply(gateways, deleted("edge")));
+    assert!(wanted(&mut store).is_empty());
+    assert!(held(&store).is_empty());
+}
+
+#[test]
+fn a_secret_that_was_let_go_is_fetched_when_it_is_named() {
+    let (mut store, gateways) = (listed(), index("Gateway"));
+    let a = ObjectRef::core("Secret", "default", "a");
+    store.apply(gateways, gateway("a"));
+    assert_eq!(wanted(&mut store), ["Secret default/a"]);
+    assert!(store.is_waiting());
+    assert!(!store.take(Message::Late(a.clone())));
+    assert!(!store.is_waiting());
+    assert!(store.take(Message::Fetched(a.clone(), Some(secret("a", 5)))));
+    assert!(held(&store) == ["a"] && wanted(&mut store).is_empty());
+    let secrets = index("Secret");
+    let before = Change::Deleted(Key::new("default", "a"), Some(4));
+    assert!(!store.apply(secrets, before));
+    assert_eq!(held(&store), ["a"]);
+    // A list from before it was made does not have it.
+    store.apply(secrets, Change::Listing);
+    assert!(store.apply(secrets, Change::Complete));
+    assert!(store.is_waiting());
+    assert!(!store.take(Message::Fetched(a, None)));
+    assert!(!store.is_waiting() && held(&store).is_empty());
+}
+
+#[test]
+fn nothing_is_fetched_before_its_kind_is_listed() {
+    let (gateways, secrets) = (index("Gateway"), index("Secret"));
+    let mut store = Store::new(scopes(), Referenced::default(), None);
+    for scope in 0..scopes().len() {
+        if scope != secrets {
+            store.apply(scope, Change::Absent);
+        }
+    }
+    assert!(store.knows_referrers());
+    store.apply(gateways, gateway("a"));
+    assert!(wanted(&mut store).is_empty());
+    store.apply(secrets, Change::Listing);
+    store.apply(secrets, Change::Listed(secret("a", 1)));
+    store.apply(secrets, Change::Complete);
+    assert!(held(&store) == ["a"] && wanted(&mut store).is_empty());
+}

@@ -1,0 +1,298 @@
+//! The HTTP side of the API server: discovery, lists in pages, watches and single objects, from a thread per
+//! connection, and how each of them fails.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use socket2::SockRef;
+
+use super::{Api, Fault, KINDS, Kind, Moment, Request, State};
+
+/// The longest that a test takes.
+const EVER: Duration = Duration::from_secs(600);
+
+/// What a request asks for.
+struct Asked<'a> {
+    kind: &'static Kind,
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+    query: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    fn of(path: &'a str, query: &'a str) -> Option<Self> {
+        KINDS.iter().find_map(|kind| {
+            let rest = path.strip_prefix(kind.version)?.strip_prefix('/')?;
+            let parts: Vec<_> = rest.split('/').collect();
+            let (namespace, name) = match parts[..] {
+                [plural] if plural == kind.plural => (None, None),
+                ["namespaces", namespace, plural] if plural == kind.plural => {
+                    (Some(namespace), None)
+                }
+                ["namespaces", namespace, plural, name] if plural == kind.plural => {
+                    (Some(namespace), Some(name))
+                }
+                _ => return None,
+            };
+            Some(Self {
+                kind,
+                namespace,
+                name,
+                query,
+            })
+        })
+    }
+
+    fn parameter(&self, name: &str) -> Option<&'a str> {
+        self.query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Whether an object is one of those that are asked for, as far as namespaces and names go.
+    fn selects(&self, object: &Value) -> bool {
+        let fields = self.parameter("fieldSelector").unwrap_or_default();
+        let name = fields.strip_prefix("metadata.name%3D");
+        let metadata = &object["metadata"];
+        name.is_none_or(|name| metadata["name"] == name)
+            && self
+                .namespace
+                .is_none_or(|namespace| metadata["namespace"] == namespace)
+    }
+
+    fn is_permitted(&self, state: &State) -> bool {
+        let Some(permitted) = state.permitted.as_ref().filter(|_| self.kind.namespaced) else {
+            return true;
+        };
+        self.namespace
+            .is_some_and(|namespace| permitted.iter().any(|one| one == namespace))
+    }
+}
+
+impl Api {
+    pub(super) fn serve(&self, socket: &TcpStream) {
+        let mut reader = BufReader::new(socket);
+        loop {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if reader.read_line(&mut head).unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            if self.state().offline || self.answer(socket, &head).is_none() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, socket: &TcpStream, head: &str) -> Option<()> {
+        let target = head.split(' ').nth(1).unwrap();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let path = path
+            .trim_start_matches("/apis/")
+            .trim_start_matches("/api/");
+        let mut state = self.state();
+        state.requests.push(Request {
+            at: Instant::now(),
+            target: target.to_owned(),
+        });
+        let is_welcome = state.token.as_ref().is_none_or(|token| {
+            head.to_lowercase()
+                .contains(&format!("authorization: bearer {token}\r\n"))
+        });
+        let asked = Asked::of(path, query).filter(|asked| !state.missing.contains(asked.kind.name));
+        let fault = asked
+            .as_ref()
+            .and_then(|asked| match asked.is_permitted(&state) {
+                true => state.faults.get(asked.kind.name).copied(),
+                false => Some(Fault::Status(403)),
+            });
+        drop(state);
+        if !is_welcome {
+            return respond(socket, 401, &failure(401));
+        }
+        if let Some(fault) = fault {
+            return fail_at(socket, fault);
+        }
+        let (status, body) = match asked {
+            _ if path == "/version" => (200, version()),
+            Some(asked) if query.contains("watch=true") => return self.watch(socket, &asked),
+            Some(asked) if asked.name.is_some() => self.get(&asked),
+            Some(asked) => self.list(&asked),
+            None => self.discovery(path),
+        };
+        respond(socket, status, &body)
+    }
+
+    fn discovery(&self, version: &str) -> (u16, Value) {
+        let state = self.state();
+        let resources: Vec<Value> = KINDS
+            .iter()
+            .filter(|kind| kind.version == version && !state.missing.contains(kind.name))
+            .map(|kind| json!({"name": kind.plural, "singularName": "", "namespaced": kind.namespaced, "kind": kind.name, "verbs": ["get", "list", "watch"]}))
+            .collect();
+        if resources.is_empty() {
+            return (404, failure(404));
+        }
+        (
+            200,
+            json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources}),
+        )
+    }
+
+    fn get(&self, asked: &Asked<'_>) -> (u16, Value) {
+        let (namespace, name) = (asked.namespace.unwrap(), asked.name.unwrap());
+        let key = (asked.kind.name.into(), namespace.into(), name.into());
+        match self.state().objects.get(&key) {
+            Some(object) => (200, object.clone()),
+            None => (404, failure(404)),
+        }
+    }
+
+    fn list(&self, asked: &Asked<'_>) -> (u16, Value) {
+        let mut state = self.state();
+        let token = asked.parameter("continue");
+        let before = token.and_then(|token| token.split('-').next()?.parse().ok());
+        let page: usize = before.unwrap_or(0);
+        while state
+            .hanging
+            .get(asked.kind.name)
+            .is_some_and(|after| page >= *after)
+        {
+            state = self.wait(state, EVER);
+        }
+        if token.is_some() && state.expired > 0 {
+            state.expired -= 1;
+            return (410, failure(410));
+        }
+        let (version, mut objects) = match token {
+            Some(token) => state.pages[token].clone(),
+            None => state.visible(asked),
+        };
+        let limit = asked
+            .parameter("limit")
+            .map_or(usize::MAX, |limit| limit.parse().unwrap());
+        let rest = objects.keys().nth(limit).cloned();
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if let Some(rest) = rest {
+            let rest = objects.split_off(&rest);
+            let token = format!("{}-{}", page + 1, state.requests.len());
+            metadata["continue"] = token.clone().into();
+            state.pages.insert(token, (version, rest));
+        }
+        let list = json!({
+            "apiVersion": asked.kind.version, "kind": format!("{}List", asked.kind.name),
+            "metadata": metadata, "items": objects.into_values().collect::<Vec<_>>(),
+        });
+        (200, list)
+    }
+
+    /// Streams events until the watch is over, and then ends the connection.
+    fn watch(&self, mut socket: &TcpStream, asked: &Asked<'_>) -> Option<()> {
+        let begin = Instant::now();
+        let seconds = asked.parameter("timeoutSeconds").unwrap().parse().unwrap();
+        let mut state = self.state();
+        let mut since: u64 = asked.parameter("resourceVersion").unwrap().parse().unwrap();
+        write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
+        if since < state.oldest {
+            let gone = json!({"type": "ERROR", "object": failure(410)});
+            chunk(socket, &gone)?;
+            return None;
+        }
+        let (cuts, muted) = (state.cuts, state.muted);
+        loop {
+            while state.muted != muted {
+                state = self.wait(state, EVER);
+            }
+            let left = Duration::from_secs(seconds).checked_sub(begin.elapsed());
+            let Some(left) = left.filter(|_| state.cuts == cuts) else {
+                return write!(socket, "0\r\n\r\n").ok().filter(|()| !state.offline);
+            };
+            for event in state
+                .events
+                .iter()
+                .filter(|event| event.kind == asked.kind.name && event.version > since)
+                .filter(|event| asked.selects(&event.line["object"]))
+            {
+                chunk(socket, &event.line)?;
+            }
+            since = since.max(state.version);
+            state = self.wait(state, left);
+        }
+    }
+}
+
+impl State {
+    /// What a list shows.
+    fn visible(&self, asked: &Asked<'_>) -> Moment {
+        let (version, objects) = match &self.behind {
+            Some((version, objects)) => (*version, objects),
+            None => (self.version, &self.objects),
+        };
+        let objects: BTreeMap<_, _> = objects
+            .iter()
+            .filter(|((kind, _, _), object)| kind == asked.kind.name && asked.selects(object))
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect();
+        (version, objects)
+    }
+}
+
+fn fail_at(mut socket: &TcpStream, fault: Fault) -> Option<()> {
+    match fault {
+        Fault::Status(status) => respond(socket, status, &failure(status)),
+        Fault::RetryAfter(status, seconds) => {
+            let head = format!("HTTP/1.1 {status} X\r\nRetry-After: {seconds}\r\n");
+            write!(socket, "{head}Content-Length: 0\r\n\r\n").ok()
+        }
+        Fault::Page(status) => {
+            let page = format!("<html>\n<title>{status}</title>\n{}", "x".repeat(50_000));
+            let head = format!("HTTP/1.1 {status} X\r\nContent-Type: text/html\r\n");
+            let length = page.len();
+            write!(socket, "{head}Content-Length: {length}\r\n\r\n{page}").ok()
+        }
+        Fault::Reset => {
+            let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+            None
+        }
+        Fault::Silence => {
+            thread::sleep(EVER);
+            None
+        }
+    }
+}
+
+fn version() -> Value {
+    json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""})
+}
+
+fn respond(mut socket: &TcpStream, status: u16, body: &Value) -> Option<()> {
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}"
+    );
+    write!(socket, "{head}\r\n\r\n{body}").ok()
+}
+
+fn chunk(mut socket: &TcpStream, line: &Value) -> Option<()> {
+    let line = format!("{line}\n");
+    write!(socket, "{:x}\r\n{line}\r\n", line.len()).ok()
+}
+
+fn failure(code: u16) -> Value {
+    let reason = match code {
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        410 => "Expired",
+        429 => "TooManyRequests",
+        504 => "Timeout",
+        _ => "InternalError",
+    };
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": format!("status {code}")})
+}

@@ -1,0 +1,401 @@
+//! What the provider makes of an API server that is slow, silent, overloaded, behind or confused: what was known stays
+//! published, and what is new follows once the server is well.
+
+use std::time::{Duration, Instant};
+
+use kube::Config;
+use kube::config::AuthInfo;
+use portcullis::provider::{Load, Timing};
+
+use crate::api::{Api, Fault};
+use crate::plane::DataPlane;
+use crate::watching::{HASTE, Watching};
+use crate::{eventually, route};
+
+fn hasty(api: &Api) -> Watching {
+    Watching::start_with(Config::new(api.url().parse().unwrap()), |provider| {
+        provider.timed(HASTE)
+    })
+}
+
+/// Where the route of a host redirects to.
+fn target(load: &Load, host: &str) -> Option<String> {
+    let route = load.snapshot.http_routes.get("default", host)?;
+    let text = format!("{:?}", route.spec.rules);
+    let targets = ["one", "two", "three"].into_iter();
+    let mut found = targets.filter(|target| text.contains(&format!("\"{target}\"")));
+    found.next().map(str::to_owned)
+}
+
+fn is_at(load: &Load, host: &str, wanted: &str) -> bool {
+    target(load, host).as_deref() == Some(wanted)
+}
+
+fn routes(api: &Api, count: usize) {
+    for number in 0..count {
+        api.apply(&route(&format!("r{number}"), "one"));
+    }
+}
+
+#[test]
+fn many_pages_are_one_list() {
+    let api = Api::start();
+    routes(&api, 10_000);
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 10_000);
+    assert_eq!(watching.history().len(), 1);
+    assert_eq!(api.requests("/httproutes?").len() - watches(&api), 20);
+}
+
+fn watches(api: &Api) -> usize {
+    let requests = api.requests("/httproutes?");
+    let watches = requests
+        .iter()
+        .filter(|request| request.target.contains("watch=true"));
+    watches.count()
+}
+
+#[test]
+fn a_page_that_never_comes_is_asked_for_again() {
+    let api = Api::start();
+    routes(&api, 1200);
+    api.hang("HTTPRoute", Some(2));
+    let watching = hasty(&api);
+    eventually(
+        || api.requests("/httproutes?").len(),
+        |requests| *requests >= 6,
+    );
+    assert!(watching.history().is_empty());
+    api.hang("HTTPRoute", None);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 1200);
+    // A list that hangs later leaves what there is.
+    api.hang("HTTPRoute", Some(1));
+    api.delete_unseen("HTTPRoute", "default", "r0");
+    let before = api.requests("/httproutes?").len();
+    eventually(
+        || api.requests("/httproutes?").len(),
+        |requests| *requests >= before + 4,
+    );
+    assert_eq!(watching.history().len(), 1);
+    api.hang("HTTPRoute", None);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 1199);
+}
+
+#[test]
+fn pages_that_expire_are_listed_again_without_an_empty_moment() {
+    let api = Api::start();
+    routes(&api, 1200);
+    api.expire_pages(1);
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 1200);
+    api.expire_pages(1);
+    api.delete_unseen("HTTPRoute", "default", "r0");
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 1199);
+    assert_eq!(watching.history().len(), 2);
+}
+
+#[test]
+fn a_watch_that_goes_silent_is_noticed() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let watching = hasty(&api);
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    api.mute();
+    let start = Instant::now();
+    api.apply(&route("a", "two"));
+    watching.wait_for(|load| is_at(load, "a", "two"));
+    let noticed = start.elapsed();
+    let limit = Duration::from_secs(u64::from(HASTE.watch) + 5);
+    assert!(
+        noticed > Duration::from_secs(3),
+        "it was not silent: {noticed:?}"
+    );
+    assert!(noticed < limit + Duration::from_secs(1), "{noticed:?}");
+    assert!(Timing::default().watch + 5 <= 60);
+}
+
+/// Lets every request fail, and checks that this is borne without haste and over soon after it ends.
+fn bear(fault: Fault) {
+    const BAD: Duration = Duration::from_secs(2);
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "https://one/");
+    api.fail_all(Some(fault));
+    let start = Instant::now();
+    let seen = api.requests("/httproutes?").len();
+    api.apply(&route("a", "two"));
+    while start.elapsed() < BAD {
+        assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));
+        assert!(plane.is_ready());
+    }
+    let tries = api.requests("/httproutes?").len() - seen;
+    // Waits of at least 50, 100, 200, 400 and 800 ms.
+    assert!((2..=7).contains(&tries), "{tries} tries in {BAD:?}");
+    let lines = plane.log("HTTPRoute cannot be watched");
+    assert!((1..=2).contains(&lines.len()), "{lines:#?}");
+    assert!(lines[0].len() < 600, "{}", lines[0]);
+    api.fail_all(None);
+    let well = Instant::now();
+    plane.wait_for("a.example", "https://two/");
+    assert!(
+        well.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        well.elapsed()
+    );
+}
+
+#[test]
+fn connections_that_are_reset_are_borne() {
+    bear(Fault::Reset);
+}
+
+#[test]
+fn an_overloaded_api_server_is_borne() {
+    bear(Fault::RetryAfter(429, 1));
+}
+
+#[test]
+fn an_unavailable_api_server_is_borne() {
+    bear(Fault::Status(503));
+}
+
+#[test]
+fn an_api_server_that_times_out_is_borne() {
+    bear(Fault::Status(504));
+}
+
+#[test]
+fn pages_for_people_are_borne() {
+    bear(Fault::Page(502));
+}
+
+#[test]
+fn a_watch_that_is_cut_again_and_again_is_not_begun_as_often() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "https://one/");
+    let seen = watches(&api);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        api.fail("HTTPRoute", None);
+        assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));
+    }
+    let tries = watches(&api) - seen;
+    assert!((2..=10).contains(&tries), "{tries} tries");
+    let lines = plane.log("HTTPRoute");
+    assert!(lines.len() <= 4, "{lines:#?}");
+    api.apply(&route("a", "two"));
+    plane.wait_for("a.example", "https://two/");
+}
+
+#[test]
+fn who_asks_to_be_left_alone_is_left_alone() {
+    let api = Api::start();
+    let watching = Watching::start(&api);
+    watching.wait_for(|_| true);
+    let seen = api.requests("/httproutes?").len();
+    api.fail("HTTPRoute", Some(Fault::RetryAfter(429, 2)));
+    let requests = || api.requests("/httproutes?").split_off(seen);
+    eventually(|| requests().len(), |requests| *requests >= 3);
+    let requests = requests();
+    let pause = requests[2].at - requests[1].at;
+    assert!(pause >= Duration::from_secs(2), "{pause:?}");
+    assert!(pause < Duration::from_secs(4), "{pause:?}");
+}
+
+#[test]
+fn who_asks_to_be_left_alone_for_an_hour_is_asked_again_in_seconds() {
+    let api = Api::start();
+    let watching = Watching::start(&api);
+    watching.wait_for(|_| true);
+    api.fail("HTTPRoute", Some(Fault::RetryAfter(503, 3600)));
+    api.apply(&route("a", "one"));
+    let seen = api.requests("/httproutes?").len();
+    eventually(
+        || api.requests("/httproutes?").len(),
+        |requests| *requests > seen,
+    );
+    api.fail("HTTPRoute", None);
+    let well = Instant::now();
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    assert!(
+        well.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        well.elapsed()
+    );
+}
+
+#[test]
+#[ignore = "takes most of a minute: so long a token is used before it is read again"]
+fn a_token_that_is_rotated_on_disk_is_read_again() {
+    let api = Api::start();
+    api.accept("old");
+    api.apply(&route("a", "one"));
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "old").unwrap();
+    let mut config = Config::new(api.url().parse().unwrap());
+    config.auth_info = AuthInfo {
+        token_file: Some(token.to_str().unwrap().to_owned()),
+        ..AuthInfo::default()
+    };
+    let watching = Watching::start_with(config, |provider| provider);
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    std::fs::write(&token, "new").unwrap();
+    api.accept("new");
+    api.apply(&route("a", "two"));
+    let minute = Duration::from_secs(60);
+    watching.wait_at_most(minute, |load| is_at(load, "a", "two"));
+}
+
+#[test]
+fn a_kind_that_is_forbidden_stays_as_it_was_until_it_is_allowed_again() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    api.fail("HTTPRoute", Some(Fault::Status(403)));
+    api.apply(&route("a", "two"));
+    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: other}}");
+    let load = watching.wait_for(|load| load.snapshot.namespaces.len() == 1);
+    assert!(is_at(&load, "a", "one"));
+    api.fail("HTTPRoute", None);
+    watching.wait_for(|load| is_at(load, "a", "two"));
+}
+
+#[test]
+fn a_list_from_a_replica_that_is_behind_rolls_nothing_back() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    api.apply(&route("b", "one"));
+    let past = api.moment();
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 2);
+    api.apply(&route("a", "two"));
+    api.delete("HTTPRoute", "default", "b");
+    watching.wait_for(|load| is_at(load, "a", "two") && target(load, "b").is_none());
+    let (seen, published) = (api.requests("/httproutes?").len(), watching.history().len());
+    api.fall_behind(Some(past));
+    eventually(
+        || api.requests("/httproutes?").len(),
+        |requests| *requests >= seen + 5,
+    );
+    assert_eq!(watching.history().len(), published);
+    api.fall_behind(None);
+    api.apply(&route("a", "three"));
+    watching.wait_for(|load| is_at(load, "a", "three"));
+    let later = watching.history().split_off(published);
+    assert!(later.iter().all(|load| target(load, "b").is_none()));
+}
+
+#[test]
+fn a_cluster_that_has_gone_back_for_good_is_believed_in_the_end() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let past = api.moment();
+    let watching = hasty(&api);
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    api.apply(&route("a", "two"));
+    watching.wait_for(|load| is_at(load, "a", "two"));
+    api.fall_behind(Some(past));
+    let start = Instant::now();
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    assert!(start.elapsed() >= HASTE.doubt);
+}
+
+#[test]
+fn an_event_that_is_older_than_what_is_served_changes_nothing() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let old = api.object("HTTPRoute", "default", "a");
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    api.apply(&route("a", "two"));
+    api.replay(&old, 10);
+    api.apply(&route("b", "three"));
+    watching.wait_for(|load| is_at(load, "b", "three"));
+    let mut targets: Vec<_> = watching
+        .history()
+        .iter()
+        .map(|load| target(load, "a"))
+        .collect();
+    targets.dedup();
+    assert_eq!(targets, [Some("one".to_owned()), Some("two".to_owned())]);
+}
+
+#[test]
+fn a_list_that_loses_most_of_what_there_was_has_to_be_confirmed() {
+    let api = Api::start();
+    let nothing = api.moment();
+    routes(&api, 30);
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
+    // As new as can be, and empty.
+    api.fall_behind(Some((nothing.0 + 1500, nothing.1)));
+    let lists = || api.requests("/httproutes?").len() - watches(&api);
+    eventually(lists, |lists| *lists == 2);
+    api.fall_behind(None);
+    let start = Instant::now();
+    let seen = lists();
+    eventually(lists, |lists| *lists > seen);
+    assert!(start.elapsed() > Duration::from_millis(500));
+    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: other}}");
+    let load = watching.wait_for(|load| load.snapshot.namespaces.len() == 1);
+    assert_eq!(load.snapshot.http_routes.len(), 30);
+}
+
+#[test]
+fn a_list_that_loses_most_of_what_there_was_counts_when_it_is_confirmed() {
+    let api = Api::start();
+    routes(&api, 30);
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
+    for number in 0..30 {
+        api.delete_unseen("HTTPRoute", "default", &format!("r{number}"));
+    }
+    watching.wait_for(|load| load.snapshot.http_routes.is_empty());
+}
+
+#[test]
+fn a_definition_that_is_removed_takes_its_objects_along() {
+    let api = Api::start();
+    routes(&api, 30);
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
+    api.know("HTTPRoute", false);
+    api.fail("HTTPRoute", None);
+    watching.wait_for(|load| load.snapshot.http_routes.is_empty());
+    assert_eq!(watching.history().len(), 2);
+}
+
+#[test]
+fn an_api_server_that_does_not_know_a_kind_for_a_moment_is_not_believed() {
+    let api = Api::start();
+    routes(&api, 3);
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| load.snapshot.http_routes.len() == 3);
+    api.know("HTTPRoute", false);
+    let groups = || api.requests("/apis/gateway.networking.k8s.io/v1").len();
+    let discoveries = || {
+        let all = api.requests("gateway.networking.k8s.io/v1");
+        all.iter()
+            .filter(|request| request.target.ends_with("/v1"))
+            .count()
+    };
+    let seen = discoveries();
+    api.fail("HTTPRoute", None);
+    eventually(discoveries, |count| *count > seen);
+    api.know("HTTPRoute", true);
+    let before = groups();
+    eventually(groups, |groups| *groups > before);
+    api.apply(&route("a", "one"));
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    assert!(
+        watching
+            .history()
+            .iter()
+            .all(|load| load.snapshot.http_routes.len() >= 3)
+    );
+}

@@ -1,0 +1,147 @@
+//! The program as a data plane of the API server, and what a client of it sees.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command};
+
+use tempfile::TempDir;
+
+use crate::api::Api;
+use crate::{PATIENCE, eventually};
+
+/// A data plane, ended with the test.
+pub(crate) struct DataPlane {
+    program: Child,
+    admin: u16,
+    pub(crate) port: u16,
+    folder: TempDir,
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Ports that were free a moment ago.
+pub(crate) fn free_ports() -> (u16, u16) {
+    let (one, two) = (
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+    );
+    (
+        one.local_addr().unwrap().port(),
+        two.local_addr().unwrap().port(),
+    )
+}
+
+impl DataPlane {
+    /// A data plane of `api`, whose Gateway `edge` is there.
+    pub(crate) fn start(api: &Api) -> Self {
+        Self::start_with(api, &[])
+    }
+
+    pub(crate) fn start_with(api: &Api, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
+        let (admin, port) = free_ports();
+        api.apply(&format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: portcullis}}
+spec: {{controllerName: portcullis.dev/gateway-controller}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: default}}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {{name: http, port: {port}, protocol: HTTP, allowedRoutes: {{namespaces: {{from: Same}}}}}}
+"
+        ));
+        let log = File::create(folder.path().join("log")).unwrap();
+        let program = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args([
+                "run",
+                "--kubernetes",
+                "--workers",
+                "1",
+                "--access-log",
+                "off",
+            ])
+            .args(["--admin", &format!("127.0.0.1:{admin}")])
+            .args(arguments)
+            .env("KUBECONFIG", &kubeconfig)
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self {
+            program,
+            admin,
+            port,
+            folder,
+        }
+    }
+
+    /// Where `host` is redirected to, or the status of another answer; nothing without an answer.
+    pub(crate) fn answer(&self, host: &str) -> Option<String> {
+        let head = request(self.port, "/", host)?;
+        let location = head
+            .lines()
+            .find_map(|line| line.strip_prefix("location: "));
+        location
+            .or_else(|| head.split(' ').nth(1))
+            .map(str::to_owned)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        request(self.admin, "/readyz", "localhost")
+            .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
+    }
+
+    /// When the API server answered last, as the metrics say.
+    pub(crate) fn contact(&self) -> Option<String> {
+        let metrics = request(self.admin, "/metrics", "localhost")?;
+        let mut lines = metrics.lines();
+        let line =
+            lines.find_map(|line| line.strip_prefix("portcullis_api_server_contact_timestamp "));
+        line.map(str::to_owned)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        request(self.admin, "/healthz", "localhost")
+            .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
+    }
+
+    /// Lines of its log with a text.
+    pub(crate) fn log(&self, text: &str) -> Vec<String> {
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
+        let lines = log.lines().filter(|line| line.contains(text));
+        lines.map(str::to_owned).collect()
+    }
+
+    pub(crate) fn wait_for(&self, host: &str, expected: &str) {
+        eventually(
+            || self.answer(host),
+            |answer| answer.as_deref() == Some(expected),
+        );
+    }
+}
+
+pub(crate) fn request(port: u16, path: &str, host: &str) -> Option<String> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(
+        socket,
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}

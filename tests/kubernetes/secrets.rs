@@ -1,0 +1,150 @@
+//! Which Secrets are held, and that no snapshot shows who refers to one without it.
+
+use std::time::{Duration, Instant};
+
+use portcullis::provider::Load;
+use serde_json::json;
+
+use crate::api::{Api, Fault};
+use crate::watching::Watching;
+
+fn secret(name: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": name, "namespace": "default"},
+        "data": {"tls.crt": "eHh4".repeat(2500), "tls.key": ""},
+    })
+}
+
+/// A Gateway whose listeners refer to these Secrets.
+fn gateway(certificates: &[&str]) -> serde_json::Value {
+    let listeners: Vec<_> = certificates
+        .iter()
+        .map(|name| {
+            json!({
+                "name": name, "port": 443, "protocol": "HTTPS", "hostname": format!("{name}.example"),
+                "tls": {"certificateRefs": [{"kind": "Secret", "name": name}]},
+            })
+        })
+        .collect();
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "default"},
+        "spec": {"gatewayClassName": "portcullis", "listeners": listeners},
+    })
+}
+
+fn listeners(load: &Load) -> Vec<String> {
+    let gateway = load.snapshot.gateways.get("default", "edge");
+    let listeners = gateway.map_or(&[][..], |gateway| &gateway.spec.listeners);
+    listeners
+        .iter()
+        .map(|listener| listener.name.clone())
+        .collect()
+}
+
+fn held(load: &Load) -> Vec<String> {
+    load.snapshot
+        .secrets
+        .keys()
+        .map(|key| key.name.clone())
+        .collect()
+}
+
+/// That every snapshot has the Secrets that its Gateway refers to, and no others.
+fn assert_complete(watching: &Watching) {
+    for load in watching.history() {
+        assert_eq!(listeners(&load), held(&load));
+    }
+}
+
+#[test]
+fn of_a_thousand_secrets_those_are_held_that_a_gateway_refers_to() {
+    let api = Api::start();
+    for number in 0..1000 {
+        api.put(secret(&format!("s{number}")));
+    }
+    api.put(gateway(&["s1"]));
+    let watching = Watching::start(&api);
+    assert_eq!(held(&watching.wait_for(|_| true)), ["s1"]);
+    // Only lists and watches so far: what is known at the start is not asked for twice.
+    assert!(api.requests("/secrets/").is_empty());
+    api.put(gateway(&["s1", "s500"]));
+    watching.wait_for(|load| listeners(load) == ["s1", "s500"]);
+    api.put(gateway(&["s500"]));
+    watching.wait_for(|load| listeners(load) == ["s500"]);
+    api.delete("Gateway", "default", "edge");
+    watching.wait_for(|load| listeners(load).is_empty());
+    assert_complete(&watching);
+    assert_eq!(api.requests("/secrets/s").len(), 1);
+}
+
+#[test]
+fn secrets_that_nobody_refers_to_change_nothing() {
+    let api = Api::start();
+    let watching = Watching::start(&api);
+    watching.wait_for(|_| true);
+    for number in 0..100 {
+        api.put(secret(&format!("s{number}")));
+    }
+    api.delete("Secret", "default", "s7");
+    api.put(gateway(&["s99"]));
+    watching.wait_for(|load| held(load) == ["s99"]);
+    assert_eq!(watching.history().len(), 2);
+}
+
+#[test]
+fn a_held_secret_is_followed() {
+    let api = Api::start();
+    api.put(secret("a"));
+    api.put(gateway(&["a"]));
+    let watching = Watching::start(&api);
+    watching.wait_for(|load| held(load) == ["a"]);
+    let mut rotated = secret("a");
+    rotated["data"]["tls.key"] = "bmV3".into();
+    api.put(rotated);
+    let is_new = |load: &Load| {
+        let secret = load.snapshot.secrets.get("default", "a");
+        secret.is_some_and(|secret| secret.data["tls.key"] == "bmV3")
+    };
+    watching.wait_for(is_new);
+    api.delete("Secret", "default", "a");
+    watching.wait_for(|load| held(load).is_empty());
+    api.put(secret("a"));
+    watching.wait_for(|load| held(load) == ["a"]);
+    assert!(api.requests("/secrets/").is_empty());
+}
+
+#[test]
+fn a_secret_that_does_not_exist_is_not_waited_for() {
+    let api = Api::start();
+    let watching = Watching::start(&api);
+    watching.wait_for(|_| true);
+    api.put(gateway(&["a"]));
+    let start = Instant::now();
+    watching.wait_for(|load| listeners(load) == ["a"]);
+    assert!(start.elapsed() < Duration::from_secs(1));
+    api.put(secret("a"));
+    watching.wait_for(|load| held(load) == ["a"]);
+    assert_eq!(api.requests("/secrets/").len(), 1);
+}
+
+#[test]
+fn a_secret_that_cannot_be_fetched_is_waited_for_a_while_and_asked_for_again() {
+    let api = Api::start();
+    api.put(secret("a"));
+    let watching = Watching::start(&api);
+    watching.wait_for(|_| true);
+    api.fail("Secret", Some(Fault::Status(503)));
+    api.put(gateway(&["a"]));
+    let start = Instant::now();
+    let load = watching.wait_for(|load| listeners(load) == ["a"]);
+    let waited = start.elapsed();
+    assert!(held(&load).is_empty());
+    assert!(
+        waited > Duration::from_secs(1) && waited < Duration::from_secs(4),
+        "{waited:?}"
+    );
+    api.fail("Secret", None);
+    watching.wait_for(|load| held(load) == ["a"]);
+}

@@ -1,0 +1,133 @@
+//! What a client of a data plane sees while the cluster changes, and while its API server fails.
+
+use crate::api::{Api, Fault};
+use crate::plane::{DataPlane, free_ports, request};
+use crate::{eventually, route};
+
+#[test]
+fn what_the_cluster_has_is_served_and_followed() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "https://one/");
+    assert!(plane.is_ready());
+    api.apply(&route("a", "two"));
+    plane.wait_for("a.example", "https://two/");
+    api.apply(&route("b", "three"));
+    plane.wait_for("b.example", "https://three/");
+    api.delete("HTTPRoute", "default", "a");
+    plane.wait_for("a.example", "404");
+    assert_eq!(plane.answer("b.example").as_deref(), Some("https://three/"));
+}
+
+#[test]
+fn nothing_is_served_before_every_kind_is_listed() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    api.hang("Secret", Some(0));
+    let plane = DataPlane::start(&api);
+    eventually(|| plane.is_alive(), |alive| *alive);
+    assert!(!plane.is_ready());
+    assert_eq!(plane.answer("a.example"), None);
+    api.hang("Secret", None);
+    plane.wait_for("a.example", "https://one/");
+    eventually(|| plane.is_ready(), |ready| *ready);
+}
+
+#[test]
+fn an_api_server_that_is_away_stops_nothing() {
+    let api = Api::start();
+    api.offline(true);
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    eventually(|| plane.is_alive(), |alive| *alive);
+    assert!(!plane.is_ready());
+    api.offline(false);
+    plane.wait_for("a.example", "https://one/");
+    eventually(|| plane.contact(), Option::is_some);
+    api.offline(true);
+    api.apply(&route("a", "two"));
+    assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));
+    assert!(plane.is_ready());
+    api.offline(false);
+    plane.wait_for("a.example", "https://two/");
+}
+
+#[test]
+fn deletions_that_no_watch_told_of_take_effect() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    api.apply(&route("b", "two"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "https://one/");
+    api.delete_unseen("HTTPRoute", "default", "a");
+    plane.wait_for("a.example", "404");
+    assert_eq!(plane.answer("b.example").as_deref(), Some("https://two/"));
+    api.apply(&route("c", "three"));
+    plane.wait_for("c.example", "https://three/");
+}
+
+#[test]
+fn a_kind_that_is_forbidden_keeps_what_it_had_and_stops_no_other() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "https://one/");
+    api.fail("Service", Some(Fault::Status(403)));
+    api.fail("GatewayClass", Some(Fault::Status(503)));
+    api.apply(&route("a", "two"));
+    plane.wait_for("a.example", "https://two/");
+    assert!(plane.is_ready());
+}
+
+#[test]
+fn an_object_that_cannot_be_read_keeps_its_last_version() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "https://one/");
+    api.apply(&route("a", "two").replace("[a.example]", "7"));
+    api.apply(&route("b", "three"));
+    plane.wait_for("b.example", "https://three/");
+    assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));
+    api.apply(&route("a", "four"));
+    plane.wait_for("a.example", "https://four/");
+}
+
+#[test]
+fn a_kind_that_comes_later_is_picked_up() {
+    let api = Api::start();
+    api.know("HTTPRoute", false);
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "404");
+    api.apply(&route("a", "one"));
+    api.know("HTTPRoute", true);
+    plane.wait_for("a.example", "https://one/");
+    api.know("HTTPRoute", false);
+    api.fail("HTTPRoute", Some(Fault::Status(404)));
+    plane.wait_for("a.example", "404");
+}
+
+#[test]
+fn one_gateway_of_several_can_be_served_alone() {
+    let api = Api::start();
+    let (other, _) = free_ports();
+    api.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: other, namespace: default}}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{{name: http, port: {other}, protocol: HTTP}}]
+"
+    ));
+    api.apply(&route("a", "one"));
+    let alone = DataPlane::start_with(&api, &["--gateway", "default/edge"]);
+    alone.wait_for("a.example", "https://one/");
+    assert_eq!(request(other, "/", "a.example"), None);
+    drop(alone);
+    let all = DataPlane::start(&api);
+    all.wait_for("a.example", "https://one/");
+    assert!(request(other, "/", "a.example").is_some());
+}

@@ -1,0 +1,95 @@
+//! The provider by itself, in this process: every snapshot that it publishes.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use kube::Config;
+use portcullis::provider::{KubernetesProvider, Load, Timing};
+use tokio::sync::{oneshot, watch};
+
+use crate::PATIENCE;
+use crate::api::Api;
+
+/// A provider that runs until the test ends.
+pub(crate) struct Watching {
+    history: Arc<(Mutex<Vec<Arc<Load>>>, Condvar)>,
+    _end: oneshot::Sender<()>,
+}
+
+/// Sooner than a data plane notices things.
+pub(crate) const HASTE: Timing = Timing {
+    watch: 1,
+    answer: Duration::from_secs(2),
+    doubt: Duration::from_secs(2),
+};
+
+impl Watching {
+    pub(crate) fn start(api: &Api) -> Self {
+        Self::start_with(Config::new(api.url().parse().unwrap()), |provider| provider)
+    }
+
+    pub(crate) fn start_with(
+        config: Config,
+        adapt: impl FnOnce(KubernetesProvider) -> KubernetesProvider,
+    ) -> Self {
+        let history = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let seen = history.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let provider = {
+            let _within = runtime.enter();
+            adapt(KubernetesProvider::new(config).unwrap())
+        };
+        let (end, ended) = oneshot::channel();
+        thread::spawn(move || {
+            let (sender, mut loads) = watch::channel(Arc::<Load>::default());
+            // On one thread, so that it runs before the provider can publish the next.
+            let record = async move {
+                while loads.changed().await.is_ok() {
+                    let load = loads.borrow_and_update().clone();
+                    seen.0.lock().unwrap().push(load);
+                    seen.1.notify_all();
+                }
+            };
+            runtime.block_on(async {
+                tokio::select! {
+                    () = record => {}
+                    () = provider.watch(sender, || {}) => {}
+                    _ = ended => {}
+                }
+            });
+        });
+        Self { history, _end: end }
+    }
+
+    /// Everything that was published so far.
+    pub(crate) fn history(&self) -> Vec<Arc<Load>> {
+        self.history.0.lock().unwrap().clone()
+    }
+
+    /// What was published last, once it is as wanted.
+    pub(crate) fn wait_for(&self, wanted: impl Fn(&Load) -> bool) -> Arc<Load> {
+        self.wait_at_most(PATIENCE, wanted)
+    }
+
+    pub(crate) fn wait_at_most(
+        &self,
+        patience: Duration,
+        wanted: impl Fn(&Load) -> bool,
+    ) -> Arc<Load> {
+        let is_missing =
+            |history: &mut Vec<Arc<Load>>| !history.last().is_some_and(|load| wanted(load));
+        let history = self.history.0.lock().unwrap();
+        let (history, waited) = self
+            .history
+            .1
+            .wait_timeout_while(history, patience, is_missing)
+            .unwrap();
+        let last = history.last().cloned();
+        assert!(!waited.timed_out(), "still {last:?}");
+        last.unwrap()
+    }
+}
