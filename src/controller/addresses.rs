@@ -18,10 +18,10 @@ pub(super) fn replicas(
     needs: &Needs,
 ) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
     // Several Services of one Gateway have the same pods behind them.
-    let first = |children| services(children).next();
     let gateways: BTreeMap<Key, &ObjectRef> = needs
+        .children
         .iter()
-        .filter_map(|(gateway, children)| Some((first(children)?, gateway)))
+        .filter_map(|(gateway, children)| Some((services(children).next()?, gateway)))
         .map(|(service, gateway)| (Key::new(&service.namespace, &service.name), gateway))
         .collect();
     let mut replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>> = BTreeMap::new();

@@ -78,7 +78,7 @@ where
         {
             let previous = world.as_ref().map(|world| &world.translation.ir);
             let translation = translator.translate(&load.snapshot, previous);
-            let new = World::new(load, translation, image);
+            let new = World::new(load, translation, image, world.as_ref());
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             tell(&outputs, &new);
             world = Some(new);
@@ -109,6 +109,32 @@ where
             () = deadline(until) => {}
         }
     }
+}
+
+/// What Gateways need; what those need whose class or parameters are at fault, nobody knows.
+fn needs(load: &Load, translation: &Translation, image: &str, previous: Option<&World>) -> Needs {
+    let mut needs = Needs::default();
+    for name in translation.report.gateways.keys() {
+        let gateway = load.snapshot.gateways.get(&name.namespace, &name.name);
+        let Some((gateway, data_plane)) = gateway.zip(translation.data_planes.get(name)) else {
+            needs.kept.insert(name.clone());
+            continue;
+        };
+        let known = previous.and_then(|world| {
+            let former = world
+                .load
+                .snapshot
+                .gateways
+                .get(&name.namespace, &name.name)?;
+            let is_same = Arc::ptr_eq(former, gateway)
+                && world.translation.data_planes.get(name) == Some(data_plane);
+            world.needs.children.get(name).filter(|_| is_same).cloned()
+        });
+        let children =
+            known.unwrap_or_else(|| provision::children(gateway, data_plane, image).into());
+        needs.children.insert(name.clone(), children);
+    }
+    needs
 }
 
 async fn deadline(until: Option<Instant>) {
@@ -145,7 +171,13 @@ fn tell<P>(outputs: &Outputs<P>, world: &World) {
 }
 
 impl World {
-    fn new(load: Arc<Load>, translation: Translation, image: &str) -> Self {
+    /// What of `previous` is the same is used again.
+    fn new(
+        load: Arc<Load>,
+        translation: Translation,
+        image: &str,
+        previous: Option<&Self>,
+    ) -> Self {
         let snapshot = &load.snapshot;
         let ir = &translation.ir;
         let with_ports: BTreeSet<_> = ir.ports.iter().map(|port| &port.gateway).collect();
@@ -153,15 +185,7 @@ impl World {
             .into_iter()
             .map(|gateway| (gateway.clone(), served::fingerprint(ir, gateway)))
             .collect();
-        let mut needs = Needs::new();
-        for (name, data_plane) in &translation.data_planes {
-            if let Some(gateway) = snapshot.gateways.get(&name.namespace, &name.name) {
-                needs.insert(
-                    name.clone(),
-                    provision::children(gateway, data_plane, image),
-                );
-            }
-        }
+        let needs = needs(&load, &translation, image, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent
@@ -254,7 +278,11 @@ impl World {
     }
 
     fn addresses(&self, gateway: &ObjectRef) -> DataPlaneState {
-        let children = self.needs.get(gateway).map_or(&[][..], Vec::as_slice);
+        let children = self
+            .needs
+            .children
+            .get(gateway)
+            .map_or(&[][..], |children| children);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);

@@ -36,8 +36,15 @@ const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// Seconds after which the API server ends a watch.
 const WATCH_SECONDS: u32 = 45;
 
-/// The objects that Gateways need, by Gateway.
-pub type Needs = BTreeMap<ObjectRef, Vec<Child>>;
+/// The objects that Gateways need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// By Gateway. The same list means the same objects.
+    pub children: BTreeMap<ObjectRef, Arc<[Child]>>,
+    /// Gateways of which nobody knows what they need: what they have stays as it is.
+    pub kept: BTreeSet<ObjectRef>,
+}
+
 /// Why a Gateway's objects could not be applied, by Gateway.
 pub type Failures = BTreeMap<ObjectRef, String>;
 
@@ -49,19 +56,38 @@ struct Place {
     name: String,
 }
 
+impl Place {
+    fn of(child: &Child) -> Self {
+        Self {
+            kind: child.kind,
+            namespace: child.namespace.clone(),
+            name: child.name.clone(),
+        }
+    }
+}
+
+/// An object that the cluster has.
+struct Existing {
+    /// The Gateway that it belongs to.
+    owner: ObjectRef,
+    /// A hash of what nobody but us should change.
+    look: u64,
+}
+
 /// What the cluster has of ours, and what we have made of it.
 #[derive(Default)]
 struct State {
-    /// Objects that belong to a Gateway, with a hash of what nobody but us should change.
-    existing: BTreeMap<Place, u64>,
+    existing: BTreeMap<Place, Existing>,
     /// Lists that are not complete yet.
-    listed: BTreeMap<ChildKind, BTreeMap<Place, u64>>,
+    listed: BTreeMap<ChildKind, BTreeMap<Place, Existing>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
     /// By object, hashes of what was applied and of what the API server made of it.
     applied: HashMap<Place, (u64, u64)>,
+    /// Gateways whose objects are as they should be, with these.
+    settled: BTreeMap<ObjectRef, Arc<[Child]>>,
     /// Subjects of the binding, as applied last.
-    readers: Option<Vec<(String, String)>>,
+    readers: Option<BTreeSet<(String, String)>>,
 }
 
 /// Keeps the objects that `needs` names, and no others of ours, for as long as it is polled. Until `needs` has a value
@@ -153,8 +179,9 @@ impl State {
                 self.listed.insert(kind, BTreeMap::new());
             }
             Event::InitApply(object) => {
-                if let Some((place, look)) = ours(kind, &object.metadata) {
-                    self.listed.entry(kind).or_default().insert(place, look);
+                if let Some(existing) = ours(&object.metadata) {
+                    let place = place(kind, &object.metadata);
+                    self.listed.entry(kind).or_default().insert(place, existing);
                 }
             }
             Event::InitDone => {
@@ -162,14 +189,20 @@ impl State {
                 self.existing.retain(|place, _| place.kind != kind);
                 self.existing.extend(listed);
                 self.known.insert(kind);
+                self.settled.clear();
             }
             Event::Apply(object) => {
-                if let Some((place, look)) = ours(kind, &object.metadata) {
-                    self.existing.insert(place, look);
+                if let Some(existing) = ours(&object.metadata) {
+                    self.settled.remove(&existing.owner);
+                    self.existing
+                        .insert(place(kind, &object.metadata), existing);
                 }
             }
             Event::Delete(object) => {
-                self.existing.remove(&place(kind, &object.metadata));
+                let former = self.existing.remove(&place(kind, &object.metadata));
+                if let Some(former) = former {
+                    self.settled.remove(&former.owner);
+                }
             }
         }
     }
@@ -177,15 +210,13 @@ impl State {
     /// Applies and deletes until everything is as it is needed, and tells what could not be done.
     async fn settle(&mut self, client: &Client, needs: &Needs) -> Failures {
         let mut failures = Failures::new();
-        let mut needed = BTreeSet::new();
-        for (gateway, children) in needs {
-            for child in children {
-                let place = Place {
-                    kind: child.kind,
-                    namespace: child.namespace.clone(),
-                    name: child.name.clone(),
-                };
-                if let Err(error) = self.apply(client, &place, child).await {
+        for (gateway, children) in &needs.children {
+            let settled = self.settled.get(gateway);
+            if settled.is_some_and(|settled| Arc::ptr_eq(settled, children)) {
+                continue;
+            }
+            for child in children.iter() {
+                if let Err(error) = self.apply(client, gateway, child).await {
                     let message = format!(
                         "{} {} cannot be applied: {error}",
                         child.kind.kind(),
@@ -194,40 +225,60 @@ impl State {
                     tracing::warn!("{gateway}: {message}; it is tried again");
                     failures.entry(gateway.clone()).or_insert(message);
                 }
-                needed.insert(place);
+            }
+            if !failures.contains_key(gateway) {
+                self.settled.insert(gateway.clone(), children.clone());
             }
         }
+        self.delete_others(client, needs).await;
+        self.let_read(client, needs, &mut failures).await;
+        failures
+    }
+
+    /// Deletes what no Gateway needs any more.
+    async fn delete_others(&mut self, client: &Client, needs: &Needs) {
+        let children = needs.children.values().flat_map(|children| children.iter());
+        let needed: BTreeSet<Place> = children.map(Place::of).collect();
         let superfluous: Vec<Place> = self
             .existing
-            .keys()
-            .filter(|place| !needed.contains(place))
-            .cloned()
+            .iter()
+            .filter(|(place, existing)| {
+                !needed.contains(place) && !needs.kept.contains(&existing.owner)
+            })
+            .map(|(place, _)| place.clone())
             .collect();
         for place in superfluous {
             self.delete(client, place).await;
         }
         self.applied.retain(|place, _| needed.contains(place));
-        self.let_read(client, needs, &mut failures).await;
-        failures
+        self.settled
+            .retain(|gateway, _| needs.children.contains_key(gateway));
     }
 
-    async fn apply(&mut self, client: &Client, place: &Place, child: &Child) -> Result<(), String> {
+    async fn apply(
+        &mut self,
+        client: &Client,
+        gateway: &ObjectRef,
+        child: &Child,
+    ) -> Result<(), String> {
+        let place = Place::of(child);
         let wanted = hash(&child.object.to_string());
-        let look = self.existing.get(place).copied();
-        if look.is_some() && self.applied.get(place).copied() == look.map(|look| (wanted, look)) {
+        let look = self.existing.get(&place).map(|existing| existing.look);
+        if look.is_some() && self.applied.get(&place).copied() == look.map(|look| (wanted, look)) {
             return Ok(());
         }
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&child.object);
-        let api = api(client, place);
+        let api = api(client, &place);
         let applied = api.patch(&place.name, &params, &patch);
         let object = timeout(PATIENCE, applied)
             .await
             .map_err(|_| "no answer within 10 s".to_owned())?;
         let object = object.map_err(|error| error.to_string())?;
         let look = look_of(&object.metadata);
-        self.existing.insert(place.clone(), look);
         self.applied.insert(place.clone(), (wanted, look));
+        let owner = gateway.clone();
+        self.existing.insert(place, Existing { owner, look });
         Ok(())
     }
 
@@ -262,12 +313,17 @@ impl State {
 
     /// Lets the ServiceAccounts of all data planes read what they serve from, and nobody else.
     async fn let_read(&mut self, client: &Client, needs: &Needs, failures: &mut Failures) {
-        let accounts = needs
-            .values()
-            .flatten()
-            .filter(|child| child.kind == ChildKind::ServiceAccount);
-        let accounts: Vec<_> = accounts
-            .map(|child| (child.namespace.clone(), child.name.clone()))
+        let children = needs.children.values().flat_map(|children| children.iter());
+        let is_kept = |existing: &Existing| needs.kept.contains(&existing.owner);
+        let kept = self
+            .existing
+            .iter()
+            .filter(|(_, existing)| is_kept(existing));
+        let accounts: BTreeSet<_> = children
+            .map(Place::of)
+            .chain(kept.map(|(place, _)| place.clone()))
+            .filter(|place| place.kind == ChildKind::ServiceAccount)
+            .map(|place| (place.namespace, place.name))
             .collect();
         if self.readers.as_ref() == Some(&accounts) {
             return;
@@ -300,7 +356,7 @@ impl State {
         };
         let message = format!("ClusterRoleBinding {READERS} cannot be applied: {error}");
         tracing::warn!("{message}; it is tried again");
-        for gateway in needs.keys() {
+        for gateway in needs.children.keys() {
             failures
                 .entry(gateway.clone())
                 .or_insert_with(|| message.clone());
@@ -321,12 +377,17 @@ fn place(kind: ChildKind, metadata: &ObjectMeta) -> Place {
 }
 
 /// An object that has our label and belongs to a Gateway: what others label like that is theirs.
-fn ours(kind: ChildKind, metadata: &ObjectMeta) -> Option<(Place, u64)> {
-    let owners = metadata.owner_references.iter().flatten();
-    let mut owners =
-        owners.filter(|owner| owner.kind == "Gateway" && owner.controller == Some(true));
-    let is_ours = owners.any(|owner| owner.api_version.starts_with(GATEWAY_GROUP));
-    is_ours.then(|| (place(kind, metadata), look_of(metadata)))
+fn ours(metadata: &ObjectMeta) -> Option<Existing> {
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| {
+        let is_gateway = owner.kind == "Gateway" && owner.api_version.starts_with(GATEWAY_GROUP);
+        is_gateway && owner.controller == Some(true)
+    })?;
+    Some(Existing {
+        owner: ObjectRef::gateway_api("Gateway", namespace, &owner.name),
+        look: look_of(metadata),
+    })
 }
 
 /// A hash of what changes when somebody changes an object: its generation, or its version where nothing counts

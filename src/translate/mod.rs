@@ -89,7 +89,7 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
 /// Translates one snapshot after the other, at the price of what is different between them. Each translation equals the
 /// one of [`translate`]; parts of it that are equal to parts of the one before are the same nodes.
 ///
-/// What a step finds is kept together with what it was made of: Gateways and all that is theirs as a [`Frame`], backends
+/// What a step finds is kept together with what it was made of: Gateways and all that is theirs as a `Frame`, backends
 /// by identity, routes one by one.
 pub struct Translator {
     options: Options,
