@@ -251,13 +251,13 @@ async fn collect(store: &mut Store, messages: &mut mpsc::Receiver<Message>) -> O
 /// The next of what happens. Who waits for the first configuration is told now and then what is missing.
 async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
-        let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();
-        if missing.is_empty() {
+        if store.awaited().next().is_none() {
             return messages.recv().await;
         }
-        match timeout_at(Instant::now() + REMINDER, messages.recv()).await {
-            Ok(message) => return message,
-            Err(_) => tracing::warn!("not ready: still waiting for {}", missing.join(", ")),
+        if let Ok(message) = timeout(REMINDER, messages.recv()).await {
+            return message;
         }
+        let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();
+        tracing::warn!("not ready: still waiting for {}", missing.join(", "));
     }
 }
