@@ -205,7 +205,10 @@ impl News {
     /// What is to be published now: everything, if any of it is new and nothing of it is about to be complete.
     fn due(&mut self, store: &Store, is_news: bool) -> Option<Load> {
         self.is_there |= is_news;
-        let load = store.load().filter(|_| self.is_there)?;
+        if !self.is_there {
+            return None;
+        }
+        let load = store.load()?;
         let since = *self.since.get_or_insert_with(Instant::now);
         if store.is_waiting() && since.elapsed() < fetch::WORTH {
             return None;
