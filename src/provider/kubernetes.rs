@@ -211,7 +211,10 @@ impl News {
     /// What is to be published now: everything, if any of it is new and nothing of it is about to be complete.
     fn due(&mut self, store: &Store, is_news: bool) -> Option<Load> {
         self.is_there |= is_news;
-        let load = store.load().filter(|_| self.is_there)?;
+        if !self.is_there {
+            return None;
+        }
+        let load = store.load()?;
         let since = *self.since.get_or_insert_with(Instant::now);
         if store.is_waiting() && since.elapsed() < fetch::WORTH {
             return None;
@@ -257,13 +260,13 @@ async fn collect(store: &mut Store, messages: &mut mpsc::Receiver<Message>) -> O
 /// The next of what happens. Who waits for the first configuration is told now and then what is missing.
 async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
-        let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();
-        if missing.is_empty() {
+        if store.awaited().next().is_none() {
             return messages.recv().await;
         }
-        match timeout_at(Instant::now() + REMINDER, messages.recv()).await {
-            Ok(message) => return message,
-            Err(_) => tracing::warn!("not ready: still waiting for {}", missing.join(", ")),
+        if let Ok(message) = timeout(REMINDER, messages.recv()).await {
+            return message;
         }
+        let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();
+        tracing::warn!("not ready: still waiting for {}", missing.join(", "));
     }
 }

@@ -187,17 +187,9 @@ impl Api {
     /// Deletes an object so that no watch tells of it, and ends all watches: whoever goes on where it was is told that
     /// this is too long ago.
     pub(crate) fn delete_unseen(&self, kind: &str, namespace: &str, name: &str) {
-        self.change(|state| state.delete(kind, namespace, name));
-        self.expire();
-    }
-
-    /// Forgets what happened so far, and ends all watches.
-    pub(crate) fn expire(&self) {
         self.change(|state| {
-            state.events.clear();
-            state.version += 1000;
-            state.oldest = state.version;
-            state.cuts += 1;
+            state.delete(kind, namespace, name);
+            state.expire();
         });
     }
 
@@ -226,8 +218,10 @@ impl Api {
 
     /// Lists show a moment instead of what there is, until told otherwise. Ends all watches.
     pub(crate) fn fall_behind(&self, moment: Option<Moment>) {
-        self.change(|state| state.behind = moment);
-        self.expire();
+        self.change(|state| {
+            state.behind = moment;
+            state.expire();
+        });
     }
 
     /// Requests for a kind fail, or do so no longer; its watches are over.
@@ -337,6 +331,14 @@ impl State {
             None => "ADDED",
         };
         self.record(&kind, what, &object);
+    }
+
+    /// Forgets what happened so far, and ends all watches.
+    fn expire(&mut self) {
+        self.events.clear();
+        self.version += 1000;
+        self.oldest = self.version;
+        self.cuts += 1;
     }
 
     fn delete(&mut self, kind: &str, namespace: &str, name: &str) {

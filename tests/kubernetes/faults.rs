@@ -114,6 +114,20 @@ fn a_watch_that_goes_silent_is_noticed() {
     assert!(Timing::default().watch + 5 <= 60);
 }
 
+#[test]
+fn a_watch_whose_beginning_is_never_answered_is_given_up() {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let watching = hasty(&api);
+    watching.wait_for(|load| is_at(load, "a", "one"));
+    let seen = watches(&api);
+    api.fail("HTTPRoute", Some(Fault::Silence));
+    eventually(|| watches(&api), |watches| *watches > seen);
+    api.fail("HTTPRoute", None);
+    api.apply(&route("a", "two"));
+    watching.wait_for(|load| is_at(load, "a", "two"));
+}
+
 /// Lets every request fail, and checks that this is borne without haste and over soon after it ends.
 fn bear(fault: Fault) {
     const BAD: Duration = Duration::from_secs(2);

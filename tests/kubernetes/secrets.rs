@@ -129,13 +129,13 @@ fn a_secret_that_does_not_exist_is_not_waited_for() {
     assert_eq!(api.requests("/secrets/").len(), 1);
 }
 
-#[test]
-fn a_secret_that_cannot_be_fetched_is_waited_for_a_while_and_asked_for_again() {
+/// A Gateway begins to refer to a Secret while requests for Secrets fail.
+fn wait_while(fault: Fault) {
     let api = Api::start();
     api.put(secret("a"));
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);
-    api.fail("Secret", Some(Fault::Status(503)));
+    api.fail("Secret", Some(fault));
     api.put(gateway(&["a"]));
     let start = Instant::now();
     let load = watching.wait_for(|load| listeners(load) == ["a"]);
@@ -147,4 +147,14 @@ fn a_secret_that_cannot_be_fetched_is_waited_for_a_while_and_asked_for_again() {
     );
     api.fail("Secret", None);
     watching.wait_for(|load| held(load) == ["a"]);
+}
+
+#[test]
+fn a_secret_that_cannot_be_fetched_is_waited_for_a_while_and_asked_for_again() {
+    wait_while(Fault::Status(503));
+}
+
+#[test]
+fn a_secret_that_is_never_sent_is_waited_for_a_while_and_asked_for_again() {
+    wait_while(Fault::Silence);
 }

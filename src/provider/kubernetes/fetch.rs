@@ -48,7 +48,8 @@ impl Fetches {
             if !is_wanted {
                 running.abort();
             }
-            is_wanted
+            // What was answered and is wanted again has to be asked for again.
+            is_wanted && !running.is_finished()
         });
         for name in wanted {
             if !self.running.contains_key(&name)

@@ -1,0 +1,181 @@
+//! Objects that no CRD would let through: each is judged by itself, what is wrong with it is told, and it costs no other
+//! one anything.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::plane::{DataPlane, free_ports};
+use crate::{eventually, route};
+
+/// How long one object may keep others waiting: far more than it takes in a program that is optimized.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// A data plane with a good route, to which bad objects come one after another.
+struct Scene {
+    api: Api,
+    plane: DataPlane,
+    judged: usize,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let api = Api::start();
+        api.apply(&route("good", "one"));
+        let plane = DataPlane::start(&api);
+        plane.wait_for("good.example", "https://one/");
+        Self {
+            api,
+            plane,
+            judged: 0,
+        }
+    }
+
+    /// Puts an object that is wrong beside others, and checks that these do not notice and that the log tells of it.
+    fn judge(&mut self, object: Value, reason: &str) {
+        self.judged += 1;
+        let text = |field: &str| object["metadata"][field].as_str().unwrap().to_owned();
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        let (namespace, name) = (text("namespace"), text("name"));
+        let about = format!("{kind} {namespace}/{name}");
+        let lines = || self.plane.log(&about).len();
+        let before = lines();
+        let host = format!("next{}", self.judged);
+        let start = Instant::now();
+        self.api.put(object);
+        self.api.apply(&route(&host, "two"));
+        self.plane
+            .wait_for(&format!("{host}.example"), "https://two/");
+        let took = start.elapsed();
+        assert!(took < BOUND, "{reason:?} took {took:?}");
+        let good = self.plane.answer("good.example");
+        assert_eq!(good.as_deref(), Some("https://one/"), "{reason:?}");
+        let news = || self.plane.log(&about).split_off(before);
+        eventually(news, |news| {
+            reason.is_empty() || news.iter().any(|line| line.contains(reason))
+        });
+        self.api.delete(&kind, &namespace, &name);
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        assert!(self.plane.log("panicked").is_empty());
+        assert!(self.plane.is_alive());
+    }
+}
+
+fn object(kind: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+        "metadata": {"name": "bad", "namespace": "default"}, "spec": spec,
+    })
+}
+
+/// A route of `bad.example` with these rules.
+fn ruled(rules: &Value) -> Value {
+    object(
+        "HTTPRoute",
+        &json!({"parentRefs": [{"name": "edge"}], "hostnames": ["bad.example"], "rules": rules}),
+    )
+}
+
+fn redirecting() -> Value {
+    json!({"filters": [{"type": "RequestRedirect", "requestRedirect": {"hostname": "bad", "statusCode": 302}}]})
+}
+
+fn matching(expression: &str) -> Value {
+    let mut rule = redirecting();
+    rule["matches"] = json!([{"path": {"type": "RegularExpression", "value": expression}}]);
+    ruled(&json!([rule]))
+}
+
+fn filtering(filter: &Value) -> Value {
+    ruled(&json!([{"filters": [filter]}]))
+}
+
+fn forwarding(field: &str, value: u64) -> Value {
+    let mut reference = json!({"name": "nothing", "port": 80});
+    reference[field] = value.into();
+    ruled(&json!([{"backendRefs": [reference, reference]}]))
+}
+
+fn listener(name: &str, port: i64) -> Value {
+    json!({"name": name, "port": port, "protocol": "HTTP"})
+}
+
+fn listening(listeners: &Value) -> Value {
+    object(
+        "Gateway",
+        &json!({"gatewayClassName": "portcullis", "listeners": listeners}),
+    )
+}
+
+#[test]
+fn routes_that_no_definition_would_let_through_cost_no_others() {
+    let mut scene = Scene::start();
+    scene.judge(matching("(/a["), "unclosed character class");
+    scene.judge(matching("(a{1000}){1000}"), "compiles to more than");
+    scene.judge(filtering(&json!({"type": "Brew"})), "filter type Brew");
+    scene.judge(
+        filtering(&json!({"type": "RequestRedirect"})),
+        "its block is missing",
+    );
+    scene.judge(filtering(&json!({"type": 7})), "cannot be read");
+    scene.judge(forwarding("weight", 1 << 31), "does not exist");
+    scene.judge(forwarding("weight", 1 << 40), "backendRefs[0].weight");
+    scene.judge(forwarding("port", 0), "does not exist");
+    scene.judge(forwarding("port", 70_000), "backendRefs[0].port");
+    // Rules without anything are answered with 500, and that is no fault.
+    scene.judge(ruled(&json!([])), "");
+    scene.judge(ruled(&json!([{}])), "");
+    scene.judge(ruled(&json!(vec![redirecting(); 10_000])), "");
+    for hostname in ["*.", "*", "a..example", "1.2.3.4"] {
+        let mut route = ruled(&json!([redirecting()]));
+        route["spec"]["hostnames"] = json!([hostname]);
+        scene.judge(route, "");
+    }
+    let mut own_parent = ruled(&json!([redirecting()]));
+    own_parent["spec"]["parentRefs"] = json!([{"kind": "HTTPRoute", "name": "bad"}]);
+    scene.judge(own_parent, "");
+}
+
+#[test]
+fn gateways_that_no_definition_would_let_through_cost_no_others() {
+    let mut scene = Scene::start();
+    let (one, other) = free_ports();
+    let (one, other) = (i64::from(one), i64::from(other));
+    scene.judge(
+        listening(&json!([listener("l", 70_000)])),
+        "listeners[0].port",
+    );
+    scene.judge(listening(&json!([listener("l", -1)])), "listeners[0].port");
+    scene.judge(listening(&json!([listener("l", 0)])), "");
+    scene.judge(listening(&json!([])), "none of its listeners can be served");
+    scene.judge(listening(&json!("none")), "spec.listeners");
+    let twice = json!([listener("l", one), listener("l", other)]);
+    scene.judge(listening(&twice), "");
+    let mut starred = listener("l", one);
+    starred["hostname"] = "*.".into();
+    scene.judge(listening(&json!([starred])), "");
+    let own_parent = json!({"parentRef": {"kind": "ListenerSet", "name": "bad"}, "listeners": [listener("l", one)]});
+    scene.judge(object("ListenerSet", &own_parent), "");
+    let empty = json!({"parentRef": {"name": "edge"}, "listeners": []});
+    scene.judge(object("ListenerSet", &empty), "NotAllowed");
+}
+
+#[test]
+fn objects_that_are_large_or_have_long_names_are_served() {
+    let api = Api::start();
+    let plane = DataPlane::start(&api);
+    let mut large = ruled(&json!([redirecting()]));
+    large["metadata"]["annotations"] = json!({"note": "x".repeat(1 << 20)});
+    api.put(large);
+    plane.wait_for("bad.example", &format!("http://bad:{}/", plane.port));
+    let mut long = ruled(&json!([redirecting()]));
+    long["metadata"]["name"] = "n".repeat(253).into();
+    long["spec"]["hostnames"] = json!(["long.example"]);
+    api.put(long);
+    plane.wait_for("long.example", &format!("http://bad:{}/", plane.port));
+}
