@@ -147,7 +147,7 @@ impl Translator {
         Translation {
             ir: Ir {
                 ports: self.ports.clone(),
-                backends: self.backends.claimed(),
+                backends: self.backends.served(),
             },
             report: self.report.clone(),
         }
