@@ -56,19 +56,13 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         }]),
         timeouts: Timeouts::default(),
     };
-    AttachedRoute {
-        hostnames,
-        route: Arc::new(Route {
-            object,
-            created: None,
-            rules: vec![Arc::new(rule)],
-        }),
-    }
+    let route = Route::new(object, None, vec![Arc::new(rule)], &[]);
+    AttachedRoute::new(hostnames, Arc::new(route))
 }
 
 fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Arc<Ir> {
     let gateway = ObjectRef::gateway_api("Gateway", "default", "gateway");
-    let listener = |(hostname, routes): (Hostname, _)| {
+    let listener = |(hostname, routes): (Hostname, Vec<AttachedRoute>)| {
         Arc::new(Listener {
             key: ListenerKey {
                 origin: gateway.clone(),
@@ -76,10 +70,12 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             },
             hostname,
             tls: None,
-            routes,
+            held_over: Vec::new(),
+            routes: routes.into_iter().map(Arc::new).collect(),
         })
     };
-    let backend_node = Backend {
+    let backend = Backend {
+        id: backend(),
         protocol: UpstreamProtocol::Http1,
         endpoints: vec![([127, 0, 0, 1], 8080).into()],
     };
@@ -90,7 +86,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             protocol: PortProtocol::Http,
             listeners: listeners.into_iter().map(listener).collect(),
         })],
-        backends: [(backend(), Arc::new(backend_node))].into(),
+        backends: [Arc::new(backend)].into(),
     })
 }
 

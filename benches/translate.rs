@@ -1,5 +1,6 @@
-//! Cost of a change to one route among thousands, step by step: reading the folder, translating, building the table.
-//! What a reload costs in all is their sum.
+//! Cost of a change among thousands of routes. Of a folder, step by step from nothing: reading, translating, building the
+//! table. Of a cluster, as a whole and with what was translated before: from one changed object to a table in its place,
+//! the old one dropped.
 
 #![allow(clippy::unwrap_used, reason = "a failed step ends the bench")]
 
@@ -10,10 +11,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use mimalloc::MiMalloc;
+use portcullis::api::Kind;
 use portcullis::provider::file::FileProvider;
 use portcullis::snapshot::Snapshot;
 use portcullis::table::Table;
-use portcullis::translate::{Options, translate};
+use portcullis::translate::{Options, Translator, translate};
+use serde_json::{Value, json};
+
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const BASE: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -96,9 +104,123 @@ fn one_change(c: &mut Criterion, count: usize) {
     group.finish();
 }
 
+const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
+
+fn gateway() -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "default"},
+        "spec": {
+            "gatewayClassName": "portcullis",
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+        },
+    })
+}
+
+fn route(index: usize, hosts: usize, weight: usize) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "HTTPRoute",
+        "metadata": {"name": format!("route-{index}"), "namespace": "default"},
+        "spec": {
+            "parentRefs": [{"name": "edge"}],
+            "hostnames": [format!("host-{}.example.com", index % hosts)],
+            "rules": [{
+                "matches": [{"path": {"value": format!("/team-{index}")}}],
+                "backendRefs": [{"name": format!("app-{index}"), "port": 80, "weight": weight}],
+            }],
+        },
+    })
+}
+
+fn service(index: usize) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": format!("app-{index}"), "namespace": "default"},
+        "spec": {"ports": [{"port": 80}]},
+    })
+}
+
+fn slice(index: usize, last: usize) -> Value {
+    let endpoints = [1, last].map(|host| json!({"addresses": [format!("10.0.0.{host}")]}));
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("app-{index}-x"),
+            "namespace": "default",
+            "labels": {"kubernetes.io/service-name": format!("app-{index}")},
+        },
+        "addressType": "IPv4",
+        "ports": [{"port": 8080}],
+        "endpoints": endpoints,
+    })
+}
+
+fn put(snapshot: &mut Snapshot, object: &Value) {
+    let text = |name: &str| object[name].as_str().unwrap();
+    let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();
+    snapshot.insert(kind.decode(object).unwrap());
+}
+
+/// `count` routes on `hosts` hosts, each to a Service of its own.
+fn cluster(count: usize, hosts: usize) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    put(&mut snapshot, &gateway());
+    for index in 0..count {
+        for object in [route(index, hosts, 1), service(index), slice(index, 2)] {
+            put(&mut snapshot, &object);
+        }
+    }
+    snapshot
+}
+
+fn one_object(c: &mut Criterion, count: usize, hosts: usize) {
+    let before = cluster(count, hosts);
+    let mut group = c.benchmark_group(format!("one object among {count} routes on {hosts} hosts"));
+    let changes = [
+        ("route", route(count / 2, hosts, 2)),
+        ("new route", route(count, hosts, 1)),
+        ("slice", slice(count / 2, 3)),
+    ];
+    for (name, object) in changes {
+        let mut after = before.clone();
+        put(&mut after, &object);
+        let mut versions = [&after, &before].into_iter().cycle();
+        let mut translator = Translator::new(Options::default());
+        let first = translator.translate(&before, None);
+        let mut table = Table::build(Arc::new(first.ir), None);
+        let mut report = first.report;
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let translation = translator.translate(versions.next().unwrap(), Some(&table.ir));
+                assert_ne!(translation.ir, *table.ir);
+                table = Table::build(Arc::new(translation.ir), Some(&table));
+                report = translation.report;
+            });
+        });
+        black_box(&report);
+    }
+    group.bench_function("nothing known", |b| {
+        b.iter(|| translate(&before, None, &Options::default()));
+    });
+    group.finish();
+}
+
 fn changes(c: &mut Criterion) {
     for count in [100, 1000, 5000] {
         one_change(c, count);
+    }
+    for (count, hosts) in [
+        (1000, 100),
+        (3000, 100),
+        (5000, 100),
+        (5000, 5000),
+        (5000, 1),
+    ] {
+        one_object(c, count, hosts);
     }
 }
 

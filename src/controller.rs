@@ -1,6 +1,10 @@
 //! The loop: a snapshot is translated, built into a table, swapped in, bound and reported; then it waits for the next.
 //! Owns the order of these steps and nothing else. What binds ports and what shows reports is given to it.
 
+mod addresses;
+pub mod cluster;
+mod confirmation;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use crate::ir::BindReport;
 use crate::provider::Load;
 use crate::status::StatusReport;
 use crate::table::Table;
-use crate::translate::{Options, translate};
+use crate::translate::{Options, Translator};
 
 /// How long a port that could not be bound is left alone before it is tried again.
 const BIND_RETRY: Duration = Duration::from_secs(1);
@@ -49,9 +53,10 @@ pub async fn run<F, P>(
     F: FnMut(&Table) -> BindReport,
     P: FnMut(Outcome),
 {
+    let mut translator = Translator::new(options);
     loop {
         let load = loads.borrow_and_update().clone();
-        let mut report = Some(serve(&load, &options, &outputs.table));
+        let mut report = Some(serve(&load, &mut translator, &outputs.table));
         let table = outputs.table.load_full();
         let mut binds = (outputs.follow)(&table);
         while let Some(unbound) = report.take() {
@@ -76,9 +81,10 @@ pub async fn run<F, P>(
 }
 
 /// Translates a snapshot and puts it into service, unless what is served is the same already.
-fn serve(load: &Load, options: &Options, current: &ArcSwap<Table>) -> StatusReport {
+fn serve(load: &Load, translator: &mut Translator, current: &ArcSwap<Table>) -> StatusReport {
     let previous = current.load_full();
-    let translation = translate(&load.snapshot, Some(&previous.ir), options);
+    let translation = translator.translate(&load.snapshot, Some(&previous.ir));
+    // Equal parts are the same nodes, which are not looked into.
     if translation.ir != *previous.ir || previous.generation == 0 {
         current.store(Arc::new(Table::build(
             Arc::new(translation.ir),

@@ -1,6 +1,9 @@
 //! A running data plane, wired together: the control thread with provider, controller and admin server, and the
 //! proxy's workers. Owns which thread does what, and the order of starting and leaving.
 
+mod announce;
+pub mod controller;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -10,14 +13,15 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
+use self::announce::Told;
 use crate::admin::{self, AdminState};
-use crate::api::Severity;
-use crate::controller::{self, Outcome, Outputs};
+use crate::controller::{Outcome, Outputs};
 use crate::ir::BindReport;
 use crate::provider::{FileProvider, KubernetesProvider, Load};
 use crate::proxy::Proxy;
 use crate::settings::{Settings, Source};
 use crate::shutdown::{self, Shutdown, Trigger};
+use crate::status::Served;
 use crate::table::Table;
 use crate::telemetry::metrics::ConfigStats;
 use crate::telemetry::{AccessLog, ProcessStats};
@@ -182,7 +186,7 @@ enum Objects {
     /// A folder, and what it held at first.
     Folder(FileProvider, Load),
     /// A cluster.
-    Cluster(KubernetesProvider),
+    Cluster(KubernetesProvider, Mode),
 }
 
 impl Objects {
@@ -196,13 +200,20 @@ impl Objects {
             Source::Kubernetes {
                 gateway,
                 namespaces,
+                is_provisioned,
             } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
                 let provider = provider.within(namespaces.iter().cloned());
-                Ok(Self::Cluster(match gateway {
+                let provider = match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),
                     None => provider,
-                }))
+                };
+                let mode = if *is_provisioned {
+                    Mode::Dedicated
+                } else {
+                    Mode::Kubernetes
+                };
+                Ok(Self::Cluster(provider, mode))
             }
         }
     }
@@ -225,16 +236,16 @@ impl Objects {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
                 tokio::select! {
-                    () = controller::run(loads, options(Mode::Standalone), outputs) => {}
+                    () = crate::controller::run(loads, options(Mode::Standalone), outputs) => {}
                     () = provider.watch(sender, reloads) => {}
                 }
             }
-            Self::Cluster(provider) => {
+            Self::Cluster(provider, mode) => {
                 let (sender, mut loads) = watch::channel(Arc::default());
                 let run = async {
                     // Nothing is served before the cluster is known.
                     if loads.changed().await.is_ok() {
-                        controller::run(loads, options(Mode::Kubernetes), outputs).await;
+                        crate::controller::run(loads, options(mode), outputs).await;
                     }
                 };
                 tokio::select! {
@@ -291,12 +302,16 @@ impl Control {
             publish,
         } = self;
         let mut leaving = shutdown.clone();
+        let mut told = Told::default();
         let outputs = Outputs {
             table: state.table.clone(),
             follow: |table: &Table| proxy.follow(table),
             publish: |outcome: Outcome| {
-                announce(&outcome, publish.borrow().as_ref());
+                told.tell(&outcome.load.problems, &outcome.report);
+                announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
+                let served = Served::new(&state.table.load().ir, &outcome.binds);
+                state.served.send_replace(Arc::new(served));
                 let problems = outcome.load.problems.len() + outcome.report.problems().count();
                 state.stats.config.loaded(outcome.generation, problems);
                 state.ready.store(true, Release);
@@ -318,27 +333,8 @@ impl Control {
     }
 }
 
-/// Tells the operator what is new in an outcome.
-fn announce(outcome: &Outcome, last: Option<&Outcome>) {
-    for problem in &outcome.load.problems {
-        if last.is_some_and(|last| last.load.problems.contains(problem)) {
-            continue;
-        }
-        match problem.severity {
-            Severity::Error => tracing::error!("{problem}"),
-            Severity::Warning => tracing::warn!("{problem}"),
-        }
-    }
-    let known: Vec<_> = last
-        .map(|last| last.report.problems().collect())
-        .unwrap_or_default();
-    for (object, message) in outcome
-        .report
-        .problems()
-        .filter(|problem| !known.contains(problem))
-    {
-        tracing::warn!("{object}: {message}");
-    }
+/// Tells the operator what is served, as far as that is new.
+fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     for (bind, result) in &outcome.binds {
         let news = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {

@@ -60,6 +60,8 @@ pub enum Source {
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
         gateway: Option<GatewayName>,
+        /// Whether this is a pod that the controller made for that Gateway, with an address that is not its own.
+        is_provisioned: bool,
         /// The only namespaces that are watched, and that of the only Gateway; empty means all.
         namespaces: Vec<String>,
     },
@@ -117,8 +119,21 @@ pub enum LogFormat {
 pub enum Ports {
     /// The ports that listeners declare.
     AsDeclared,
+    /// The ports that listeners declare, except privileged ones: those are bound at [`container_port`].
+    Unprivileged,
     /// A free port of 127.0.0.1 for every port that listeners declare, for tests.
     Ephemeral,
+}
+
+/// The port that a pod behind a Service binds for a listener's `port`: the same, but for privileged ports. The top 1,024
+/// ports are outside Linux's range of ephemeral ports and hold one place for each of those.
+pub const fn container_port(port: u16) -> u16 {
+    const PRIVILEGED: u16 = 1024;
+    if port < PRIVILEGED {
+        (u16::MAX - PRIVILEGED + 1) + port
+    } else {
+        port
+    }
 }
 
 /// How the process leaves once it is told to.

@@ -1,12 +1,14 @@
 //! The immutable set of objects that one translation sees, by kind and key. Knows neither where objects come from
 //! nor what they mean.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::core::{ConfigMap, EndpointSlice, Namespace, SERVICE_NAME_LABEL, Secret, Service};
+use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
+use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
 use crate::api::{Key, Kind, Object, Resource};
 
@@ -37,6 +39,13 @@ impl<T> Objects<T> {
         self.0.values()
     }
 
+    /// The objects of one namespace, by name.
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+        let objects = self.0.range(Key::new(namespace, "")..);
+        let within = objects.take_while(move |(key, _)| key.namespace == namespace);
+        within.map(|(_, object)| object)
+    }
+
     /// The keys of all objects, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.0.keys()
@@ -55,6 +64,49 @@ impl<T> Objects<T> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl<T: Eq> Objects<T> {
+    /// What is different from `before`, in key order. Objects that both share are not looked into.
+    pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
+        let mut changes = Vec::new();
+        if Arc::ptr_eq(&self.0, &before.0) {
+            return changes;
+        }
+        let (mut old, mut new) = (before.0.iter().peekable(), self.0.iter().peekable());
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (Some((old, _)), Some((new, _))) => old.cmp(new),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => return changes,
+            };
+            let gone = old.next_if(|_| order.is_le());
+            let here = new.next_if(|_| order.is_ge());
+            let (before, after) = (gone.map(|(_, it)| it), here.map(|(_, it)| it));
+            if let Some((key, _)) = here.or(gone).filter(|_| before != after) {
+                changes.push(Change { key, before, after });
+            }
+        }
+    }
+}
+
+/// What became of one object.
+#[derive(Debug)]
+pub struct Change<'a, T> {
+    /// Its key.
+    pub key: &'a Key,
+    /// What it was, if it was there.
+    pub before: Option<&'a Arc<T>>,
+    /// What it is, if it is there.
+    pub after: Option<&'a Arc<T>>,
+}
+
+impl<'a, T> Change<'a, T> {
+    /// What it was and what it is.
+    pub fn versions(&self) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+        self.before.into_iter().chain(self.after)
     }
 }
 
@@ -93,6 +145,8 @@ pub struct Snapshot {
     pub backend_tls_policies: Objects<BackendTlsPolicy>,
     /// ReferenceGrants.
     pub reference_grants: Objects<ReferenceGrant>,
+    /// GatewayParameters.
+    pub gateway_parameters: Objects<GatewayParameters>,
     /// Namespaces.
     pub namespaces: Objects<Namespace>,
     /// Services.
@@ -115,6 +169,7 @@ macro_rules! of_kind {
             "HTTPRoute" => of_kind!(@ [$($borrow)+] $snapshot.http_routes, $objects => $body),
             "BackendTLSPolicy" => of_kind!(@ [$($borrow)+] $snapshot.backend_tls_policies, $objects => $body),
             "ReferenceGrant" => of_kind!(@ [$($borrow)+] $snapshot.reference_grants, $objects => $body),
+            "GatewayParameters" => of_kind!(@ [$($borrow)+] $snapshot.gateway_parameters, $objects => $body),
             "Namespace" => of_kind!(@ [$($borrow)+] $snapshot.namespaces, $objects => $body),
             "Service" => of_kind!(@ [$($borrow)+] $snapshot.services, $objects => $body),
             "EndpointSlice" => of_kind!(@ [$($borrow)+] $snapshot.endpoint_slices, $objects => $body),
@@ -147,6 +202,7 @@ impl Snapshot {
             }
             Object::BackendTlsPolicy(object) => self.backend_tls_policies.insert(object),
             Object::ReferenceGrant(object) => self.reference_grants.insert(object),
+            Object::GatewayParameters(object) => self.gateway_parameters.insert(object),
             Object::Namespace(object) => self.namespaces.insert(object),
             Object::Service(object) => self.services.insert(object),
             Object::EndpointSlice(object) => self.endpoint_slices.insert(object),
@@ -178,20 +234,6 @@ impl Snapshot {
             objects => objects.keys().cloned().collect(),
             routes => routes.keys().filter_map(route).collect()
         )
-    }
-
-    /// The EndpointSlices of every Service, by the Service's key. Made once for a translation.
-    pub fn slices_by_service(&self) -> BTreeMap<Key, Vec<&EndpointSlice>> {
-        let mut slices: BTreeMap<Key, Vec<&EndpointSlice>> = BTreeMap::new();
-        for slice in self.endpoint_slices.iter() {
-            if let Some(service) = slice.metadata.labels.get(SERVICE_NAME_LABEL) {
-                slices
-                    .entry(Key::new(&slice.metadata.namespace, service))
-                    .or_default()
-                    .push(slice);
-            }
-        }
-        slices
     }
 }
 

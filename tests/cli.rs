@@ -75,7 +75,14 @@ fn subcommands() -> Vec<String> {
 fn every_command_has_help_with_an_example_and_exit_codes() {
     assert_eq!(
         subcommands(),
-        ["quickstart", "run", "check", "explain", "echo"]
+        [
+            "quickstart",
+            "run",
+            "controller",
+            "check",
+            "explain",
+            "echo"
+        ]
     );
     for name in subcommands() {
         let help = stdout(&output(&[&name, "--help"]));

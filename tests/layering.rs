@@ -60,6 +60,9 @@ const NO_CLUSTER: &[&str] = &[
     "notify",
 ];
 
+/// What those who talk to the API server must not know.
+const NO_TRAFFIC: &[&str] = &["hyper", "tokio_rustls", "h2", "socket2", "clap"];
+
 const LAYERS: &[Layer] = &[
     layer("ir", &["ir"], PURE),
     layer("api", &["api", "ir::object_ref", "ir::ObjectRef"], PURE),
@@ -69,16 +72,29 @@ const LAYERS: &[Layer] = &[
         PURE,
     ),
     layer("status", &["status", "ir"], PURE),
+    layer("status/lease", &["status", "ir"], NO_TRAFFIC),
+    layer("status/queue", &["status", "ir"], NO_TRAFFIC),
+    layer("status/stored", &["status", "ir"], NO_TRAFFIC),
+    layer("status/writer", &["status", "ir"], NO_TRAFFIC),
+    layer("replicas", &["ir", "settings", "status"], NO_CLUSTER),
+    layer("data_plane", &["api"], PURE),
     layer(
         "translate",
-        &["translate", "api", "snapshot", "ir", "status"],
+        &["translate", "api", "snapshot", "ir", "status", "data_plane"],
         PURE,
     ),
+    layer(
+        "provision",
+        &["provision", "api", "data_plane", "ir", "settings", "status"],
+        PURE,
+    ),
+    layer("provision/apply", &["provision", "ir"], NO_TRAFFIC),
     layer("tls", &["tls", "ir"], PURE),
     layer("table", &["table", "ir", "tls"], PURE),
     layer("filter", &["filter", "ir", "table"], PURE),
     layer("settings", &[], &["tokio", "hyper", "kube", "rustls"]),
     layer("clock", &[], NO_CLUSTER),
+    layer("provision/class", &["provision", "ir"], NO_TRAFFIC),
     layer(
         "shutdown",
         &["settings"],
@@ -130,17 +146,25 @@ const LAYERS: &[Layer] = &[
     layer(
         "controller",
         &[
+            "controller",
+            "api",
             "provider",
+            "provision",
+            "replicas",
             "snapshot",
             "translate",
             "ir",
             "table",
             "status",
-            "shutdown",
-            "telemetry",
-            "settings",
         ],
-        &["hyper", "rustls", "clap", "socket2", "std::net::Tcp"],
+        &[
+            "hyper",
+            "kube",
+            "rustls",
+            "clap",
+            "socket2",
+            "std::net::Tcp",
+        ],
     ),
     layer(
         "server",
@@ -150,7 +174,9 @@ const LAYERS: &[Layer] = &[
             "controller",
             "ir",
             "provider",
+            "provision",
             "proxy",
+            "replicas",
             "settings",
             "shutdown",
             "status",
@@ -162,6 +188,7 @@ const LAYERS: &[Layer] = &[
         ],
         &["clap", "kube"],
     ),
+    layer("server/controller", ANY, NO_TRAFFIC),
     layer("cli", ANY, &["kube"]),
     layer("lib", &[], &["tokio", "hyper"]),
     layer("memory", &[], &["tokio", "hyper"]),

@@ -3,6 +3,7 @@
 
 pub mod io;
 mod page;
+mod served;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,11 +19,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::io::{Io, TokioTimer};
 use crate::shutdown::Shutdown;
-use crate::status::StatusReport;
+use crate::status::{Served, StatusReport};
 use crate::table::Table;
 use crate::telemetry::metrics;
 use crate::telemetry::{AccessLog, ProcessStats};
@@ -43,6 +45,8 @@ pub struct AdminState {
     pub ready: AtomicBool,
     /// Conditions of the objects, after binding.
     pub report: ArcSwap<StatusReport>,
+    /// What is served of each Gateway, after binding.
+    pub served: watch::Sender<Arc<Served>>,
     /// Numbers of the process.
     pub stats: ProcessStats,
     /// The access log, for its losses.
@@ -56,6 +60,7 @@ impl AdminState {
             table,
             ready: AtomicBool::new(false),
             report: ArcSwap::default(),
+            served: watch::Sender::default(),
             stats,
             access_log,
         }
@@ -75,8 +80,8 @@ pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shut
 async fn connection(stream: TcpStream, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = answer(&request, &state, &shutdown);
-        async move { Ok::<_, Infallible>(response) }
+        let (state, shutdown) = (state.clone(), shutdown.clone());
+        async move { Ok::<_, Infallible>(answer(&request, &state, &shutdown).await) }
     });
     let exchange = http1::Builder::new()
         .timer(TokioTimer)
@@ -91,7 +96,7 @@ async fn connection(stream: TcpStream, state: Arc<AdminState>, shutdown: Shutdow
     }
 }
 
-fn answer<B>(
+async fn answer<B>(
     request: &Request<B>,
     state: &AdminState,
     shutdown: &Shutdown,
@@ -113,13 +118,14 @@ fn answer<B>(
             let body = metrics::encode(table, state.stats.clone(), dropped);
             respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
         }
+        "/served" => served::answer(request, state).await,
         "/config" => match serde_json::to_string_pretty(&*state.table.load().ir) {
             Ok(body) => respond(StatusCode::OK, "application/json", body),
             Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown\n"),
         },
         _ => text(
             StatusCode::NOT_FOUND,
-            "see / /healthz /readyz /metrics /config\n",
+            "see / /healthz /readyz /metrics /config /served\n",
         ),
     }
 }
@@ -171,7 +177,7 @@ mod tests {
 
     async fn get(path: &str, state: &AdminState, shutdown: &Shutdown) -> (u16, String) {
         let request = Request::get(path).body(()).unwrap();
-        let response = answer(&request, state, shutdown);
+        let response = answer(&request, state, shutdown).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -209,7 +215,7 @@ mod tests {
         );
         assert_eq!(get("/nothing", &state, &shutdown).await.0, 404);
         let request = Request::post("/config").body(()).unwrap();
-        assert_eq!(answer(&request, &state, &shutdown).status(), 405);
+        assert_eq!(answer(&request, &state, &shutdown).await.status(), 405);
     }
 
     #[tokio::test]

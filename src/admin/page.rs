@@ -64,8 +64,8 @@ fn conditions(page: &mut String, state: &AdminState) {
         rows(page, object, "", &status.conditions);
         listeners(page, object, &status.listeners);
     }
-    for (object, parents) in &report.routes {
-        for parent in parents {
+    for (object, parents) in report.routes.iter() {
+        for parent in parents.iter() {
             let to = &parent.parent_ref;
             let place = format!("on {} {}", to.kind, to.name);
             rows(page, object, &place, &parent.conditions);

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::object::{Kind, Object};
-use super::{legacy, schema};
+use super::{legacy, parameters, schema};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -212,7 +212,7 @@ fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
             );
             Finding::error("apiVersion", message)
         }
-        None if group == GATEWAY_GROUP => {
+        None if [GATEWAY_GROUP, parameters::GROUP].contains(&group) => {
             Finding::error("kind", format!("there is no {kind} in {api_version}"))
         }
         None => {

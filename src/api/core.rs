@@ -23,6 +23,9 @@ pub struct Service {
     /// Spec.
     #[serde(default)]
     pub spec: ServiceSpec,
+    /// Status.
+    #[serde(default)]
+    pub status: ServiceStatus,
 }
 resource!(Service, "", "Service");
 
@@ -37,6 +40,35 @@ pub struct ServiceSpec {
     pub ports: Vec<ServicePort>,
     /// Labels of its pods.
     pub selector: BTreeMap<String, String>,
+    /// Addresses within the cluster; `None` when headless.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<String>,
+}
+
+/// Status of a [`Service`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatus {
+    /// What a load balancer has given.
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// What a load balancer has given to a [`Service`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// Addresses.
+    pub ingress: Vec<LoadBalancerIngress>,
+}
+
+/// One address of a load balancer: an IP address or a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct LoadBalancerIngress {
+    /// The IP address.
+    pub ip: Option<String>,
+    /// The name.
+    pub hostname: Option<String>,
 }
 
 /// A port of a [`Service`].

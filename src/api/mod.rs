@@ -9,6 +9,7 @@ pub mod http_route;
 mod legacy;
 pub mod meta;
 pub mod object;
+pub mod parameters;
 pub mod policy;
 pub mod reference;
 mod schema;

@@ -10,6 +10,7 @@ use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use super::http_route::HttpRoute;
 use super::meta::{ObjectMeta, Resource};
+use super::parameters::{self, GatewayParameters};
 use super::policy::{BackendTlsPolicy, UnservedRoute};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -25,6 +26,7 @@ pub enum Object {
     UnservedRoute(Arc<UnservedRoute>),
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     ReferenceGrant(Arc<ReferenceGrant>),
+    GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
@@ -43,6 +45,7 @@ impl Object {
             Self::UnservedRoute(object) => &object.metadata,
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
+            Self::GatewayParameters(object) => object.meta(),
             Self::Namespace(object) => object.meta(),
             Self::Service(object) => object.meta(),
             Self::EndpointSlice(object) => object.meta(),
@@ -208,6 +211,14 @@ static KINDS: &[Kind] = &[
         true,
         "referencegrant",
         ReferenceGrant
+    ),
+    kind!(
+        parameters::GROUP,
+        "GatewayParameters",
+        ["v1alpha1"],
+        true,
+        "gatewayparameters",
+        GatewayParameters
     ),
     kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
     kind!("", "Service", ["v1"], true, "service", Service),

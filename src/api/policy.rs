@@ -75,3 +75,10 @@ pub struct PolicyTargetRef {
     /// Section, such as a port's name.
     pub section_name: Option<String>,
 }
+
+impl PolicyTargetRef {
+    /// Whether the target is the Service of this name.
+    pub fn is_service(&self, name: &str) -> bool {
+        self.group.is_empty() && self.kind == "Service" && self.name == name
+    }
+}

@@ -92,9 +92,9 @@ fn print_conditions(report: &StatusReport, out: &mut impl Write) -> io::Result<(
         object_conditions(object, &set.conditions, out)?;
         listener_conditions(&set.listeners, out)?;
     }
-    for (object, parents) in &report.routes {
+    for (object, parents) in report.routes.iter() {
         writeln!(out, "{object}")?;
-        for parent in parents {
+        for parent in parents.iter() {
             let to = &parent.parent_ref;
             let section = to.section_name.as_deref().unwrap_or("all listeners");
             writeln!(out, "  on {} {} ({section})", to.kind, to.name)?;

@@ -3,6 +3,7 @@
 
 pub mod certificate;
 pub mod check;
+pub mod controller;
 pub mod echo;
 pub mod explain;
 pub mod flags;
@@ -42,6 +43,7 @@ struct Cli {
 enum Command {
     Quickstart(quickstart::Args),
     Run(run::Args),
+    Controller(controller::Args),
     Check(check::Args),
     Explain(explain::Args),
     Echo(echo::Args),
@@ -58,6 +60,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match &cli.command {
         Command::Quickstart(args) => quickstart::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),

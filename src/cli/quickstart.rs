@@ -266,7 +266,7 @@ mod tests {
         let endpoints: Vec<SocketAddr> = translation
             .ir
             .backends
-            .values()
+            .iter()
             .flat_map(|backend| backend.endpoints.clone())
             .collect();
         assert_eq!(endpoints.len(), 2);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
-use crate::settings::{GatewayName, Source, is_name};
+use crate::settings::{GatewayName, Ports, Source, is_name};
 use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, or of a cluster.
@@ -57,6 +57,14 @@ struct ClusterFlags {
         conflicts_with = "config_dir"
     )]
     gateway: Option<GatewayName>,
+    /// Serve as a pod that the controller made: behind its Service, or on the network of its node
+    #[arg(
+        long,
+        value_name = "service|host",
+        env = "PORTCULLIS_PROVISIONED",
+        requires = "gateway"
+    )]
+    provisioned: Option<Provisioned>,
     /// Watch only these namespaces, and that of --gateway [default: all]
     #[arg(
         long,
@@ -67,6 +75,15 @@ struct ClusterFlags {
         conflicts_with = "config_dir"
     )]
     namespaces: Vec<String>,
+}
+
+/// How a pod that the controller made is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Provisioned {
+    /// Through a Service: privileged ports are bound among the highest.
+    Service,
+    /// At its node: ports are bound as listeners declare them.
+    Host,
 }
 
 fn namespace(text: &str) -> Result<String, &'static str> {
@@ -81,8 +98,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(folder) => Source::Folder(folder.clone()),
         None => Source::Kubernetes {
             gateway: args.cluster.gateway.clone(),
+            is_provisioned: args.cluster.provisioned.is_some(),
             namespaces: args.cluster.namespaces.clone(),
         },
     };
-    server::run(&args.serve.settings(source))
+    let mut settings = args.serve.settings(source);
+    if args.cluster.provisioned == Some(Provisioned::Service) {
+        settings.ports = Ports::Unprivileged;
+    }
+    server::run(&settings)
 }

@@ -32,6 +32,9 @@ impl Serialize for BackendId {
 /// How to talk to a backend and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Backend {
+    /// Its identity.
+    #[serde(skip)]
+    pub id: BackendId,
     /// What its endpoints speak.
     pub protocol: UpstreamProtocol,
     /// Its usable endpoints, sorted and without duplicates; empty means 503.

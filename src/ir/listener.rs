@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::{ObjectRef, Route, ServerTls};
+use super::{ObjectRef, Route, ServerTls, fingerprint};
 
 /// Something to bind: a port on one address, or on every address of both families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,8 +84,11 @@ pub struct Listener {
     pub hostname: Hostname,
     /// TLS termination; `None` on ports of [`PortProtocol::Http`].
     pub tls: Option<Arc<ServerTls>>,
+    /// Secrets among those of [`Self::tls`] whose present content cannot be used, so that an earlier one is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_over: Vec<ObjectRef>,
     /// Routes attached to it.
-    pub routes: Vec<AttachedRoute>,
+    pub routes: Vec<Arc<AttachedRoute>>,
 }
 
 /// A route on one listener.
@@ -95,6 +98,24 @@ pub struct AttachedRoute {
     pub hostnames: Vec<Hostname>,
     /// The route.
     pub route: Arc<Route>,
+    #[serde(skip)]
+    fingerprint: u64,
+}
+
+impl AttachedRoute {
+    /// A route on a listener, for these hosts.
+    pub fn new(hostnames: Vec<Hostname>, route: Arc<Route>) -> Self {
+        Self {
+            fingerprint: fingerprint::of(&(&hostnames, route.fingerprint())),
+            hostnames,
+            route,
+        }
+    }
+
+    /// Tells versions of the route and its hosts apart; see [`super::Ir::fingerprint`].
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
 }
 
 /// A set of hosts, all in lower case. Orders from the most specific to the least: exact names, then wildcards by

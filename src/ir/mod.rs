@@ -3,13 +3,13 @@
 
 pub mod backend;
 pub mod filter;
+mod fingerprint;
 pub mod listener;
 pub mod object_ref;
 pub mod pattern;
 pub mod route;
 pub mod tls;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -29,18 +29,19 @@ pub use tls::{Certificate, ServerTls};
 pub struct Ir {
     /// What to bind, in order of [`Bind`].
     pub ports: Vec<Arc<Port>>,
-    /// Every backend that a rule refers to.
-    #[serde(serialize_with = "backends_as_list")]
-    pub backends: BTreeMap<BackendId, Arc<Backend>>,
+    /// Every backend that a rule refers to, in order of their identities.
+    #[serde(serialize_with = "by_id")]
+    pub backends: Arc<[Arc<Backend>]>,
 }
 
-fn backends_as_list<S: Serializer>(
-    backends: &BTreeMap<BackendId, Arc<Backend>>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(
-        backends
-            .iter()
-            .map(|(id, backend)| (id.to_string(), backend)),
-    )
+impl Ir {
+    /// The backend of this identity.
+    pub fn backend(&self, id: &BackendId) -> Option<&Arc<Backend>> {
+        let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
+        self.backends.get(at)
+    }
+}
+
+fn by_id<S: Serializer>(backends: &[Arc<Backend>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(backends.iter().map(|one| (one.id.to_string(), one)))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
-use super::{BackendId, Filter, ObjectRef, Pattern};
+use super::{BackendId, Filter, ObjectRef, Pattern, UpstreamProtocol, fingerprint};
 
 /// A route of any HTTP kind, once for all listeners that it is attached to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -18,6 +18,30 @@ pub struct Route {
     pub created: Option<i64>,
     /// Rules, in the object's order.
     pub rules: Vec<Arc<Rule>>,
+    #[serde(skip)]
+    fingerprint: u64,
+}
+
+impl Route {
+    /// A route. `spoken` is what the backends of its rules speak, in the rules' order.
+    pub fn new(
+        object: ObjectRef,
+        created: Option<i64>,
+        rules: Vec<Arc<Rule>>,
+        spoken: &[UpstreamProtocol],
+    ) -> Self {
+        Self {
+            fingerprint: fingerprint::of(&(&object, created, &rules, spoken)),
+            object,
+            created,
+            rules,
+        }
+    }
+
+    /// Tells versions of the route and of what its backends speak apart; see [`super::Ir::fingerprint`].
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
 }
 
 /// The name of a rule in logs and metrics.
@@ -175,8 +199,8 @@ pub struct Precedence {
 }
 
 impl Precedence {
-    /// The place of the `index`-th match of `rule` of an HTTPRoute.
-    pub fn http(route: &Route, rule: &Rule, index: usize) -> Self {
+    /// The place of the `index`-th match of `rule` of an HTTPRoute that was created at this time.
+    pub fn http(created: Option<i64>, rule: &Rule, index: usize) -> Self {
         let condition = &rule.matches[index];
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
@@ -189,9 +213,9 @@ impl Precedence {
             method: Reverse(condition.method.is_some()),
             headers: Reverse(condition.headers.len()),
             query: Reverse(condition.query.len()),
-            created: route.created,
-            namespace: route.object.namespace.clone(),
-            name: route.object.name.clone(),
+            created,
+            namespace: rule.id.route.namespace.clone(),
+            name: rule.id.route.name.clone(),
             rule: rule.id.index,
             r#match: index,
         }

@@ -2,6 +2,7 @@
 //! kind is known, at once when little happens, and not too often when much does. Keeps what it has while the API server
 //! is away.
 
+pub mod bundle;
 mod client;
 mod fetch;
 pub mod observer;
@@ -101,6 +102,11 @@ impl KubernetesProvider {
             observer: None,
             timing: Timing::default(),
         })
+    }
+
+    /// The client of the cluster's API server.
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// The same, but of namespaced kinds it sees only what is in these namespaces, and in that of the only Gateway.

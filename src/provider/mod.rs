@@ -8,6 +8,7 @@ pub mod problem;
 use std::sync::Arc;
 
 pub use file::FileProvider;
+pub use kubernetes::bundle::follow_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
 pub use kubernetes::{KubernetesProvider, Timing};
 pub use problem::Problem;

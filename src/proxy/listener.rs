@@ -9,7 +9,7 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::ir::{Bind, BindReport};
-use crate::settings::Ports;
+use crate::settings::{Ports, container_port};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -63,21 +63,24 @@ impl Listeners {
 }
 
 fn listen(bind: &Bind, ports: Ports) -> io::Result<(TcpListener, SocketAddr)> {
-    let socket = match (ports, bind.address) {
-        (Ports::Ephemeral, _) => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
-        (Ports::AsDeclared, Some(address)) => open(SocketAddr::new(address, bind.port)),
-        (Ports::AsDeclared, None) => {
-            match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, bind.port))) {
-                // A machine without IPv6 still has every IPv4 address.
-                Err(error) if lacks_ipv6(&error) => {
-                    open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bind.port)))
-                }
-                result => result,
-            }
-        }
+    let socket = match ports {
+        Ports::Ephemeral => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        Ports::AsDeclared => open_on(bind.address, bind.port),
+        Ports::Unprivileged => open_on(bind.address, container_port(bind.port)),
     }?;
     let address = socket.local_addr()?;
     Ok((socket, address))
+}
+
+fn open_on(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    if let Some(address) = address {
+        return open(SocketAddr::new(address, port));
+    }
+    match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+        // A machine without IPv6 still has every IPv4 address.
+        Err(error) if lacks_ipv6(&error) => open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+        result => result,
+    }
 }
 
 fn open(address: SocketAddr) -> io::Result<TcpListener> {

@@ -55,9 +55,10 @@ impl Condition {
     /// Whether something is wrong: a good condition that does not hold, or a bad one that does.
     pub fn is_problem(&self) -> bool {
         match self.kind {
-            ConditionType::Accepted | ConditionType::Programmed | ConditionType::ResolvedRefs => {
-                self.status != ConditionStatus::True
-            }
+            ConditionType::Accepted
+            | ConditionType::Programmed
+            | ConditionType::ResolvedRefs
+            | ConditionType::SupportedVersion => self.status != ConditionStatus::True,
             ConditionType::Conflicted | ConditionType::PartiallyInvalid => {
                 self.status == ConditionStatus::True
             }
@@ -87,6 +88,26 @@ pub enum ConditionType {
     PartiallyInvalid,
     Programmed,
     ResolvedRefs,
+    SupportedVersion,
+}
+
+impl ConditionType {
+    const ALL: [Self; 7] = [
+        Self::Accepted,
+        Self::Conflicted,
+        Self::OverlappingTLSConfig,
+        Self::PartiallyInvalid,
+        Self::Programmed,
+        Self::ResolvedRefs,
+        Self::SupportedVersion,
+    ];
+
+    /// The type of this name; `None` for those that are not ours to write.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| format!("{kind:?}") == name)
+    }
 }
 
 /// Whether a condition holds.
@@ -103,6 +124,7 @@ pub enum ConditionStatus {
 #[expect(missing_docs, reason = "the Gateway API documents each")]
 pub enum Reason {
     Accepted,
+    AddressNotAssigned,
     AddressNotUsable,
     BackendNotFound,
     HostnameConflict,
@@ -116,6 +138,7 @@ pub enum Reason {
     ListenersNotValid,
     NoMatchingListenerHostname,
     NoMatchingParent,
+    NoResources,
     NotAllowed,
     NotAllowedByListeners,
     OverlappingCertificates,
@@ -128,9 +151,11 @@ pub enum Reason {
     ProtocolConflict,
     RefNotPermitted,
     ResolvedRefs,
+    SupportedVersion,
     UnsupportedAddress,
     UnsupportedProtocol,
     UnsupportedValue,
+    UnsupportedVersion,
 }
 
 impl fmt::Display for Reason {

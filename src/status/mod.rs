@@ -2,10 +2,22 @@
 //! to a cluster or a log.
 
 pub mod condition;
+mod data_planes;
+mod features;
+pub mod lease;
+pub mod merge;
+mod queue;
 pub mod report;
+pub mod served;
+pub mod stored;
+pub mod writer;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
+pub use data_planes::DataPlaneState;
+pub use features::SUPPORTED_FEATURES;
+pub use merge::{Outdated, Wanted, merge};
 pub use report::{
-    GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus, RouteKind,
-    StatusReport,
+    Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus,
+    RouteKind, StatusReport,
 };
+pub use served::{Served, ServedGateway};

@@ -2,6 +2,7 @@
 //! how it came about nor where it is written.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ pub struct StatusReport {
     pub gateways: BTreeMap<ObjectRef, GatewayStatus>,
     /// ListenerSets.
     pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
-    /// Routes of all kinds: one entry per parentRef that names an object of ours.
-    pub routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+    /// Routes of all kinds: one entry per parentRef that names an object of ours. Reports share what has not changed.
+    pub routes: Arc<BTreeMap<ObjectRef, Arc<[ParentStatus]>>>,
     /// What no condition has a place for, such as a Gateway that nobody serves.
     pub notes: Vec<Note>,
 }
@@ -32,12 +33,22 @@ pub struct StatusReport {
 pub struct GatewayStatus {
     /// Conditions of the Gateway as a whole.
     pub conditions: Vec<Condition>,
-    /// Requested addresses that are usable; empty when none was requested.
-    pub addresses: Vec<IpAddr>,
+    /// Where clients reach it, as far as that is known: requested addresses that are usable, or what a cluster gave.
+    pub addresses: Vec<Address>,
     /// Number of ListenerSets that are accepted.
     pub attached_listener_sets: usize,
     /// Listeners, in the order of the spec.
     pub listeners: Vec<ListenerStatus>,
+}
+
+/// An address of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "type", content = "value")]
+pub enum Address {
+    /// An IP address.
+    IPAddress(IpAddr),
+    /// A name that resolves to one.
+    Hostname(Arc<str>),
 }
 
 /// Status of a ListenerSet.
@@ -134,6 +145,34 @@ impl StatusReport {
         self
     }
 
+    /// The report with what the installed CRDs of the Gateway API, whose version is given, mean for GatewayClasses
+    /// (condition SupportedVersion). Shapes of 1.x are all understood.
+    #[must_use]
+    pub fn with_bundle_version(mut self, version: Option<&str>) -> Self {
+        let Some(version) = version else {
+            return self;
+        };
+        for conditions in self.gateway_classes.values_mut() {
+            let generation = conditions
+                .first()
+                .map_or(0, |first| first.observed_generation);
+            let kind = ConditionType::SupportedVersion;
+            let is_supported = version
+                .strip_prefix('v')
+                .unwrap_or(version)
+                .starts_with("1.");
+            conditions.push(if is_supported {
+                Condition::holds(kind, Reason::SupportedVersion, generation)
+            } else {
+                let message = format!(
+                    "the CRDs of the Gateway API are of version {version}; 1.x is supported"
+                );
+                Condition::fails(kind, Reason::UnsupportedVersion, &message, generation)
+            });
+        }
+        self
+    }
+
     /// Everything that is not as its author wanted it, in order of objects, each with the object that has to change.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> {
         let mut problems = Vec::new();
@@ -148,8 +187,8 @@ impl StatusReport {
             collect(&mut problems, object, "", &status.conditions);
             collect_listeners(&mut problems, object, &status.listeners);
         }
-        for (object, parents) in &self.routes {
-            for parent in parents {
+        for (object, parents) in self.routes.iter() {
+            for parent in parents.iter() {
                 let place = format!("parent {}: ", parent.parent_ref.shown());
                 collect(&mut problems, object, &place, &parent.conditions);
             }
@@ -157,6 +196,15 @@ impl StatusReport {
         let notes = self.notes.iter();
         problems.extend(notes.map(|note| (note.object.clone(), note.message.clone())));
         problems.into_iter()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IPAddress(ip) => ip.fmt(f),
+            Self::Hostname(name) => f.write_str(name),
+        }
     }
 }
 
@@ -264,8 +312,9 @@ fn settle_object(conditions: &mut [Condition], listeners: &[ListenerStatus], fai
 
 /// Leaves only the requested addresses on which something could be bound (status.addresses).
 fn settle_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
-    let unusable = |address: &IpAddr| {
-        let on_address = |bind: &&Bind| bind.address == Some(*address);
+    let unusable = |address: &Address| {
+        let on_address =
+            |bind: &&Bind| bind.address.map(Address::IPAddress).as_ref() == Some(address);
         let all = gateway
             .listeners
             .iter()
@@ -276,14 +325,14 @@ fn settle_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
             .peekable();
         outcomes.peek().is_some() && outcomes.all(|outcome| matches!(outcome, Some(Err(_))))
     };
-    let (bad, good): (Vec<_>, Vec<_>) = gateway.addresses.iter().copied().partition(unusable);
+    let (bad, good): (Vec<_>, Vec<_>) = gateway.addresses.iter().cloned().partition(unusable);
     gateway.addresses = good;
     if bad.is_empty() {
         return;
     }
     let of_programmed = |condition: &&mut Condition| condition.kind == ConditionType::Programmed;
     if let Some(condition) = gateway.conditions.iter_mut().find(of_programmed) {
-        let bad: Vec<_> = bad.iter().map(IpAddr::to_string).collect();
+        let bad: Vec<_> = bad.iter().map(Address::to_string).collect();
         let message = format!(
             "spec.addresses: nothing could be bound on {}; give addresses that this machine has",
             bad.join(", ")

@@ -25,9 +25,9 @@ pub struct Backend {
 }
 
 impl Backend {
-    pub(super) fn new(id: BackendId, ir: &ir::Backend, stats: Arc<BackendStats>) -> Self {
+    pub(super) fn new(ir: &ir::Backend, stats: Arc<BackendStats>) -> Self {
         Self {
-            id,
+            id: ir.id.clone(),
             protocol: ir.protocol,
             stats,
             endpoints: ArcSwap::from_pointee(Endpoints::default().changed_to(&ir.endpoints)),
@@ -115,15 +115,16 @@ mod tests {
 
     #[test]
     fn an_endpoint_survives_as_long_as_its_address() {
-        let ir = ir::Backend {
-            protocol: UpstreamProtocol::Http1,
-            endpoints: vec![address(1), address(2)],
-        };
         let id = BackendId {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
         };
-        let backend = Backend::new(id, &ir, Arc::default());
+        let ir = ir::Backend {
+            id,
+            protocol: UpstreamProtocol::Http1,
+            endpoints: vec![address(1), address(2)],
+        };
+        let backend = Backend::new(&ir, Arc::default());
         let before: Vec<_> = backend.endpoints().iter().cloned().collect();
         before[1].in_flight.fetch_add(3, Relaxed);
 

@@ -1,127 +1,174 @@
-//! Builds a table from an IR and the previous table, bottom-up: backends, rules, listeners, ports. A node is used again
+//! Builds a table from an IR and the previous table, bottom-up: backends, routes, listeners, ports. A node is used again
 //! when its IR is equal and everything below it is the same node. Knows nothing of how nodes are searched.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Table;
 use super::backend::Backend;
 use super::listener::{Listener, Port};
-use super::rule::Rule;
+use super::route::{Route, Routes, distinct};
+use super::same_nodes;
 use crate::ir;
-use crate::ir::{BackendId, Bind, Ir, ListenerKey, RuleId};
+use crate::ir::{BackendId, Bind, Ir, ListenerKey};
 use crate::tls::ServerConfigs;
 
 pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
-    let backends = backends(&ir, previous);
-    let mut rules = Rules::new(&backends, previous);
-    let tls = listeners(&ir).filter_map(|listener| listener.tls.as_ref());
-    let server_configs = ServerConfigs::build(tls, &previous.server_configs);
-    let ports = ports(&ir, previous, &mut rules, &server_configs);
-    let rules = rules.built.into();
+    let backends = Backends::new(&ir, previous);
+    let generation = previous.generation + 1;
+    if backends.are_those_before() && same_nodes(&ir.ports, &previous.ir.ports) {
+        return Table {
+            generation,
+            ports: previous.ports.clone(),
+            routes: previous.routes.clone(),
+            backends: backends.nodes,
+            server_configs: previous.server_configs.clone(),
+            ir,
+        };
+    }
+    let wanted = distinct(&ir, previous.routes.len());
+    let routes = Routes::new(&wanted, &previous.routes, &backends);
+    let mut seen = FxHashSet::default();
+    let all = wanted.iter().filter_map(|ir| routes.of(ir));
+    let all: Arc<[Arc<Route>]> = all
+        .filter(|node| seen.insert(Arc::as_ptr(node)))
+        .cloned()
+        .collect();
+    let server_configs = server_configs(&ir, previous);
     Table {
-        generation: previous.generation + 1,
-        ports,
-        rules,
-        backends,
+        generation,
+        ports: ports(&ir, previous, &routes, &server_configs),
+        routes: all,
+        backends: backends.nodes,
         server_configs,
         ir,
     }
 }
 
-fn listeners(ir: &Ir) -> impl Iterator<Item = &Arc<ir::Listener>> {
-    ir.ports.iter().flat_map(|port| &port.listeners)
+/// The backends of the table under construction, and what became of those before.
+#[derive(Default)]
+pub(super) struct Backends {
+    nodes: Arc<[Arc<Backend>]>,
+    /// Nodes of the previous table that are not in this one.
+    gone: FxHashSet<*const Backend>,
+    /// Whether this one has nodes that the previous table had not.
+    has_new: bool,
 }
 
-fn backends(ir: &Ir, previous: &Table) -> Box<[Arc<Backend>]> {
-    let node = |(id, ir): (&BackendId, &Arc<ir::Backend>)| match find(&previous.backends, id) {
-        Some(node) if node.protocol == ir.protocol => {
-            node.set_endpoints(&ir.endpoints);
-            node.clone()
-        }
-        changed => {
-            let stats = changed.map(|node| node.stats.clone()).unwrap_or_default();
-            Arc::new(Backend::new(id.clone(), ir, stats))
-        }
-    };
-    ir.backends.iter().map(node).collect()
-}
-
-fn find<'a>(backends: &'a [Arc<Backend>], id: &BackendId) -> Option<&'a Arc<Backend>> {
-    let at = backends.binary_search_by(|node| node.id.cmp(id)).ok()?;
-    backends.get(at)
-}
-
-/// The rules of the table under construction. A name has more than one rule only while differing versions of one route
-/// are attached to different listeners.
-struct Rules<'a> {
-    backends: &'a [Arc<Backend>],
-    previous: RulesByName<'a>,
-    by_name: RulesByName<'a>,
-    built: Vec<Arc<Rule>>,
-}
-
-type RulesByName<'a> = FxHashMap<&'a RuleId, Vec<Arc<Rule>>>;
-
-impl<'a> Rules<'a> {
-    fn new(backends: &'a [Arc<Backend>], previous: &'a Table) -> Self {
-        let count = previous.rules.len();
-        let mut by_name = RulesByName::with_capacity_and_hasher(count, FxBuildHasher);
-        for rule in &previous.rules {
-            by_name.entry(&rule.ir.id).or_default().push(rule.clone());
-        }
-        Self {
-            backends,
-            previous: by_name,
-            by_name: RulesByName::with_capacity_and_hasher(count, FxBuildHasher),
-            built: Vec::with_capacity(count),
-        }
-    }
-
-    fn node(&mut self, ir: &'a Arc<ir::Rule>) -> Arc<Rule> {
-        let built = self.by_name.entry(&ir.id).or_default();
-        if let Some(node) = built.iter().find(|node| node.ir == *ir) {
-            return node.clone();
-        }
-        let backend = |id: &BackendId| find(self.backends, id).cloned();
-        let previous = self.previous.get(&ir.id).map_or(&[][..], Vec::as_slice);
-        let node = match previous.iter().find(|node| node.is_current(ir, backend)) {
-            Some(node) => node.clone(),
-            None => {
-                let namesake = built.first().or(previous.first());
-                let stats = namesake.map(|node| node.stats.clone()).unwrap_or_default();
-                Arc::new(Rule::new(ir.clone(), stats, backend))
-            }
+impl Backends {
+    fn new(ir: &Ir, previous: &Table) -> Self {
+        let mut backends = Self {
+            nodes: previous.backends.clone(),
+            gone: FxHashSet::default(),
+            has_new: false,
         };
-        built.push(node.clone());
-        self.built.push(node.clone());
-        node
+        if Arc::ptr_eq(&ir.backends, &previous.ir.backends) {
+            return backends;
+        }
+        // Both are in order, and so are the nodes, one for each backend of their IR.
+        let mut former = previous
+            .ir
+            .backends
+            .iter()
+            .zip(&*previous.backends)
+            .peekable();
+        let mut nodes = Vec::with_capacity(ir.backends.len());
+        for ir in &*ir.backends {
+            let mut same_id = None;
+            while let Some((old, node)) = former.next_if(|(old, _)| place(old, ir).is_le()) {
+                if place(old, ir).is_eq() {
+                    same_id = Some((old, node));
+                    break;
+                }
+                backends.gone.insert(Arc::as_ptr(node));
+            }
+            nodes.push(match same_id {
+                Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
+                Some((_, node)) if node.protocol == ir.protocol => {
+                    node.set_endpoints(&ir.endpoints);
+                    node.clone()
+                }
+                changed => {
+                    backends.has_new = true;
+                    backends
+                        .gone
+                        .extend(changed.map(|(_, node)| Arc::as_ptr(node)));
+                    let stats = changed.map(|(_, node)| node.stats.clone());
+                    Arc::new(Backend::new(ir, stats.unwrap_or_default()))
+                }
+            });
+        }
+        backends
+            .gone
+            .extend(former.map(|(_, node)| Arc::as_ptr(node)));
+        backends.nodes = nodes.into();
+        backends
+    }
+
+    /// The backend of this identity.
+    pub(super) fn get(&self, id: &BackendId) -> Option<&Arc<Backend>> {
+        let at = self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()?;
+        self.nodes.get(at)
+    }
+
+    /// Whether a node of the previous table is none of this one.
+    pub(super) fn is_gone(&self, node: &Arc<Backend>) -> bool {
+        self.gone.contains(&Arc::as_ptr(node))
+    }
+
+    /// Whether they are the nodes of the previous table.
+    pub(super) fn are_those_before(&self) -> bool {
+        self.gone.is_empty() && !self.has_new
     }
 }
 
-fn ports<'a>(
-    ir: &'a Ir,
+fn place(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
+    if Arc::ptr_eq(old, new) {
+        Ordering::Equal
+    } else {
+        old.id.cmp(&new.id)
+    }
+}
+
+fn tls(ir: &Ir) -> impl Iterator<Item = &Arc<ir::ServerTls>> {
+    let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
+    listeners.filter_map(|listener| listener.tls.as_ref())
+}
+
+fn server_configs(ir: &Ir, previous: &Table) -> Arc<ServerConfigs> {
+    let same = |(new, old)| Arc::ptr_eq(new, old);
+    if tls(ir).count() == tls(&previous.ir).count() && tls(ir).zip(tls(&previous.ir)).all(same) {
+        return previous.server_configs.clone();
+    }
+    Arc::new(ServerConfigs::build(tls(ir), &previous.server_configs))
+}
+
+fn ports(
+    ir: &Ir,
     previous: &Table,
-    rules: &mut Rules<'a>,
+    routes: &Routes,
     server_configs: &ServerConfigs,
-) -> Box<[Arc<Port>]> {
+) -> Arc<[Arc<Port>]> {
     let old_listeners: FxHashMap<(Bind, &ListenerKey), &Arc<Listener>> = previous
         .ports
         .iter()
         .flat_map(|port| port.listeners().iter().map(|node| (port.bind(), node)))
         .map(|(bind, node)| ((bind, &node.ir.key), node))
         .collect();
-    let mut listener = |bind: Bind, ir: &'a Arc<ir::Listener>| {
-        let routes = ir.routes.iter().flat_map(|attached| &attached.route.rules);
-        let rules: Box<[Arc<Rule>]> = routes.map(|rule| rules.node(rule)).collect();
+    let listener = |bind: Bind, ir: &Arc<ir::Listener>| {
+        let attached = ir.routes.iter();
+        let routes = attached.filter_map(|attached| routes.of(&attached.route).cloned());
+        let routes: Box<[Arc<Route>]> = routes.collect();
         let config = ir.tls.as_ref().and_then(|tls| server_configs.get(tls));
-        match old_listeners.get(&(bind, &ir.key)) {
-            Some(node) if node.is_current(ir, config, &rules) => Arc::clone(node),
-            _ => Arc::new(Listener::new(ir.clone(), config.cloned(), rules)),
+        let old = old_listeners.get(&(bind, &ir.key)).copied();
+        match old.filter(|node| node.is_current(ir, config, &routes)) {
+            Some(node) => node.clone(),
+            None => Arc::new(Listener::new(ir.clone(), config.cloned(), routes, old)),
         }
     };
-    let port = |ir: &'a Arc<ir::Port>| {
+    let port = |ir: &Arc<ir::Port>| {
         let nodes = ir.listeners.iter().map(|node| listener(ir.bind, node));
         let listeners: Box<[Arc<Listener>]> = nodes.collect();
         let old = previous.port(&ir.bind);

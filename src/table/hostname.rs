@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::ir::Hostname;
 
 /// Values by hostname.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum HostIndex<T> {
     /// One hostname, compared in place.
     One(Hostname, T),
@@ -16,7 +16,7 @@ pub(super) enum HostIndex<T> {
     Many(Box<Hosts<T>>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Hosts<T> {
     exact: FxHashMap<Arc<str>, T>,
     /// By suffix, without `*.`.
@@ -36,6 +36,31 @@ impl<T> HostIndex<T> {
                 let entries = first.into_iter().chain(second).chain(entries);
                 Self::Many(Box::new(Hosts::new(entries)))
             }
+        }
+    }
+
+    /// The index with other values for some hostnames, or none.
+    pub(super) fn with(&self, changes: impl IntoIterator<Item = (Hostname, Option<T>)>) -> Self
+    where
+        T: Clone,
+    {
+        let mut hosts = match self {
+            Self::One(hostname, value) => Hosts::new([(hostname.clone(), value.clone())]),
+            Self::Many(hosts) => (**hosts).clone(),
+        };
+        for (hostname, value) in changes {
+            hosts.set(hostname, value);
+        }
+        hosts.into()
+    }
+
+    /// The value of exactly this hostname.
+    pub(super) fn get(&self, hostname: &Hostname) -> Option<&T> {
+        match (self, hostname) {
+            (Self::One(known, value), _) => Some(value).filter(|_| known == hostname),
+            (Self::Many(hosts), Hostname::Exact(name)) => hosts.exact.get(name),
+            (Self::Many(hosts), Hostname::Wildcard(suffix)) => hosts.wildcards.get(suffix),
+            (Self::Many(hosts), Hostname::Any) => hosts.any.as_ref(),
         }
     }
 
@@ -69,8 +94,33 @@ impl<T> HostIndex<T> {
     }
 }
 
+impl<T> From<Hosts<T>> for HostIndex<T> {
+    fn from(mut hosts: Hosts<T>) -> Self {
+        hosts.longest = hosts
+            .wildcards
+            .keys()
+            .map(|suffix| suffix.len())
+            .max()
+            .unwrap_or(0);
+        hosts.exact.shrink_to_fit();
+        hosts.wildcards.shrink_to_fit();
+        let count = hosts.exact.len() + hosts.wildcards.len() + usize::from(hosts.any.is_some());
+        if count != 1 {
+            return Self::Many(Box::new(hosts));
+        }
+        let exact = hosts
+            .exact
+            .drain()
+            .map(|(name, value)| (Hostname::Exact(name), value));
+        let wildcards = hosts.wildcards.drain();
+        let wildcards = wildcards.map(|(suffix, value)| (Hostname::Wildcard(suffix), value));
+        let any = hosts.any.take().map(|value| (Hostname::Any, value));
+        Self::new(exact.chain(wildcards).chain(any))
+    }
+}
+
 impl<T> Hosts<T> {
-    fn new(entries: impl Iterator<Item = (Hostname, T)>) -> Self {
+    fn new(entries: impl IntoIterator<Item = (Hostname, T)>) -> Self {
         let mut hosts = Self {
             exact: FxHashMap::default(),
             wildcards: FxHashMap::default(),
@@ -94,6 +144,16 @@ impl<T> Hosts<T> {
         hosts.exact.shrink_to_fit();
         hosts.wildcards.shrink_to_fit();
         hosts
+    }
+
+    fn set(&mut self, hostname: Hostname, value: Option<T>) {
+        match (hostname, value) {
+            (Hostname::Exact(name), Some(value)) => drop(self.exact.insert(name, value)),
+            (Hostname::Exact(name), None) => drop(self.exact.remove(&name)),
+            (Hostname::Wildcard(suffix), Some(value)) => drop(self.wildcards.insert(suffix, value)),
+            (Hostname::Wildcard(suffix), None) => drop(self.wildcards.remove(&suffix)),
+            (Hostname::Any, value) => self.any = value,
+        }
     }
 
     #[inline]

@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use rustls::ServerConfig;
 
 use super::hostname::HostIndex;
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
-use super::router::{Entry, Router};
+use super::route::Route;
+use super::router::{Candidate, Router};
 use super::rule::Rule;
+use super::same_nodes;
 use crate::ir;
-use crate::ir::{Bind, Hostname, PortProtocol, Precedence};
+use crate::ir::{Bind, Hostname, PortProtocol};
 
 /// One port with the listeners that share it.
 #[derive(Debug)]
@@ -84,47 +86,55 @@ pub struct Listener {
     pub ir: Arc<ir::Listener>,
     /// How to terminate TLS; `None` without TLS, or when it cannot be terminated.
     pub server_config: Option<Arc<ServerConfig>>,
-    /// The rules of its routes, in the order of the configuration.
-    rules: Box<[Arc<Rule>]>,
+    /// Its routes, in the order of the configuration.
+    routes: Box<[Arc<Route>]>,
     routers: HostIndex<Router>,
 }
 
 impl Listener {
-    /// Indexes a listener. `rules` are those of its routes, one after the other.
+    /// Indexes a listener. `routes` are the nodes of its routes; what `old` has in common with it is not indexed again.
     pub(super) fn new(
         ir: Arc<ir::Listener>,
         server_config: Option<Arc<ServerConfig>>,
-        rules: Box<[Arc<Rule>]>,
+        routes: Box<[Arc<Route>]>,
+        old: Option<&Arc<Self>>,
     ) -> Self {
-        let mut by_host: FxHashMap<&Hostname, Vec<Entry>> = FxHashMap::default();
-        for attached in attached(&ir, &rules) {
-            by_host.entry(attached.hostname).or_default().push(Entry {
-                precedence: attached.precedence,
-                rule: attached.rule.clone(),
-                index: attached.index,
-            });
+        let nothing = HostIndex::new([]);
+        let known = old.map_or(&nothing, |old| &old.routers);
+        let former: Vec<_> = old.iter().flat_map(|old| old.attached()).collect();
+        let now: Vec<_> = attached(&ir, &routes).collect();
+        let (gone, new) = differences(&former, &now);
+        let mut edits: FxHashMap<&Hostname, (Vec<Candidate>, Vec<Candidate>)> =
+            FxHashMap::default();
+        for (hostname, candidate) in gone.iter().flat_map(Attached::candidates) {
+            edits.entry(hostname).or_default().0.push(candidate);
         }
-        let routers = HostIndex::new(
-            by_host
-                .into_iter()
-                .map(|(hostname, entries)| (hostname.clone(), Router::new(entries))),
-        );
+        for (hostname, candidate) in new.iter().flat_map(Attached::candidates) {
+            edits.entry(hostname).or_default().1.push(candidate);
+        }
+        let router = |(hostname, (gone, new)): (&Hostname, (Vec<Candidate>, Vec<Candidate>))| {
+            let router = match known.get(hostname) {
+                Some(router) => router.with(&gone, new),
+                None => Some(Router::new(new)),
+            };
+            (hostname.clone(), router)
+        };
         Self {
-            routers,
+            routers: known.with(edits.into_iter().map(router)),
             ir,
             server_config,
-            rules,
+            routes,
         }
     }
 
-    /// Whether this node would be built from `ir`, `server_config` and `rules` again.
+    /// Whether this node would be built from `ir`, `server_config` and `routes` again.
     pub(super) fn is_current(
         &self,
         ir: &Arc<ir::Listener>,
         server_config: Option<&Arc<ServerConfig>>,
-        rules: &[Arc<Rule>],
+        routes: &[Arc<Route>],
     ) -> bool {
-        same_nodes(&self.rules, rules)
+        same_nodes(&self.routes, routes)
             && self.server_config.as_ref().map(Arc::as_ptr) == server_config.map(Arc::as_ptr)
             && self.ir == *ir
     }
@@ -139,15 +149,21 @@ impl Listener {
     /// Every match whose hostname contains the request's host, in the order in which they are tried, and what became
     /// of it. The one that is chosen is the one that [`Self::find`] finds.
     pub fn explain(&self, request: &RequestView<'_>) -> Vec<Considered<'_>> {
-        let mut tried = attached(&self.ir, &self.rules);
-        tried.retain(|one| one.hostname.contains(request.host));
-        tried.sort_by(|one, two| {
-            (one.hostname, &one.precedence).cmp(&(two.hostname, &two.precedence))
-        });
+        let mut tried = Vec::new();
+        for attached in self.attached() {
+            let hostnames = attached.ir.hostnames.iter();
+            for hostname in hostnames.filter(|hostname| hostname.contains(request.host)) {
+                for rule in &attached.node.rules {
+                    let matches = 0..rule.ir.matches.len();
+                    tried.extend(matches.map(|index| (hostname, rule, index)));
+                }
+            }
+        }
+        tried.sort_by_cached_key(|(hostname, rule, index)| (*hostname, rule.precedence(*index)));
         let mut chosen = false;
         let mut all = Vec::with_capacity(tried.len());
-        for attached in tried {
-            let condition = &attached.rule.ir.matches[attached.index];
+        for (hostname, rule, index) in tried {
+            let condition = &rule.ir.matches[index];
             let mismatch = if path_fits(&condition.path, request.path) {
                 mismatch(condition, request)
             } else {
@@ -159,13 +175,17 @@ impl Listener {
                 None => MatchVerdict::Chosen,
             };
             all.push(Considered {
-                hostname: attached.hostname,
-                rule: attached.rule,
-                index: attached.index,
+                hostname,
+                rule,
+                index,
                 verdict,
             });
         }
         all
+    }
+
+    fn attached(&self) -> impl Iterator<Item = Attached<'_>> {
+        attached(&self.ir, &self.routes)
     }
 }
 
@@ -193,35 +213,58 @@ pub enum MatchVerdict<'a> {
     Differs(Mismatch<'a>),
 }
 
-/// A match under one of the hostnames of its route.
-struct AttachedMatch<'a> {
-    hostname: &'a Hostname,
-    precedence: Precedence,
-    rule: &'a Arc<Rule>,
-    index: usize,
+/// A route on a listener.
+#[derive(Clone, Copy)]
+struct Attached<'a> {
+    ir: &'a Arc<ir::AttachedRoute>,
+    node: &'a Arc<Route>,
 }
 
-/// All matches of a listener, in the order of the configuration.
-fn attached<'a>(ir: &'a ir::Listener, rules: &'a [Arc<Rule>]) -> Vec<AttachedMatch<'a>> {
-    let mut all = Vec::new();
-    let mut rules = rules.iter();
-    for attached in &ir.routes {
-        for rule in rules.by_ref().take(attached.route.rules.len()) {
-            for index in 0..rule.ir.matches.len() {
-                let precedence = Precedence::http(&attached.route, &rule.ir, index);
-                all.extend(attached.hostnames.iter().map(|hostname| AttachedMatch {
-                    hostname,
-                    precedence: precedence.clone(),
-                    rule,
-                    index,
-                }));
-            }
-        }
+fn attached<'a>(
+    ir: &'a ir::Listener,
+    nodes: &'a [Arc<Route>],
+) -> impl Iterator<Item = Attached<'a>> {
+    let attached = ir.routes.iter().zip(nodes);
+    attached.map(|(ir, node)| Attached { ir, node })
+}
+
+impl<'a> Attached<'a> {
+    /// Its matches, under each of its hostnames.
+    fn candidates(&self) -> impl Iterator<Item = (&'a Hostname, Candidate)> + use<'a> {
+        let Self { ir, node } = *self;
+        let matches = node.rules.iter().flat_map(Candidate::all);
+        matches.flat_map(|candidate| {
+            let hostnames = ir.hostnames.iter();
+            hostnames.map(move |hostname| (hostname, candidate.clone()))
+        })
     }
-    all
+
+    /// Equal only for the very same nodes.
+    fn identity(&self) -> (*const ir::AttachedRoute, *const Route) {
+        (Arc::as_ptr(self.ir), Arc::as_ptr(self.node))
+    }
 }
 
-/// Whether both hold the very same nodes.
-fn same_nodes<T>(one: &[Arc<T>], two: &[Arc<T>]) -> bool {
-    one.len() == two.len() && one.iter().zip(two).all(|(one, two)| Arc::ptr_eq(one, two))
+/// What of `former` is not in `now`, and what of `now` was not in `former`.
+fn differences<'a>(
+    former: &[Attached<'a>],
+    now: &[Attached<'a>],
+) -> (Vec<Attached<'a>>, Vec<Attached<'a>>) {
+    // Mostly both begin and end with the same.
+    let same = |(one, two): &(&Attached<'_>, &Attached<'_>)| one.identity() == two.identity();
+    let front = former.iter().zip(now).take_while(same).count();
+    let (former, now) = (&former[front..], &now[front..]);
+    let back = former
+        .iter()
+        .rev()
+        .zip(now.iter().rev())
+        .take_while(same)
+        .count();
+    let (former, now) = (&former[..former.len() - back], &now[..now.len() - back]);
+    let without = |these: &[Attached<'a>], those: &[Attached<'a>]| {
+        let those: FxHashSet<_> = those.iter().map(Attached::identity).collect();
+        let left = these.iter().filter(|one| !those.contains(&one.identity()));
+        left.copied().collect()
+    };
+    (without(former, now), without(now, former))
 }

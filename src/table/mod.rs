@@ -7,6 +7,7 @@ mod build;
 mod hostname;
 mod listener;
 mod matcher;
+mod route;
 mod router;
 mod rule;
 mod stats;
@@ -19,6 +20,7 @@ pub use matcher::{Mismatch, RequestView};
 pub use rule::{Pick, Rule, Share, Target};
 pub use stats::{BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, UpstreamFault};
 
+use self::route::Route;
 use crate::ir::{Bind, Ir};
 use crate::tls::ServerConfigs;
 
@@ -29,11 +31,12 @@ pub struct Table {
     pub generation: u64,
     /// What it was built from.
     pub ir: Arc<Ir>,
-    ports: Box<[Arc<Port>]>,
-    rules: Box<[Arc<Rule>]>,
-    /// In order of their identities.
-    backends: Box<[Arc<Backend>]>,
-    server_configs: ServerConfigs,
+    ports: Arc<[Arc<Port>]>,
+    /// Each once.
+    routes: Arc<[Arc<Route>]>,
+    /// In order of their identities, as in the IR.
+    backends: Arc<[Arc<Backend>]>,
+    server_configs: Arc<ServerConfigs>,
 }
 
 impl Table {
@@ -42,15 +45,15 @@ impl Table {
         Self {
             generation: 0,
             ir: Arc::default(),
-            ports: Box::default(),
-            rules: Box::default(),
-            backends: Box::default(),
-            server_configs: ServerConfigs::default(),
+            ports: Arc::default(),
+            routes: Arc::default(),
+            backends: Arc::default(),
+            server_configs: Arc::default(),
         }
     }
 
-    /// Indexes `ir`. Nodes of `previous` that would come out equal are used again, and backends keep their identity
-    /// while their endpoints change: new endpoints are in effect at once, in both tables.
+    /// Indexes `ir`. Nodes of `previous`, the table built last, that would come out equal are used again, and backends
+    /// keep their identity while their endpoints change: new endpoints are in effect at once, in both tables.
     pub fn build(ir: Arc<Ir>, previous: Option<&Self>) -> Self {
         match previous {
             Some(previous) => build::build(ir, previous),
@@ -72,11 +75,16 @@ impl Table {
 
     /// Every rule, each once.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.rules.iter()
+        self.routes.iter().flat_map(|route| &route.rules)
     }
 
     /// Every backend, in order of its identity.
     pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         self.backends.iter()
     }
+}
+
+/// Whether both hold the very same nodes.
+fn same_nodes<T>(one: &[Arc<T>], two: &[Arc<T>]) -> bool {
+    one.len() == two.len() && one.iter().zip(two).all(|(one, two)| Arc::ptr_eq(one, two))
 }

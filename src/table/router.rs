@@ -3,29 +3,15 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::matcher::{RequestView, is_plain, mismatch, path_fits};
 use super::rule::Rule;
 use crate::ir::Precedence;
 use crate::ir::route::{Match, PathMatch};
 
-/// One match of a rule, on its way into a [`Router`].
+/// One match of a rule.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) precedence: Precedence,
-    pub(super) rule: Arc<Rule>,
-    pub(super) index: usize,
-}
-
-impl Entry {
-    fn condition(&self) -> &Match {
-        &self.rule.ir.matches[self.index]
-    }
-}
-
-/// A match in its place.
-#[derive(Debug)]
 pub(super) struct Candidate {
     rule: Arc<Rule>,
     index: u32,
@@ -34,6 +20,17 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// The matches of a rule.
+    pub(super) fn all(rule: &Arc<Rule>) -> impl Iterator<Item = Self> {
+        // No rule has so many matches that this could end early.
+        let matches = rule.ir.matches.iter().zip(0_u32..);
+        matches.map(|(condition, index)| Self {
+            plain: is_plain(condition),
+            index,
+            rule: rule.clone(),
+        })
+    }
+
     #[inline]
     fn fits(&self, request: &RequestView<'_>) -> bool {
         self.plain || mismatch(self.condition(), request).is_none()
@@ -42,27 +39,57 @@ impl Candidate {
     fn condition(&self) -> &Match {
         &self.rule.ir.matches[self.index as usize]
     }
-}
 
-impl From<Entry> for Candidate {
-    fn from(entry: Entry) -> Self {
-        Self {
-            plain: is_plain(entry.condition()),
-            // No rule has so many matches that this could saturate.
-            index: u32::try_from(entry.index).unwrap_or(u32::MAX),
-            rule: entry.rule,
+    fn precedence(&self) -> Precedence {
+        self.rule.precedence(self.index as usize)
+    }
+
+    /// Tells matches apart.
+    fn identity(&self) -> (*const Rule, u32) {
+        (Arc::as_ptr(&self.rule), self.index)
+    }
+
+    fn slot(&self) -> Slot {
+        match &self.condition().path {
+            PathMatch::Exact(path) => Slot::Exact(path.clone()),
+            PathMatch::Regex(_) => Slot::Patterns,
+            PathMatch::Prefix(prefix) if prefix.is_empty() => Slot::Root,
+            PathMatch::Prefix(prefix) => Slot::Prefix(prefix.clone()),
         }
     }
 }
 
+/// Where a match stands; within one place they are in order of precedence.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Slot {
+    Exact(Arc<str>),
+    Patterns,
+    Prefix(Arc<str>),
+    /// The prefix `/`.
+    Root,
+}
+
 /// Matches with one path condition, the first to try in front. Nearly always there is one: it costs no look elsewhere.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Bucket {
     One(Candidate),
-    Many(Box<[Candidate]>),
+    Many(Arc<[Candidate]>),
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self::Many(Arc::default())
+    }
 }
 
 impl Bucket {
+    fn candidates(&self) -> &[Candidate] {
+        match self {
+            Self::One(candidate) => std::slice::from_ref(candidate),
+            Self::Many(candidates) => candidates,
+        }
+    }
+
     #[inline]
     fn find(&self, request: &RequestView<'_>) -> Option<&Candidate> {
         match self {
@@ -84,19 +111,19 @@ impl From<Vec<Candidate>> for Bucket {
     }
 }
 
-/// The matches of one hostname.
-#[derive(Debug)]
+/// The matches of one hostname. A copy shares them.
+#[derive(Clone, Debug)]
 pub(super) enum Router {
     /// Matches of the prefix `/` alone.
     Root(Bucket),
     /// Matches of any path.
-    Paths(Box<Paths>),
+    Paths(Arc<Paths>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
     exact: FxHashMap<Arc<str>, Bucket>,
-    patterns: Box<[Candidate]>,
+    patterns: Arc<[Candidate]>,
     prefixes: FxHashMap<Arc<str>, Bucket>,
     /// The lengths that occur in `prefixes`, longest first.
     lengths: Box<[usize]>,
@@ -104,34 +131,29 @@ pub(super) struct Paths {
     root: Bucket,
 }
 
+/// What becomes of the matches of one place.
+#[derive(Default)]
+struct Edit {
+    gone: FxHashSet<(*const Rule, u32)>,
+    new: Vec<Candidate>,
+}
+
 impl Router {
-    pub(super) fn new(mut entries: Vec<Entry>) -> Self {
-        entries.sort_by(|one, two| one.precedence.cmp(&two.precedence));
-        let mut exact: FxHashMap<Arc<str>, Vec<Candidate>> = FxHashMap::default();
-        let mut prefixes: FxHashMap<Arc<str>, Vec<Candidate>> = FxHashMap::default();
-        let (mut patterns, mut root) = (Vec::new(), Vec::new());
-        for entry in entries {
-            let bucket = match &entry.condition().path {
-                PathMatch::Exact(path) => exact.entry(path.clone()).or_default(),
-                PathMatch::Regex(_) => &mut patterns,
-                PathMatch::Prefix(prefix) if prefix.is_empty() => &mut root,
-                PathMatch::Prefix(prefix) => prefixes.entry(prefix.clone()).or_default(),
-            };
-            bucket.push(entry.into());
-        }
-        if exact.is_empty() && patterns.is_empty() && prefixes.is_empty() {
-            return Self::Root(root.into());
-        }
-        let mut lengths: Vec<usize> = prefixes.keys().map(|prefix| prefix.len()).collect();
-        lengths.sort_unstable_by(|one, two| two.cmp(one));
-        lengths.dedup();
-        Self::Paths(Box::new(Paths {
-            exact: freeze(exact),
-            patterns: patterns.into(),
-            prefixes: freeze(prefixes),
-            lengths: lengths.into(),
-            root: root.into(),
-        }))
+    pub(super) fn new(candidates: Vec<Candidate>) -> Self {
+        Paths::default().with(&[], candidates).into()
+    }
+
+    /// The router without some of its matches and with new ones; `None` without any.
+    pub(super) fn with(&self, gone: &[Candidate], new: Vec<Candidate>) -> Option<Self> {
+        let paths = match self {
+            Self::Root(root) => Paths {
+                root: root.clone(),
+                ..Paths::default()
+            },
+            Self::Paths(paths) => (**paths).clone(),
+        };
+        let paths = paths.with(gone, new);
+        (!paths.is_empty()).then(|| paths.into())
     }
 
     /// The rule of the first match that fits.
@@ -145,7 +167,81 @@ impl Router {
     }
 }
 
+impl From<Paths> for Router {
+    fn from(paths: Paths) -> Self {
+        if paths.exact.is_empty() && paths.patterns.is_empty() && paths.prefixes.is_empty() {
+            Self::Root(paths.root)
+        } else {
+            Self::Paths(Arc::new(paths))
+        }
+    }
+}
+
 impl Paths {
+    fn with(mut self, gone: &[Candidate], new: Vec<Candidate>) -> Self {
+        let mut edits: FxHashMap<Slot, Edit> = FxHashMap::default();
+        for candidate in gone {
+            let edit = edits.entry(candidate.slot()).or_default();
+            edit.gone.insert(candidate.identity());
+        }
+        for candidate in new {
+            edits
+                .entry(candidate.slot())
+                .or_default()
+                .new
+                .push(candidate);
+        }
+        for (slot, edit) in edits {
+            let mut candidates = edit.new;
+            let former = self.of(&slot).iter();
+            candidates.extend(
+                former
+                    .filter(|it| !edit.gone.contains(&it.identity()))
+                    .cloned(),
+            );
+            if candidates.len() > 1 {
+                candidates.sort_by_cached_key(Candidate::precedence);
+            }
+            self.put(slot, candidates);
+        }
+        self.exact.shrink_to_fit();
+        self.prefixes.shrink_to_fit();
+        let mut lengths: Vec<usize> = self.prefixes.keys().map(|prefix| prefix.len()).collect();
+        lengths.sort_unstable_by(|one, two| two.cmp(one));
+        lengths.dedup();
+        self.lengths = lengths.into();
+        self
+    }
+
+    fn of(&self, slot: &Slot) -> &[Candidate] {
+        let bucket = match slot {
+            Slot::Exact(path) => self.exact.get(path),
+            Slot::Prefix(prefix) => self.prefixes.get(prefix),
+            Slot::Root => Some(&self.root),
+            Slot::Patterns => return &self.patterns,
+        };
+        bucket.map_or(&[], Bucket::candidates)
+    }
+
+    fn put(&mut self, slot: Slot, candidates: Vec<Candidate>) {
+        let (map, path) = match slot {
+            Slot::Exact(path) => (&mut self.exact, path),
+            Slot::Prefix(prefix) => (&mut self.prefixes, prefix),
+            Slot::Root => return self.root = candidates.into(),
+            Slot::Patterns => return self.patterns = candidates.into(),
+        };
+        if candidates.is_empty() {
+            map.remove(&path);
+        } else {
+            map.insert(path, candidates.into());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let paths = self.exact.len() + self.prefixes.len();
+        paths + self.patterns.len() + self.root.candidates().len() == 0
+    }
+
     fn find(&self, request: &RequestView<'_>) -> Option<&Candidate> {
         let exact = self.exact.get(request.path);
         exact
@@ -178,13 +274,4 @@ fn find_root<'a>(bucket: &'a Bucket, request: &RequestView<'_>) -> Option<&'a Ca
     matches!(request.path.as_bytes(), [] | [b'/', ..])
         .then(|| bucket.find(request))
         .flatten()
-}
-
-fn freeze(buckets: FxHashMap<Arc<str>, Vec<Candidate>>) -> FxHashMap<Arc<str>, Bucket> {
-    let buckets = buckets.into_iter();
-    let mut frozen: FxHashMap<_, _> = buckets
-        .map(|(path, candidates)| (path, candidates.into()))
-        .collect();
-    frozen.shrink_to_fit();
-    frozen
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use rand::RngExt;
 
 use super::backend::Backend;
+use super::build::Backends;
 use super::stats::RuleStats;
 use crate::ir;
-use crate::ir::BackendId;
+use crate::ir::Precedence;
 use crate::ir::route::{Action, WeightedBackend};
 
 /// A rule of a route, shared by all listeners that the route is attached to.
@@ -19,6 +20,8 @@ pub struct Rule {
     /// Its counters; they outlive changes of the rule as long as its name stays.
     pub stats: Arc<RuleStats>,
     shares: Shares,
+    /// When its route was created, which decides between rules.
+    created: Option<i64>,
 }
 
 /// The shares of weight 1 and above. Most rules have one, which is picked without a look elsewhere.
@@ -50,16 +53,6 @@ pub enum Target {
     Invalid(Arc<str>),
 }
 
-impl Target {
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Backend(one), Self::Backend(two)) => Arc::ptr_eq(one, two),
-            (Self::Invalid(one), Self::Invalid(two)) => one == two,
-            _ => false,
-        }
-    }
-}
-
 /// What [`Rule::pick`] came to.
 #[derive(Clone, Copy, Debug)]
 pub enum Pick<'a> {
@@ -72,8 +65,9 @@ pub enum Pick<'a> {
 impl Rule {
     pub(super) fn new(
         ir: Arc<ir::Rule>,
+        created: Option<i64>,
         stats: Arc<RuleStats>,
-        backend: impl Fn(&BackendId) -> Option<Arc<Backend>>,
+        backends: &Backends,
     ) -> Self {
         let (mut shares, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
         for share in weighted(&ir) {
@@ -81,7 +75,7 @@ impl Rule {
             sums.push(sum);
             shares.push(Share {
                 filters: share.filters.as_slice().into(),
-                target: resolve(share, &backend),
+                target: resolve(share, backends),
             });
         }
         let shares = match shares.pop() {
@@ -91,19 +85,39 @@ impl Rule {
                 sums: sums.into(),
             },
         };
-        Self { ir, stats, shares }
+        Self {
+            ir,
+            stats,
+            shares,
+            created,
+        }
     }
 
-    /// Whether this node would be built from `ir` again.
+    /// Whether this node, of the previous table or this one, would be built from `ir` and `created` again.
     pub(super) fn is_current(
         &self,
         ir: &Arc<ir::Rule>,
-        backend: impl Fn(&BackendId) -> Option<Arc<Backend>>,
+        created: Option<i64>,
+        backends: &Backends,
     ) -> bool {
-        self.ir == *ir
-            && weighted(ir)
-                .zip(self.shares())
-                .all(|(share, old)| resolve(share, &backend).is_same(&old.target))
+        self.created == created && self.ir == *ir && self.keeps_its(backends)
+    }
+
+    /// Whether this node, of the previous table or this one, would get the same backends again.
+    pub(super) fn keeps_its(&self, backends: &Backends) -> bool {
+        let is_kept = |(index, share): (usize, &Share)| match &share.target {
+            Target::Backend(node) => !backends.is_gone(node),
+            Target::Invalid(_) => match weighted(&self.ir).nth(index).map(|share| &share.target) {
+                Some(ir::route::Target::Backend(id)) => backends.get(id).is_none(),
+                _ => true,
+            },
+        };
+        self.shares().iter().enumerate().all(is_kept)
+    }
+
+    /// The place of its `index`-th match among all matches.
+    pub(super) fn precedence(&self, index: usize) -> Precedence {
+        Precedence::http(self.created, &self.ir, index)
     }
 
     /// Chooses a share at random, by weight.
@@ -141,12 +155,9 @@ fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &WeightedBackend> {
     all.iter().filter(|share| share.weight > 0)
 }
 
-fn resolve(
-    share: &WeightedBackend,
-    backend: impl Fn(&BackendId) -> Option<Arc<Backend>>,
-) -> Target {
+fn resolve(share: &WeightedBackend, backends: &Backends) -> Target {
     match &share.target {
-        ir::route::Target::Backend(id) => backend(id).map_or_else(
+        ir::route::Target::Backend(id) => backends.get(id).cloned().map_or_else(
             || Target::Invalid("the backend is not part of the configuration".into()),
             Target::Backend,
         ),
@@ -176,7 +187,7 @@ mod tests {
             action: Action::Forward(weights.iter().enumerate().map(share).collect()),
             timeouts: ir::route::Timeouts::default(),
         };
-        Rule::new(Arc::new(ir), Arc::default(), |_| None)
+        Rule::new(Arc::new(ir), None, Arc::default(), &Backends::default())
     }
 
     fn picked(rule: &Rule) -> Option<usize> {

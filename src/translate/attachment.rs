@@ -2,10 +2,12 @@
 //! Knows nothing of rules.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::api::gateway::NamespacesFrom;
 use crate::api::reference::ParentRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::{Hostname, ObjectRef};
+use crate::ir::{Hostname, ListenerKey, ObjectRef};
 use crate::status::{self, ParentStatus};
 
 use super::gateway::GatewayDraft;
@@ -14,11 +16,30 @@ use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason};
 use super::{Input, selector};
 
-/// A listener among all Gateways: index of the Gateway, index of the listener.
-pub(super) type Place = (usize, usize);
+/// Index of a listener among all of all Gateways.
+pub(super) type Place = usize;
 
-/// Listeners by the object that declares them: kind, namespace, name.
-pub(super) struct Parents(BTreeMap<ObjectRef, Vec<Place>>);
+/// Everything about Gateways and ListenerSets that decides where a route attaches.
+#[derive(Default, PartialEq, Eq)]
+pub(super) struct Parents {
+    pub(super) listeners: Vec<Parent>,
+    /// Listeners by the object that declares them: kind, namespace, name.
+    by_object: BTreeMap<ObjectRef, Vec<Place>>,
+}
+
+/// A listener, as routes see it.
+#[derive(PartialEq, Eq)]
+pub(super) struct Parent {
+    pub(super) key: ListenerKey,
+    port: u16,
+    hostname: Hostname,
+    /// Kinds of routes that may attach.
+    kinds: Vec<&'static str>,
+    /// Namespaces whose routes may attach.
+    namespaces: Option<NamespacesFrom>,
+    /// Whether anyone can reach it.
+    pub(super) is_served: bool,
+}
 
 /// What attaching asks of a route.
 pub(super) struct Candidate<'a> {
@@ -31,42 +52,46 @@ pub(super) type Attachment = Result<Vec<(Place, Vec<Hostname>)>, Fault>;
 
 impl Parents {
     pub(super) fn new(gateways: &[GatewayDraft<'_>], sets: &[SetDraft]) -> Self {
-        let mut parents = Self(BTreeMap::new());
+        let mut listeners = Vec::new();
+        let mut by_object: BTreeMap<ObjectRef, Vec<Place>> = BTreeMap::new();
         for set in sets {
-            parents.0.insert(set.name.clone(), Vec::new());
+            by_object.insert(set.name.clone(), Vec::new());
         }
-        for (index, gateway) in gateways.iter().enumerate() {
-            parents.0.entry(gateway.name.clone()).or_default();
-            for (place, listener) in gateway.listeners.iter().enumerate() {
+        for gateway in gateways {
+            by_object.entry(gateway.name.clone()).or_default();
+            for listener in &gateway.listeners {
                 let origin = listener.key.origin.clone();
-                parents.0.entry(origin).or_default().push((index, place));
+                by_object.entry(origin).or_default().push(listeners.len());
+                listeners.push(Parent::new(listener, gateway.serves(listener)));
             }
         }
-        parents
+        Self {
+            listeners,
+            by_object,
+        }
     }
 
     /// Attaches a route to one of its parents; `None` when that is not ours.
     pub(super) fn attach(
         &self,
         input: &Input<'_>,
-        gateways: &[GatewayDraft<'_>],
         route: &Candidate<'_>,
         reference: &ParentRef,
     ) -> Option<Attachment> {
         let parent = parent_name(reference, &route.name.namespace);
-        let places = self.0.get(&parent)?;
-        let listener = |place: &Place| &gateways[place.0].listeners[place.1];
+        let places = self.by_object.get(&parent)?;
+        let listener = |place: &Place| &self.listeners[*place];
         let named: Vec<Place> = places
             .iter()
             .copied()
-            .filter(|place| is_meant(reference, listener(place)))
+            .filter(|place| listener(place).is_meant(reference))
             .collect();
         if named.is_empty() {
             return Some(Err(no_parent(&parent, reference)));
         }
         let of_kind: Vec<Place> = named
             .into_iter()
-            .filter(|place| admits_kind(listener(place), route.name))
+            .filter(|place| listener(place).admits_kind(route.name))
             .collect();
         if of_kind.is_empty() {
             let (what, field) = (&route.name.kind, "protocol and allowedRoutes.kinds");
@@ -74,7 +99,7 @@ impl Parents {
         }
         let allowed: Vec<Place> = of_kind
             .into_iter()
-            .filter(|place| admits_namespace(input, listener(place), route.name))
+            .filter(|place| listener(place).admits_namespace(input, route.name))
             .collect();
         if allowed.is_empty() {
             let what = format!("routes of namespace {}", route.name.namespace);
@@ -129,8 +154,7 @@ pub(super) fn reported(reference: &ParentRef) -> status::ParentRef {
 pub(super) fn refuse_unserved(
     input: &Input<'_>,
     parents: &Parents,
-    gateways: &[GatewayDraft<'_>],
-) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
+) -> BTreeMap<ObjectRef, Arc<[ParentStatus]>> {
     let mut statuses = BTreeMap::new();
     for route in input.snapshot.unserved_routes.iter() {
         let metadata = &route.metadata;
@@ -146,7 +170,7 @@ pub(super) fn refuse_unserved(
             hostnames: &hostnames,
         };
         let answer = |reference: &ParentRef| {
-            let fault = match parents.attach(input, gateways, &candidate, reference)? {
+            let fault = match parents.attach(input, &candidate, reference)? {
                 Err(fault) if fault.reason == Reason::NoMatchingParent => fault,
                 _ => Fault::new(
                     Reason::NotAllowedByListeners,
@@ -164,30 +188,40 @@ pub(super) fn refuse_unserved(
         };
         let answers: Vec<_> = route.spec.parent_refs.iter().filter_map(answer).collect();
         if !answers.is_empty() {
-            statuses.insert(name, answers);
+            statuses.insert(name, answers.into());
         }
     }
     statuses
 }
 
-fn is_meant(reference: &ParentRef, listener: &ListenerDraft<'_>) -> bool {
-    let section = reference
-        .section_name
-        .as_deref()
-        .filter(|name| !name.is_empty());
-    section.is_none_or(|name| *name == *listener.key.name)
-        && reference.port.is_none_or(|port| port == listener.spec.port)
-}
+impl Parent {
+    fn new(listener: &ListenerDraft<'_>, is_served: bool) -> Self {
+        let allowed = listener.spec.allowed_routes.as_ref();
+        Self {
+            key: listener.key.clone(),
+            port: listener.spec.port,
+            hostname: listener.hostname.clone(),
+            kinds: listener.kinds.clone(),
+            namespaces: allowed.and_then(|allowed| allowed.namespaces.clone()),
+            is_served,
+        }
+    }
 
-fn admits_kind(listener: &ListenerDraft<'_>, route: &ObjectRef) -> bool {
-    &*route.group == GATEWAY_GROUP && listener.kinds.contains(&&*route.kind)
-}
+    fn is_meant(&self, reference: &ParentRef) -> bool {
+        let section = reference.section_name.as_deref();
+        let section = section.filter(|name| !name.is_empty());
+        section.is_none_or(|name| *name == *self.key.name)
+            && reference.port.is_none_or(|port| port == self.port)
+    }
 
-fn admits_namespace(input: &Input<'_>, listener: &ListenerDraft<'_>, route: &ObjectRef) -> bool {
-    let allowed = listener.spec.allowed_routes.as_ref();
-    let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
-    let own = &listener.key.origin.namespace;
-    selector::allows(input, from, "Same", own, &route.namespace)
+    fn admits_kind(&self, route: &ObjectRef) -> bool {
+        &*route.group == GATEWAY_GROUP && self.kinds.contains(&&*route.kind)
+    }
+
+    fn admits_namespace(&self, input: &Input<'_>, route: &ObjectRef) -> bool {
+        let (from, own) = (self.namespaces.as_ref(), &self.key.origin.namespace);
+        selector::allows(input, from, "Same", own, &route.namespace)
+    }
 }
 
 /// The hosts that a listener and a route share; an empty list of the route's takes the listener's.

@@ -26,18 +26,35 @@ const MAX_CHAIN: usize = 32;
 /// Bytes that `tls.crt` and `tls.key` may have, each.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// Gives every HTTPS listener its certificates, or says what is wrong with them. The good ones of several serve.
-pub(super) fn load(input: &Input<'_>, gateways: &mut [GatewayDraft<'_>]) {
-    let mut store = Store {
-        input,
-        last_good: input.previous.map(last_good).unwrap_or_default(),
-        read: BTreeMap::new(),
-    };
-    for gateway in gateways {
-        let listeners = gateway.listeners.iter_mut();
-        for listener in listeners.filter(|listener| listener.protocol == Protocol::Https) {
-            store.load(listener);
+/// What the Secrets of listeners hold, kept from one translation to the next.
+#[derive(Default)]
+pub(super) struct Certificates {
+    by_secret: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
+    /// Whether some Secret is bad, so that what is served depends on what it was before.
+    pub(super) depend_on_past: bool,
+}
+
+/// A certificate, or what is wrong with it.
+type Content = Result<Arc<Certificate>, String>;
+
+impl Certificates {
+    /// Gives every HTTPS listener its certificates, or says what is wrong with them. The good ones of several serve.
+    pub(super) fn load(&mut self, input: &Input<'_>, gateways: &mut [GatewayDraft<'_>]) {
+        let mut store = Store {
+            input,
+            last_good: input.previous.map(last_good).unwrap_or_default(),
+            known: std::mem::take(&mut self.by_secret),
+            read: BTreeMap::new(),
+        };
+        for gateway in gateways {
+            let listeners = gateway.listeners.iter_mut();
+            for listener in listeners.filter(|listener| listener.protocol == Protocol::Https) {
+                store.load(listener);
+            }
         }
+        self.by_secret = store.read;
+        let mut contents = self.by_secret.values();
+        self.depend_on_past = contents.any(|(_, content)| content.is_err());
     }
 }
 
@@ -52,18 +69,18 @@ pub(super) fn resolve(
     read(secret, &name, None).map_err(|problem| unusable(place, &name, &problem))
 }
 
-/// What one Secret came to: a certificate, a problem, or the last good certificate beside a problem.
-#[derive(Clone)]
+/// What a reference comes to: a good certificate, or the last good one beside a problem.
 struct Read {
-    certificate: Option<Arc<Certificate>>,
+    certificate: Arc<Certificate>,
     problem: Option<String>,
 }
 
 struct Store<'i, 'a> {
     input: &'i Input<'a>,
     last_good: BTreeMap<ObjectRef, Arc<Certificate>>,
+    known: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
     /// Every Secret is read once, however many listeners name it.
-    read: BTreeMap<ObjectRef, Read>,
+    read: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
 }
 
 impl Store<'_, '_> {
@@ -83,19 +100,19 @@ impl Store<'_, '_> {
         for (index, reference) in references.iter().enumerate() {
             let place = format!("{place}[{index}]");
             match self.get(&listener.key.origin, reference, &place) {
-                Ok(read) => {
-                    let name = read
-                        .certificate
-                        .iter()
-                        .map(|certificate| &certificate.source);
-                    let known = name
-                        .clone()
-                        .any(|name| certificates.iter().any(|one| one.source == *name));
-                    certificates.extend(read.certificate.clone().filter(|_| !known));
-                    faults.extend(
-                        read.problem
-                            .map(|problem| Fault::new(Reason::InvalidCertificateRef, problem)),
-                    );
+                Ok(Read {
+                    certificate,
+                    problem,
+                }) => {
+                    let source = &certificate.source;
+                    if certificates.iter().all(|one| one.source != *source) {
+                        listener
+                            .held_over
+                            .extend(problem.is_some().then(|| source.clone()));
+                        certificates.push(certificate);
+                    }
+                    let fault = |problem| Fault::new(Reason::InvalidCertificateRef, problem);
+                    faults.extend(problem.map(fault));
                 }
                 Err(fault) => faults.push(fault),
             }
@@ -123,38 +140,37 @@ impl Store<'_, '_> {
         place: &str,
     ) -> Result<Read, Fault> {
         let (name, secret) = find(self.input, origin, reference, place)?;
-        let read = self.read.entry(name).or_insert_with_key(|name| {
-            let last = self.last_good.get(name);
-            match read(secret, name, last) {
-                Ok(certificate) => Read {
-                    certificate: Some(match last {
-                        Some(last) if **last == certificate => last.clone(),
-                        _ => Arc::new(certificate),
-                    }),
+        let last = self.last_good.get(&name);
+        let read_it = |name: &ObjectRef| match self.known.remove(name) {
+            Some((same, content)) if same == *secret => (same, content),
+            _ => (secret.clone(), read_once(secret, name, last)),
+        };
+        let (_, content) = self.read.entry(name.clone()).or_insert_with_key(read_it);
+        let problem = match content {
+            Ok(certificate) => {
+                return Ok(Read {
+                    certificate: certificate.clone(),
                     problem: None,
-                },
-                Err(problem) => Read {
-                    certificate: last.cloned(),
-                    problem: Some(problem),
-                },
+                });
             }
-        });
-        let mut read = read.clone();
-        if let Some(problem) = &mut read.problem {
-            let name = find_name(origin, reference);
-            let fault = unusable(place, &name, problem);
-            problem.clone_from(&fault.message);
-            if let Some(last) = &read.certificate {
-                let short = last.fingerprint.get(..16).unwrap_or_default();
-                problem.push_str(&format!(
-                    "; its last good certificate (sha256 {short}…) keeps serving"
-                ));
-            } else {
-                return Err(fault);
-            }
-        }
-        Ok(read)
+            Err(problem) => problem,
+        };
+        let fault = unusable(place, &name, problem);
+        let last = last.ok_or_else(|| fault.clone())?;
+        let short = last.fingerprint.get(..16).unwrap_or_default();
+        let remedy = format!("; its last good certificate (sha256 {short}…) keeps serving");
+        Ok(Read {
+            certificate: last.clone(),
+            problem: Some(fault.message + &remedy),
+        })
     }
+}
+
+/// What a Secret holds; the last good certificate itself if that is the same.
+fn read_once(secret: &Secret, name: &ObjectRef, last: Option<&Arc<Certificate>>) -> Content {
+    let certificate = read(secret, name, last)?;
+    let same = last.filter(|last| ***last == certificate);
+    Ok(same.cloned().unwrap_or_else(|| Arc::new(certificate)))
 }
 
 fn last_good(ir: &Ir) -> BTreeMap<ObjectRef, Arc<Certificate>> {
@@ -188,7 +204,7 @@ fn find<'a>(
     origin: &ObjectRef,
     reference: &SecretRef,
     place: &str,
-) -> Result<(ObjectRef, &'a Secret), Fault> {
+) -> Result<(ObjectRef, &'a Arc<Secret>), Fault> {
     let name = find_name(origin, reference);
     if !name.group.is_empty() || &*name.kind != "Secret" {
         let problem = "is not a Secret, the only kind that is supported";

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 
 use crate::ir::{Hostname, ObjectRef};
 
@@ -10,19 +11,30 @@ use super::gateway::{self, GatewayDraft};
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{Fault, Reason};
 
-/// Finds conflicts among the listeners of each Gateway. Within one object nobody wins; between objects the earlier one
-/// does (Gateway, then ListenerSets by age), even while its own listeners are in conflict: a ListenerSet must not get
-/// what the Gateway asked for.
+/// Finds conflicts among the listeners of each Gateway. Between objects the earlier one wins (Gateway, then ListenerSets
+/// by age), even while its own listeners are in conflict: a ListenerSet must not get what the Gateway asked for. Within
+/// one object nobody wins, but who has lost to an earlier object stands in nobody's way.
 pub(super) fn within_gateways(gateways: &mut [GatewayDraft<'_>]) {
     for gateway in gateways {
         let listeners = &gateway.listeners;
         let slots = Slots::new(listeners);
         let mut lost = vec![false; listeners.len()];
         let mut conflicts = vec![None; listeners.len()];
-        for (index, this) in listeners.iter().enumerate() {
-            if let Some((rival, reason)) = slots.find_rival(listeners, &lost, index) {
-                lost[index] = listeners[rival].key.origin != this.key.origin;
-                conflicts[index] = Some(describe(this, &listeners[rival], reason));
+        let mut first = 0;
+        for own in listeners.chunk_by(|one, two| one.key.origin == two.key.origin) {
+            let own = first..first + own.len();
+            first = own.end;
+            let mut find = |index: usize, among: Range<usize>, lost: &[bool]| {
+                let (rival, reason) = slots.find_rival(listeners, lost, index, &among)?;
+                let conflict = describe(&listeners[index], &listeners[rival], reason);
+                conflicts[index] = Some(conflict);
+                Some(())
+            };
+            for index in own.clone() {
+                lost[index] = find(index, 0..own.start, &lost).is_some();
+            }
+            for index in own.clone().filter(|index| !lost[*index]) {
+                find(index, own.clone(), &lost);
             }
         }
         for (listener, conflict) in gateway.listeners.iter_mut().zip(conflicts) {
@@ -73,20 +85,19 @@ impl<'s> Slots<'s> {
         slots
     }
 
-    /// The listener that stands against this one. Those that have lost to an earlier object hold nothing against later
-    /// ones; within one object they still do.
+    /// The listener among some that stands against this one. Those that have lost hold nothing against anyone.
     fn find_rival(
         &self,
         listeners: &[ListenerDraft<'_>],
         lost: &[bool],
         index: usize,
+        among: &Range<usize>,
     ) -> Option<(usize, Reason)> {
         let this = &listeners[index];
         let own = family(this.protocol)?;
-        let is_own = |other: usize| listeners[other].key.origin == this.key.origin;
         let rivals = |(found, reason): (&Vec<usize>, Reason)| {
             let mut found = found.iter().copied();
-            let stands = |other: &usize| is_own(*other) || (*other < index && !lost[*other]);
+            let stands = |other: &usize| among.contains(other) && !lost[*other];
             let rival = found.find(|other| *other != index && stands(other))?;
             Some((rival, reason))
         };
@@ -101,11 +112,8 @@ impl<'s> Slots<'s> {
             same.map(|same| (same, Reason::HostnameConflict))
         };
         let found = other_families.map(|other| (other, Reason::ProtocolConflict));
-        // Another object wins for certain, and a protocol is a greater obstacle than a hostname: tell of those first.
-        found
-            .chain(same_slot)
-            .filter_map(rivals)
-            .min_by_key(|(other, reason)| (is_own(*other), *reason != Reason::ProtocolConflict))
+        // A protocol is a greater obstacle than a hostname: tell of it first.
+        found.chain(same_slot).find_map(rivals)
     }
 }
 

@@ -8,20 +8,21 @@ use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
-use crate::ir::{Bind, Listener, ObjectRef, Port, PortProtocol};
+use crate::api::parameters::Parameters;
+use crate::ir::{Bind, ObjectRef, PortProtocol};
 use crate::status::{Condition, Note};
 
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, certificate};
+use super::{Input, Mode, certificate, parameters};
 
 /// Name of the class that exists without an object in standalone mode.
 const IMPLIED_CLASS: &str = "portcullis";
 
-/// GatewayClasses of ours by name, with what is wrong with them.
+/// GatewayClasses of ours by name, with the parameters of their Gateways or what is wrong with them.
 #[derive(Default)]
 pub(super) struct Classes {
-    by_name: BTreeMap<String, Option<Fault>>,
+    by_name: BTreeMap<String, Result<Arc<Parameters>, Fault>>,
     pub(super) conditions: BTreeMap<ObjectRef, Vec<Condition>>,
 }
 
@@ -29,18 +30,34 @@ pub(super) struct Classes {
 pub(super) struct GatewayDraft<'a> {
     pub(super) object: &'a Gateway,
     pub(super) name: ObjectRef,
-    /// Makes `Accepted` false: nothing of the Gateway is served.
+    /// Makes `Accepted` false.
     pub(super) fault: Option<Fault>,
+    /// Whether data planes of its own serve it. Those that it has serve on, whatever is wrong with it: what can be wrong
+    /// is their making and their addresses, and not what they serve.
+    is_dedicated: bool,
     /// Makes `Programmed` false: some of its addresses are not usable.
     pub(super) address_fault: Option<Fault>,
     /// `ResolvedRefs` of the backend client certificate; written only when there is one.
     pub(super) client_certificate: Option<Result<(), Fault>>,
+    /// Parameters of the class with its own over them; `None` when class or parameters are at fault.
+    pub(super) parameters: Option<Arc<Parameters>>,
+    /// Requested addresses that are IP addresses or ask for any, in the order of the spec.
+    pub(super) requested: Vec<Option<IpAddr>>,
     /// Requested addresses that can be bound.
     pub(super) usable: Vec<IpAddr>,
     /// What to bind; `None` in it means every address.
     pub(super) addresses: Vec<Option<IpAddr>>,
     /// Listeners of the Gateway, then those of its ListenerSets in order of precedence.
     pub(super) listeners: Vec<ListenerDraft<'a>>,
+}
+
+/// A port on its way into the IR.
+pub(super) struct PortDraft {
+    pub(super) bind: Bind,
+    pub(super) gateway: ObjectRef,
+    pub(super) protocol: PortProtocol,
+    /// Indices of its listeners.
+    pub(super) listeners: Vec<usize>,
 }
 
 /// Finds the classes of ours.
@@ -50,26 +67,19 @@ pub(super) fn classes(input: &Input<'_>) -> Classes {
         if class.spec.controller_name != *input.options.controller_name {
             continue;
         }
-        let fault = class.spec.parameters_ref.as_ref().map(|parameters| {
-            Fault::new(
-                Reason::InvalidParameters,
-                format!(
-                    "spec.parametersRef names {} {}, and no kind of parameters is supported; remove parametersRef",
-                    parameters.kind, parameters.name
-                ),
-            )
-        });
+        let parameters = parameters::of_class(input, class);
         let generation = class.metadata.generation;
         let accepted = judge(
             ConditionType::Accepted,
             Reason::Accepted,
-            fault.as_ref(),
+            parameters.as_ref().err(),
             generation,
         );
         classes
             .conditions
             .insert(class.object_ref(), vec![accepted]);
-        classes.by_name.insert(class.metadata.name.clone(), fault);
+        let name = class.metadata.name.clone();
+        classes.by_name.insert(name, parameters);
     }
     let unclaimed = input
         .snapshot
@@ -77,7 +87,8 @@ pub(super) fn classes(input: &Input<'_>) -> Classes {
         .get("", IMPLIED_CLASS)
         .is_none();
     if input.options.mode == Mode::Standalone && unclaimed {
-        classes.by_name.insert(IMPLIED_CLASS.to_owned(), None);
+        let name = IMPLIED_CLASS.to_owned();
+        classes.by_name.insert(name, Ok(Arc::default()));
     }
     classes
 }
@@ -87,8 +98,8 @@ pub(super) fn ours<'a>(input: &Input<'a>, classes: &Classes) -> Vec<GatewayDraft
     let all = input.snapshot.gateways.iter();
     let mut gateways: Vec<_> = all
         .filter_map(|gateway| {
-            let class_fault = classes.by_name.get(&gateway.spec.gateway_class_name)?;
-            Some(draft(input, gateway, class_fault.as_ref()))
+            let class = classes.by_name.get(&gateway.spec.gateway_class_name)?;
+            Some(draft(input, gateway, class))
         })
         .collect();
     // The sort is stable, and objects come by namespace and name.
@@ -130,29 +141,38 @@ pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
 fn draft<'a>(
     input: &Input<'a>,
     gateway: &'a Gateway,
-    class_fault: Option<&Fault>,
+    class: &Result<Arc<Parameters>, Fault>,
 ) -> GatewayDraft<'a> {
     let name = gateway.object_ref();
     let listeners = gateway.spec.listeners.iter();
     let listeners = listeners
         .map(|spec| ListenerDraft::new(spec, &name, gateway.metadata.generation, gateway))
         .collect();
-    let mut draft = GatewayDraft {
-        object: gateway,
-        fault: class_fault.map(|fault| {
+    let parameters = match class {
+        Ok(of_class) => parameters::of_gateway(input, gateway, of_class),
+        Err(fault) => {
             let class = &gateway.spec.gateway_class_name;
             let message = format!("GatewayClass {class} is not accepted: {}", fault.message);
-            Fault::new(fault.reason, message)
-        }),
+            Err(Fault::new(fault.reason, message))
+        }
+    };
+    let mut draft = GatewayDraft {
+        object: gateway,
+        fault: parameters.as_ref().err().cloned(),
+        is_dedicated: input.options.mode == Mode::Dedicated,
         address_fault: None,
         client_certificate: client_certificate(input, gateway, &name),
+        parameters: parameters.ok(),
+        requested: Vec::new(),
         usable: Vec::new(),
         addresses: Vec::new(),
         listeners,
         name,
     };
-    draft.check_parameters();
     draft.read_addresses();
+    if draft.is_dedicated {
+        draft.addresses = vec![None];
+    }
     draft
 }
 
@@ -180,61 +200,43 @@ impl GatewayDraft<'_> {
         &self.listeners[..self.object.spec.listeners.len()]
     }
 
+    /// What keeps all of it from being served.
+    pub(super) fn obstacle(&self) -> Option<&Fault> {
+        self.fault.as_ref().filter(|_| !self.is_dedicated)
+    }
+
     /// Whether a listener of this Gateway can be served.
     pub(super) fn serves(&self, listener: &ListenerDraft<'_>) -> bool {
-        self.fault.is_none() && !self.addresses.is_empty() && listener.is_servable()
+        self.obstacle().is_none() && !self.addresses.is_empty() && listener.is_servable()
     }
 
     /// The ports to bind, with their listeners ordered by hostname.
-    pub(super) fn ports(&self) -> Vec<Arc<Port>> {
-        let mut by_port: BTreeMap<u16, Vec<&ListenerDraft<'_>>> = BTreeMap::new();
-        for listener in self
-            .listeners
-            .iter()
-            .filter(|listener| self.serves(listener))
-        {
-            by_port
-                .entry(listener.spec.port)
-                .or_default()
-                .push(listener);
+    pub(super) fn ports(&self) -> Vec<PortDraft> {
+        let mut by_port: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, listener) in self.listeners.iter().enumerate() {
+            if self.serves(listener) {
+                by_port.entry(listener.spec.port).or_default().push(index);
+            }
         }
         let mut ports = Vec::new();
-        for (port, drafts) in by_port {
-            let protocol = match drafts.first().map(|draft| draft.protocol) {
+        for (port, mut listeners) in by_port {
+            let draft = |index: &usize| &self.listeners[*index];
+            let protocol = match listeners.first().map(|index| draft(index).protocol) {
                 Some(Protocol::Https) => PortProtocol::Tls,
                 _ => PortProtocol::Http,
             };
-            let mut listeners: Vec<Arc<Listener>> =
-                drafts.iter().map(|draft| draft.finish()).collect();
-            listeners.sort_by(|one, two| one.hostname.cmp(&two.hostname));
-            ports.extend(self.addresses.iter().map(|address| {
-                Arc::new(Port {
-                    bind: Bind {
-                        address: *address,
-                        port,
-                    },
-                    gateway: self.name.clone(),
-                    protocol,
-                    listeners: listeners.clone(),
-                })
+            listeners.sort_by(|one, two| draft(one).hostname.cmp(&draft(two).hostname));
+            ports.extend(self.addresses.iter().map(|address| PortDraft {
+                bind: Bind {
+                    address: *address,
+                    port,
+                },
+                gateway: self.name.clone(),
+                protocol,
+                listeners: listeners.clone(),
             }));
         }
         ports
-    }
-
-    fn check_parameters(&mut self) {
-        let infrastructure = self.object.spec.infrastructure.as_ref();
-        let parameters =
-            infrastructure.and_then(|infrastructure| infrastructure.parameters_ref.as_ref());
-        if let Some(parameters) = parameters {
-            self.fault.get_or_insert(Fault::new(
-                Reason::InvalidParameters,
-                format!(
-                    "spec.infrastructure.parametersRef names {} {}, and no kind of parameters is supported; remove it",
-                    parameters.kind, parameters.name
-                ),
-            ));
-        }
     }
 
     fn read_addresses(&mut self) {
@@ -263,6 +265,7 @@ impl GatewayDraft<'_> {
                 },
             }
         }
+        self.requested = self.addresses.clone();
         self.usable = self.addresses.iter().flatten().copied().collect();
         self.addresses = without_covered(&self.addresses);
         if !bad.is_empty() {

@@ -1,113 +1,52 @@
-//! HTTPRoutes: rules from matches, filters, backends and timeouts, and what the route's conditions say of them. A route
-//! is built once and shared by all listeners that it attaches to. Knows not how matches are ordered or tried.
+//! HTTPRoutes: rules from matches, filters, backends and timeouts, and what the route's conditions say of them. Knows not
+//! which routes need translating, nor how matches are ordered or tried.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::BackendRef;
-use crate::api::{Resource, duration};
+use crate::api::{Key, duration};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, WeightedBackend};
-use crate::ir::{AttachedRoute, Filter, Hostname, ObjectRef, Route, Rule, RuleId};
-use crate::status::{Condition, ParentStatus};
+use crate::ir::{Backend, BackendId, Filter, ObjectRef, Route, Rule, RuleId};
+use crate::status::Condition;
 
-use super::attachment::{self, Attachment, Candidate, Parents, Place};
+use super::attachment::{Attachment, Parents, Place};
 use super::backend::Backends;
-use super::gateway::GatewayDraft;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::{Input, filter, http_match};
 
 /// The largest weight of a backendRef.
 const MAX_WEIGHT: u32 = 1_000_000;
 
-/// Attaches every HTTPRoute to the listeners of its parents.
-pub(super) fn attach(
-    input: &Input<'_>,
-    parents: &Parents,
-    backends: &mut Backends<'_>,
-    gateways: &mut [GatewayDraft<'_>],
-) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
-    let mut statuses = BTreeMap::new();
-    for object in input.snapshot.http_routes.iter() {
-        let name = object.object_ref();
-        let hostnames: Vec<_> = object
-            .spec
-            .hostnames
-            .iter()
-            .map(|name| Hostname::new(name))
-            .collect();
-        let candidate = Candidate {
-            name: &name,
-            hostnames: &hostnames,
-        };
-        let reached: Vec<_> = object
-            .spec
-            .parent_refs
-            .iter()
-            .filter_map(|parent| {
-                Some((parent, parents.attach(input, gateways, &candidate, parent)?))
-            })
-            .collect();
-        if reached.is_empty() {
-            continue;
-        }
-        let built = build(object, &name, backends);
-        put(
-            &built,
-            gateways,
-            reached.iter().map(|(_, attachment)| attachment),
-        );
-        let status = reached.iter().map(|(parent, attachment)| ParentStatus {
-            parent_ref: attachment::reported(parent),
-            controller_name: input.options.controller_name.clone(),
-            conditions: built.conditions(attachment, gateways, object.metadata.generation),
-        });
-        statuses.insert(name.clone(), status.collect());
-    }
-    statuses
-}
-
 /// A route with what is wrong with it, whatever its parents.
-struct Built {
-    route: Arc<Route>,
+pub(super) struct Built {
+    pub(super) route: Arc<Route>,
     /// Makes `Accepted` false: no rule is usable.
-    unusable: Option<Fault>,
+    pub(super) unusable: Option<Fault>,
     /// Makes `PartiallyInvalid` true: some rules are not usable.
     dropped: Option<Fault>,
     /// Makes `ResolvedRefs` false.
     unresolved: Option<Fault>,
-}
-
-fn put<'r>(
-    built: &Built,
-    gateways: &mut [GatewayDraft<'_>],
-    attachments: impl Iterator<Item = &'r Attachment>,
-) {
-    // Two parentRefs may reach one listener; it holds the route once.
-    let mut done: BTreeSet<Place> = BTreeSet::new();
-    for (place, hostnames) in attachments
-        .filter_map(|attachment| attachment.as_ref().ok())
-        .flatten()
-    {
-        if !done.insert(*place) {
-            continue;
-        }
-        let listener = &mut gateways[place.0].listeners[place.1];
-        listener.attached += usize::from(built.unusable.is_none());
-        if !built.route.rules.is_empty() {
-            listener.routes.push(AttachedRoute {
-                hostnames: hostnames.clone(),
-                route: built.route.clone(),
-            });
-        }
-    }
+    /// Backends that its rules forward to.
+    pub(super) backends: Vec<BackendId>,
+    /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
+    pub(super) references: Vec<Key>,
 }
 
 impl Built {
-    fn conditions(
+    /// The same, with a known route in place of an equal one.
+    pub(super) fn like(mut self, known: Option<&Self>) -> Self {
+        if let Some(known) = known.filter(|known| known.route == self.route) {
+            self.route = known.route.clone();
+        }
+        self
+    }
+
+    /// The route's conditions under a parent.
+    pub(super) fn conditions(
         &self,
         attachment: &Attachment,
-        gateways: &[GatewayDraft<'_>],
+        parents: &Parents,
         generation: i64,
     ) -> Vec<Condition> {
         let refused = attachment.as_ref().err().or(self.unusable.as_ref());
@@ -117,10 +56,7 @@ impl Built {
             refused,
             generation,
         );
-        let served = |place: &Place| {
-            let gateway = &gateways[place.0];
-            gateway.serves(&gateway.listeners[place.1])
-        };
+        let served = |place: &Place| parents.listeners[*place].is_served;
         if let (None, Ok(places)) = (refused, attachment)
             && !places.iter().any(|(place, _)| served(place))
         {
@@ -149,7 +85,13 @@ impl Built {
     }
 }
 
-fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> Built {
+/// Translates a route.
+pub(super) fn build(
+    input: &Input<'_>,
+    object: &HttpRoute,
+    name: &ObjectRef,
+    backends: &mut Backends,
+) -> Built {
     let mut found = Findings::default();
     // The API's default is one rule that matches every path and has no backend.
     let default = [HttpRule::default()];
@@ -165,27 +107,26 @@ fn build(object: &HttpRoute, name: &ObjectRef, backends: &mut Backends<'_>) -> B
             spec,
             index,
             place: format!("spec.rules[{index}]"),
+            input,
         };
         rules.extend(builder.build(backends, &mut found).map(Arc::new));
     }
+    let created = object.metadata.creation_timestamp;
+    let created = created.map(jiff::Timestamp::as_second);
     let faults = merge(&found.faults);
     let (unusable, dropped) = if found.usable == 0 {
         (faults, None)
     } else {
         (None, faults)
     };
+    let spoken: Vec<_> = found.backends.iter().map(|one| one.protocol).collect();
     Built {
-        route: Arc::new(Route {
-            object: name.clone(),
-            created: object
-                .metadata
-                .creation_timestamp
-                .map(jiff::Timestamp::as_second),
-            rules,
-        }),
+        route: Arc::new(Route::new(name.clone(), created, rules, &spoken)),
         unusable,
         dropped,
         unresolved: merge(&found.unresolved),
+        backends: found.backends.iter().map(|one| one.id.clone()).collect(),
+        references: found.references,
     }
 }
 
@@ -196,9 +137,14 @@ struct Findings {
     usable: usize,
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
+    /// Backends that the rules forward to, in order.
+    backends: Vec<Arc<Backend>>,
+    /// Objects that references name.
+    references: Vec<Key>,
 }
 
 struct RuleBuilder<'a> {
+    input: &'a Input<'a>,
     route: &'a ObjectRef,
     spec: &'a HttpRule,
     index: usize,
@@ -208,7 +154,7 @@ struct RuleBuilder<'a> {
 impl RuleBuilder<'_> {
     /// A rule whose matches are not understood is dropped: nothing says which requests it would be for. A rule that
     /// cannot be served as written matches and answers 500: no other rule may take its requests.
-    fn build(&self, backends: &mut Backends<'_>, found: &mut Findings) -> Option<Rule> {
+    fn build(&self, backends: &mut Backends, found: &mut Findings) -> Option<Rule> {
         let matches = match http_match::translate(&self.spec.matches, &self.place) {
             Ok(matches) => matches,
             Err(fault) => {
@@ -217,9 +163,10 @@ impl RuleBuilder<'_> {
             }
         };
         let prefix = only_prefix(&matches).cloned();
-        let (targets, usable) = self.targets(backends, prefix.as_ref(), found);
+        let (targets, forwarded, usable) = self.targets(backends, prefix.as_ref(), found);
         let (filters, timeouts, action) = match self.behaviour(prefix.as_ref()) {
             Ok((filters, timeouts)) => {
+                found.backends.extend(forwarded);
                 found.usable += usize::from(usable);
                 (filters, timeouts, Action::Forward(targets))
             }
@@ -277,24 +224,29 @@ impl RuleBuilder<'_> {
         Ok((filters, limits.unwrap_or_default()))
     }
 
-    /// The weighted targets, and whether they do at least a part of what they say.
+    /// The weighted targets, the backends among them, and whether they do at least a part of what they say.
     fn targets(
         &self,
-        backends: &mut Backends<'_>,
+        backends: &mut Backends,
         prefix: Option<&Arc<str>>,
         found: &mut Findings,
-    ) -> (Vec<WeightedBackend>, bool) {
+    ) -> (Vec<WeightedBackend>, Vec<Arc<Backend>>, bool) {
         let mut broken = 0;
+        let mut forwarded = Vec::new();
         let mut targets = Vec::with_capacity(self.spec.backend_refs.len());
         for (index, reference) in self.spec.backend_refs.iter().enumerate() {
             let place = format!("{}.backendRefs[{index}]", self.place);
+            let (target, backend) = self.target(backends, reference, &place, found);
             let mut share = WeightedBackend {
                 weight: reference.weight.min(MAX_WEIGHT),
-                target: self.target(backends, reference, &place, found),
+                target,
                 filters: Vec::new(),
             };
             match filter::translate(&reference.filters, &place, prefix) {
-                Ok(filters) => share.filters = filters,
+                Ok(filters) => {
+                    share.filters = filters;
+                    forwarded.extend(backend);
+                }
                 Err(fault) => {
                     broken += 1;
                     share.target = Target::Invalid(fault.message.as_str().into());
@@ -308,22 +260,26 @@ impl RuleBuilder<'_> {
             targets.push(share);
         }
         let usable = targets.is_empty() || broken < targets.len();
-        (targets, usable)
+        (targets, forwarded, usable)
     }
 
     fn target(
         &self,
-        backends: &mut Backends<'_>,
+        backends: &mut Backends,
         reference: &BackendRef<HttpFilter>,
         place: &str,
         found: &mut Findings,
-    ) -> Target {
-        match backends.resolve(self.route, &reference.backend, place) {
-            Ok(id) => Target::Backend(id),
+    ) -> (Target, Option<Arc<Backend>>) {
+        let reference = &reference.backend;
+        let namespace = reference.namespace.as_deref();
+        let namespace = namespace.unwrap_or(&self.route.namespace);
+        found.references.push(Key::new(namespace, &reference.name));
+        match backends.resolve(self.input, self.route, reference, place) {
+            Ok(backend) => (Target::Backend(backend.id.clone()), Some(backend)),
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 found.unresolved.push(fault);
-                Target::Invalid(why)
+                (Target::Invalid(why), None)
             }
         }
     }

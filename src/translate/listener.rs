@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::api::gateway::{Gateway, Listener as Spec, RouteGroupKind};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{AttachedRoute, Hostname, Listener, ListenerKey, ObjectRef, ServerTls};
+use crate::ir::{Hostname, Listener, ListenerKey, ObjectRef, ServerTls};
 use crate::status::Condition;
 
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
@@ -47,8 +47,8 @@ pub(super) struct ListenerDraft<'a> {
     pub(super) unprogrammed: Option<Fault>,
     pub(super) options: TlsOptions,
     pub(super) tls: Option<Arc<ServerTls>>,
-    pub(super) attached: usize,
-    pub(super) routes: Vec<AttachedRoute>,
+    /// Secrets whose last good certificate serves.
+    pub(super) held_over: Vec<ObjectRef>,
 }
 
 /// `tls.options` of our domain.
@@ -94,8 +94,7 @@ impl<'a> ListenerDraft<'a> {
                 ciphers: CipherPolicy::Default,
             },
             tls: None,
-            attached: 0,
-            routes: Vec::new(),
+            held_over: Vec::new(),
         };
         draft.check_protocol();
         draft.read_kinds();
@@ -121,14 +120,15 @@ impl<'a> ListenerDraft<'a> {
         self.rejected.is_none() && self.conflict.is_none()
     }
 
-    /// The listener as it is served.
-    pub(super) fn finish(&self) -> Arc<Listener> {
-        Arc::new(Listener {
+    /// The listener as it is served, without routes.
+    pub(super) fn finish(&self) -> Listener {
+        Listener {
             key: self.key.clone(),
             hostname: self.hostname.clone(),
             tls: self.tls.clone(),
-            routes: self.routes.clone(),
-        })
+            held_over: self.held_over.clone(),
+            routes: Vec::new(),
+        }
     }
 
     /// The listener's conditions, given what is wrong with its Gateway.

@@ -6,24 +6,34 @@ mod backend;
 mod base64;
 mod certificate;
 mod conflict;
+mod data_plane;
 mod filter;
+mod frame;
 mod gateway;
 mod http_match;
 mod http_route;
 mod listener;
 mod listener_set;
 mod overlap;
+mod parameters;
 mod reason;
 mod reference_grant;
 mod report;
+mod routes;
 mod selector;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::ir::{Backend, BackendId, Ir, Port};
+use crate::data_plane::DataPlane;
+use crate::ir::{Ir, Listener, ObjectRef, Port};
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
+
+use self::backend::Backends;
+use self::certificate::Certificates;
+use self::frame::Frame;
+use self::routes::{Routes, Sum, Touched};
 
 /// The controllerName of GatewayClasses that are ours.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway-controller";
@@ -53,6 +63,9 @@ pub enum Mode {
     Standalone,
     /// A cluster with other controllers, whose objects are none of our business.
     Kubernetes,
+    /// The same, where every Gateway has data planes of its own behind an address of its own: no Gateway takes a port
+    /// from another, and `spec.addresses` are not addresses to bind.
+    Dedicated,
 }
 
 /// What became of a snapshot.
@@ -62,27 +75,126 @@ pub struct Translation {
     pub ir: Ir,
     /// What to tell the authors of the objects.
     pub report: StatusReport,
+    /// What Gateways need in a cluster, with [`Mode::Dedicated`] only. One of ours that is in the report and not here
+    /// keeps what it has: its class or its parameters are at fault, which may pass.
+    pub data_planes: BTreeMap<ObjectRef, DataPlane>,
 }
 
 /// Translates all objects. `previous` is the IR that is being served: a Secret that has turned bad keeps its last good
 /// certificate from there.
 pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) -> Translation {
-    let input = Input::new(snapshot, previous, options);
-    let classes = gateway::classes(&input);
-    let mut gateways = gateway::ours(&input, &classes);
-    let sets = listener_set::merge(&input, &mut gateways);
-    conflict::within_gateways(&mut gateways);
-    conflict::across_gateways(&mut gateways);
-    certificate::load(&input, &mut gateways);
-    overlap::mark(&mut gateways);
-    let mut backends = backend::Backends::new(&input);
-    let parents = attachment::Parents::new(&gateways, &sets);
-    let mut routes = http_route::attach(&input, &parents, &mut backends, &mut gateways);
-    routes.extend(attachment::refuse_unserved(&input, &parents, &gateways));
-    Translation {
-        ir: assemble(&gateways, &backends),
-        report: report::compose(&input, classes, &gateways, &sets, routes),
+    Translator::new(options.clone()).translate(snapshot, previous)
+}
+
+/// Translates one snapshot after the other, at the price of what is different between them. Each translation equals the
+/// one of [`translate`]; parts of it that are equal to parts of the one before are the same nodes.
+///
+/// What a step finds is kept together with what it was made of: Gateways and all that is theirs as a `Frame`, backends
+/// by identity, routes one by one.
+pub struct Translator {
+    options: Options,
+    /// What the parts below were made of; nothing at first.
+    seen: Option<Snapshot>,
+    frame: Frame,
+    certificates: Certificates,
+    backends: Backends,
+    routes: Routes,
+    /// The places of [`Frame::listeners`] that are served.
+    listeners: Vec<Option<Arc<Listener>>>,
+    ports: Vec<Arc<Port>>,
+    report: StatusReport,
+}
+
+impl Translator {
+    /// A translator that has seen nothing yet.
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            seen: None,
+            frame: Frame::default(),
+            certificates: Certificates::default(),
+            backends: Backends::default(),
+            routes: Routes::default(),
+            listeners: Vec::new(),
+            ports: Vec::new(),
+            report: StatusReport::default(),
+        }
     }
+
+    /// Translates all objects, as [`translate`] does.
+    pub fn translate(&mut self, snapshot: &Snapshot, previous: Option<&Ir>) -> Translation {
+        let before = self.seen.replace(snapshot.clone());
+        let is_first = before.is_none();
+        let before = before.unwrap_or_default();
+        let options = self.options.clone();
+        let input = Input::new(snapshot, previous, &options);
+        let mut parents_changed = false;
+        let reframed =
+            is_first || self.certificates.depend_on_past || !frame::is_same(&before, snapshot);
+        if reframed {
+            let frame = Frame::new(&input, &mut self.certificates);
+            let former = std::mem::replace(&mut self.frame, frame);
+            let (unserved, report) = (&former.report.routes, &self.frame.report);
+            self.routes.replace_unserved(unserved, &report.routes);
+            parents_changed = former.parents != self.frame.parents
+                || before.gateways != snapshot.gateways
+                || before.listener_sets != snapshot.listener_sets;
+        }
+        let touched = Touched {
+            objects: self.backends.follow(&before, snapshot),
+            granting: granting(&before, snapshot),
+            labelled: labelled(&before, snapshot),
+            parents: parents_changed,
+        };
+        let (parents, backends) = (&self.frame.parents, &mut self.backends);
+        let rerouted = self
+            .routes
+            .follow(&input, &before, &touched, parents, backends);
+        if reframed || rerouted {
+            self.assemble();
+        }
+        Translation {
+            ir: Ir {
+                ports: self.ports.clone(),
+                backends: self.backends.served(),
+            },
+            report: self.report.clone(),
+            data_planes: self.frame.data_planes.clone(),
+        }
+    }
+
+    /// Puts routes on listeners, listeners on ports, and what was found into the report.
+    fn assemble(&mut self) {
+        let Sum {
+            routes,
+            counts,
+            notes,
+        } = self.routes.sum(self.frame.listeners.len());
+        let mut report = self.frame.report.clone();
+        self.frame.count_routes(&counts, &mut report);
+        report.routes = self.routes.statuses.clone();
+        report.notes.extend(notes);
+        report.notes.sort();
+        self.report = report;
+        self.listeners = self.frame.listeners_with(routes, &self.listeners);
+        self.ports = self.frame.ports_with(&self.listeners, &self.ports);
+    }
+}
+
+/// Namespaces whose ReferenceGrants are different.
+fn granting(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
+    let changes = now.reference_grants.changes_since(&before.reference_grants);
+    let namespaces = changes.iter().map(|change| &change.key.namespace);
+    namespaces.cloned().collect()
+}
+
+/// Namespaces that are different.
+fn labelled(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
+    let changes = now.namespaces.changes_since(&before.namespaces);
+    changes
+        .iter()
+        .map(|change| change.key.name.clone())
+        .collect()
 }
 
 /// Everything that a step may look at.
@@ -101,24 +213,6 @@ impl<'a> Input<'a> {
             options,
             grants: reference_grant::Grants::new(snapshot),
         }
-    }
-}
-
-fn assemble(gateways: &[gateway::GatewayDraft<'_>], backends: &backend::Backends<'_>) -> Ir {
-    let mut ports: Vec<Arc<Port>> = gateways
-        .iter()
-        .flat_map(gateway::GatewayDraft::ports)
-        .collect();
-    ports.sort_by_key(|port| port.bind);
-    let mut used: BTreeMap<BackendId, Arc<Backend>> = BTreeMap::new();
-    for listener in ports.iter().flat_map(|port| &port.listeners) {
-        for rule in listener.routes.iter().flat_map(|route| &route.route.rules) {
-            used.extend(backends.of(rule));
-        }
-    }
-    Ir {
-        ports,
-        backends: used,
     }
 }
 

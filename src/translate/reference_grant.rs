@@ -1,24 +1,17 @@
 //! Whether an object may refer to an object of another namespace. Knows nothing of what the reference is for.
 
-use std::collections::BTreeMap;
-
 use crate::api::gateway::ReferenceGrant;
 use crate::ir::ObjectRef;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Objects, Snapshot};
 
 use super::reason::{Fault, Reason};
 
-/// All ReferenceGrants, by the namespace that grants.
-pub(super) struct Grants<'a>(BTreeMap<&'a str, Vec<&'a ReferenceGrant>>);
+/// All ReferenceGrants.
+pub(super) struct Grants<'a>(&'a Objects<ReferenceGrant>);
 
 impl<'a> Grants<'a> {
     pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        let mut grants: BTreeMap<&str, Vec<&ReferenceGrant>> = BTreeMap::new();
-        for grant in snapshot.reference_grants.iter() {
-            let namespace = grant.metadata.namespace.as_str();
-            grants.entry(namespace).or_default().push(grant);
-        }
-        Self(grants)
+        Self(&snapshot.reference_grants)
     }
 
     /// Whether `from` may refer to `to`: always within a namespace, else when any grant of the target's namespace says
@@ -38,8 +31,7 @@ impl<'a> Grants<'a> {
     }
 
     fn permits(&self, from: &ObjectRef, to: &ObjectRef) -> bool {
-        let grants = self.0.get(&*to.namespace).into_iter().flatten();
-        grants.into_iter().any(|grant| {
+        self.0.in_namespace(&to.namespace).any(|grant| {
             grant.spec.from.iter().any(|source| {
                 source.group == *from.group
                     && source.kind == *from.kind

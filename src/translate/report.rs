@@ -1,12 +1,15 @@
-//! The status report, composed from what all steps found. Judges nothing itself except which listeners make a whole.
+//! The status report of everything but routes, composed from what all steps found. Judges nothing itself except which
+//! listeners make a whole.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::api::Resource;
+use crate::api::reference::ParentRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Bind, ObjectRef};
 use crate::status::{
-    Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus, RouteKind,
+    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, RouteKind,
     StatusReport,
 };
 
@@ -14,7 +17,7 @@ use super::gateway::{self, Classes, GatewayDraft};
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, attachment};
+use super::{Input, Mode, attachment, parameters};
 
 /// Composes the report.
 pub(super) fn compose(
@@ -22,14 +25,13 @@ pub(super) fn compose(
     classes: Classes,
     gateways: &[GatewayDraft<'_>],
     sets: &[SetDraft],
-    routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
 ) -> StatusReport {
     let mut notes = notes_of_policies(input);
     if input.options.mode == Mode::Standalone {
         notes.extend(gateway::unserved(input, &classes));
         notes.extend(orphans(input));
+        notes.extend(parameters::without_effect(input));
     }
-    notes.sort();
     let set_statuses: BTreeMap<_, _> = sets
         .iter()
         .map(|set| (set.name.clone(), of_set(set, &gateways[set.gateway])))
@@ -44,7 +46,7 @@ pub(super) fn compose(
         gateway_classes: classes.conditions,
         gateways: gateways.iter().enumerate().map(of_gateway).collect(),
         listener_sets: set_statuses,
-        routes,
+        routes: Arc::default(),
         notes,
     }
 }
@@ -52,7 +54,7 @@ pub(super) fn compose(
 fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> GatewayStatus {
     let generation = gateway.object.metadata.generation;
     let listeners = gateway.own_listeners();
-    let total = Validity::of(listeners);
+    let total = Validity::of(listeners, ListenerDraft::is_accepted);
     let accepted = match (&gateway.fault, &total.fault) {
         (Some(fault), _) => fault.against(ConditionType::Accepted, generation),
         (None, fault) => total.accepted(fault.as_ref(), generation),
@@ -85,7 +87,12 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
     }));
     GatewayStatus {
         conditions,
-        addresses: gateway.usable.clone(),
+        addresses: gateway
+            .usable
+            .iter()
+            .copied()
+            .map(Address::IPAddress)
+            .collect(),
         attached_listener_sets,
         listeners: listeners
             .iter()
@@ -113,7 +120,8 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
         };
     }
     let listeners = &gateway.listeners[set.listeners.clone()];
-    let total = Validity::of(listeners);
+    // A listener that cannot be served is not valid here, as opposed to one of a Gateway (test ListenerSetReferenceGrant).
+    let total = Validity::of(listeners, ListenerDraft::is_servable);
     let served = listeners.iter().any(|listener| gateway.serves(listener));
     let unprogrammed = (!served).then(|| {
         total.fault.clone().unwrap_or_else(|| {
@@ -142,7 +150,7 @@ fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
     set.fault.is_none()
         && gateway.listeners[set.listeners.clone()]
             .iter()
-            .any(ListenerDraft::is_accepted)
+            .any(ListenerDraft::is_servable)
 }
 
 /// How many listeners of an object are valid.
@@ -152,14 +160,13 @@ struct Validity {
 }
 
 impl Validity {
-    fn of(listeners: &[ListenerDraft<'_>]) -> Self {
-        let (good, bad): (Vec<&ListenerDraft<'_>>, Vec<_>) = listeners
-            .iter()
-            .partition(|listener| listener.is_accepted());
+    fn of<'a>(listeners: &[ListenerDraft<'a>], is_valid: fn(&ListenerDraft<'a>) -> bool) -> Self {
+        let (good, bad): (Vec<&ListenerDraft<'a>>, Vec<_>) =
+            listeners.iter().partition(|listener| is_valid(listener));
         let names: Vec<&str> = bad.iter().map(|listener| &*listener.key.name).collect();
         let message = || {
             format!(
-                "listeners that are not accepted: {}; see their conditions",
+                "listeners that are not valid: {}; see their conditions",
                 names.join(", ")
             )
         };
@@ -200,7 +207,7 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
     };
     ListenerStatus {
         name: listener.key.name.clone(),
-        attached_routes: listener.attached,
+        attached_routes: 0,
         supported_kinds: listener.kinds.iter().map(kind).collect(),
         conditions: listener.conditions(fault.as_ref()),
         binds,
@@ -220,54 +227,69 @@ fn notes_of_policies(input: &Input<'_>) -> Vec<Note> {
         .collect()
 }
 
-/// Routes and ListenerSets whose parent is nowhere: in a folder of ours that is a slip of the pen.
+/// ListenerSets and routes of unserved kinds whose parent is nowhere.
 fn orphans(input: &Input<'_>) -> Vec<Note> {
-    let snapshot = input.snapshot;
-    let exists = |parent: &ObjectRef| match &*parent.kind {
-        _ if &*parent.group != GATEWAY_GROUP => true,
-        "Gateway" => snapshot
-            .gateways
-            .get(&parent.namespace, &parent.name)
-            .is_some(),
-        "ListenerSet" => snapshot
-            .listener_sets
-            .get(&parent.namespace, &parent.name)
-            .is_some(),
-        _ => false,
-    };
-    let note = |object: &ObjectRef, parent: ObjectRef, field: &str| {
-        (!exists(&parent)).then(|| Note {
-            object: object.clone(),
-            message: format!(
-                "{field} names {parent}, which does not exist: nothing is served through it"
-            ),
-        })
-    };
     let mut notes = Vec::new();
-    for set in snapshot.listener_sets.iter() {
-        let parent = attachment::parent_name(&set.spec.parent_ref, &set.metadata.namespace);
-        notes.extend(note(&set.object_ref(), parent, "spec.parentRef"));
+    for set in input.snapshot.listener_sets.iter() {
+        notes.extend(orphan(
+            input,
+            &set.object_ref(),
+            &set.spec.parent_ref,
+            "spec.parentRef",
+        ));
     }
-    let http = snapshot
-        .http_routes
-        .iter()
-        .map(|route| (route.object_ref(), &route.spec.parent_refs));
-    let others = snapshot.unserved_routes.iter().map(|route| {
-        let name =
-            ObjectRef::gateway_api(&route.kind, &route.metadata.namespace, &route.metadata.name);
-        (name, &route.spec.parent_refs)
-    });
-    for (object, parents) in http.chain(others) {
-        if parents.is_empty() {
-            notes.push(Note {
-                object: object.clone(),
-                message: "spec.parentRefs is empty: nothing serves this route".to_owned(),
-            });
-        }
-        for (index, reference) in parents.iter().enumerate() {
-            let parent = attachment::parent_name(reference, &object.namespace);
-            notes.extend(note(&object, parent, &format!("spec.parentRefs[{index}]")));
-        }
+    for route in input.snapshot.unserved_routes.iter() {
+        let metadata = &route.metadata;
+        let name = ObjectRef::gateway_api(&route.kind, &metadata.namespace, &metadata.name);
+        notes.extend(orphan_route(input, &name, &route.spec.parent_refs));
     }
     notes
+}
+
+/// What to say of a route whose parents are nowhere: in a folder of ours that is a slip of the pen.
+pub(super) fn orphan_route(
+    input: &Input<'_>,
+    route: &ObjectRef,
+    parents: &[ParentRef],
+) -> Vec<Note> {
+    if input.options.mode != Mode::Standalone {
+        return Vec::new();
+    }
+    if parents.is_empty() {
+        return vec![Note {
+            object: route.clone(),
+            message: "spec.parentRefs is empty: nothing serves this route".to_owned(),
+        }];
+    }
+    let note = |(index, reference): (usize, &ParentRef)| {
+        orphan(
+            input,
+            route,
+            reference,
+            &format!("spec.parentRefs[{index}]"),
+        )
+    };
+    parents.iter().enumerate().filter_map(note).collect()
+}
+
+fn orphan(
+    input: &Input<'_>,
+    object: &ObjectRef,
+    reference: &ParentRef,
+    field: &str,
+) -> Option<Note> {
+    let parent = attachment::parent_name(reference, &object.namespace);
+    let (namespace, name) = (&parent.namespace, &parent.name);
+    let exists = match &*parent.kind {
+        _ if &*parent.group != GATEWAY_GROUP => true,
+        "Gateway" => input.snapshot.gateways.get(namespace, name).is_some(),
+        "ListenerSet" => input.snapshot.listener_sets.get(namespace, name).is_some(),
+        _ => false,
+    };
+    (!exists).then(|| Note {
+        object: object.clone(),
+        message: format!(
+            "{field} names {parent}, which does not exist: nothing is served through it"
+        ),
+    })
 }

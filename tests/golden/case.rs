@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::certificates::with_certificates;
 
+/// Fields that the last document may begin with.
+const RESULT: [&str; 3] = ["dataPlanes:", "ir:", "status:"];
+
 /// A golden, taken apart.
 pub(crate) struct Golden<'a> {
     /// The text of everything but the last document.
@@ -26,7 +29,7 @@ impl<'a> Golden<'a> {
             return Err("the first line has to tell the rule: # …".to_owned());
         }
         let (input, expected) = match text.rsplit_once("\n---\n") {
-            Some((input, last)) if last.starts_with("ir:") || last.starts_with("status:") => {
+            Some((input, last)) if RESULT.iter().any(|field| last.starts_with(field)) => {
                 (&text[..=input.len()], last)
             }
             _ => (text, ""),
@@ -39,7 +42,7 @@ impl<'a> Golden<'a> {
             if let Some(test) = value.get("test") {
                 for key in test.as_object().into_iter().flat_map(Map::keys) {
                     match key.as_str() {
-                        "mode" => options.mode = Mode::Kubernetes,
+                        "mode" => options.mode = read_mode(&test["mode"])?,
                         "binds" => binds = Some(read_binds(&test["binds"])?),
                         other => return Err(format!("unknown test setting {other}")),
                     }
@@ -69,6 +72,14 @@ impl<'a> Golden<'a> {
             }
         };
         self.values.iter().map(admit).collect()
+    }
+}
+
+fn read_mode(value: &Value) -> Result<Mode, String> {
+    match value.as_str() {
+        Some("kubernetes") => Ok(Mode::Kubernetes),
+        Some("dedicated") => Ok(Mode::Dedicated),
+        _ => Err(format!("unknown mode {value}")),
     }
 }
 

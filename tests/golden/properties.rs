@@ -14,7 +14,7 @@ use crate::case::Golden;
 use crate::{files, run};
 
 /// The parsed inputs of all goldens.
-fn corpus() -> Vec<Vec<Value>> {
+pub(crate) fn corpus() -> Vec<Vec<Value>> {
     let parse = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a golden is readable");
         Golden::parse(&text).expect("a golden parses").values
@@ -25,7 +25,7 @@ fn corpus() -> Vec<Vec<Value>> {
 fn bytes(translation: &Translation) -> String {
     let ir = serde_json::to_string(&translation.ir).expect("an IR is serializable");
     let report = serde_json::to_string(&translation.report).expect("a report is serializable");
-    format!("{ir}\n{report}")
+    format!("{ir}\n{report}\n{:?}", translation.data_planes)
 }
 
 /// The objects of all goldens together, each golden in namespaces of its own where it names none. Of equal names the
@@ -83,7 +83,7 @@ fn mutate(value: &mut Value, path: &[usize], replacement: &Value) {
 }
 
 /// Reads an object without validation: translation has to bear what no API server would store.
-fn decode(value: &Value) -> Option<Object> {
+pub(crate) fn decode(value: &Value) -> Option<Object> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let kind = Kind::find(text("apiVersion")?, text("kind")?)?;
     kind.decode(value).ok()

@@ -1,6 +1,6 @@
 //! A translation as goldens write it down: short, and with the first difference when it is another one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis::ir::BindReport;
 use portcullis::translate::Translation;
@@ -30,7 +30,12 @@ pub(crate) fn shown(translation: &Translation, binds: &Option<BindReport>) -> Va
         .problems()
         .map(|(object, problem)| format!("{object}: {problem}"))
         .collect();
-    let shown = json!({"ir": ir, "status": status, "problems": problems.len()});
+    let planes = translation.data_planes.iter();
+    let planes: BTreeMap<_, _> = planes
+        .map(|(name, plane)| (name.to_string(), plane))
+        .collect();
+    let shown =
+        json!({"dataPlanes": planes, "ir": ir, "status": status, "problems": problems.len()});
     shorten(shown).unwrap_or(Value::Null)
 }
 

@@ -101,11 +101,8 @@ pub(crate) fn route(name: usize, created: Option<i64>, rules: Vec<RuleParts>) ->
             timeouts: Timeouts::default(),
         })
     };
-    Route {
-        created,
-        rules: rules.into_iter().enumerate().map(rule).collect(),
-        object: object.clone(),
-    }
+    let rules = rules.into_iter().enumerate().map(rule).collect();
+    Route::new(object.clone(), created, rules, &[])
 }
 
 fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
@@ -131,13 +128,11 @@ pub(crate) fn listener(
             .iter()
             .filter_map(|name| own.intersection(&Hostname::new(name)))
             .collect();
-        (!hostnames.is_empty()).then(|| AttachedRoute {
-            hostnames,
-            route: routes[index % routes.len()].clone(),
-        })
+        let route = routes[index % routes.len()].clone();
+        (!hostnames.is_empty()).then(|| Arc::new(AttachedRoute::new(hostnames, route)))
     };
     let mut seen = Vec::new();
-    let once = |attached: &AttachedRoute| {
+    let once = |attached: &Arc<AttachedRoute>| {
         let fresh = !seen.contains(&attached.route.object);
         seen.push(attached.route.object.clone());
         fresh
@@ -149,6 +144,7 @@ pub(crate) fn listener(
         },
         hostname: own.clone(),
         tls: None,
+        held_over: Vec::new(),
         routes: attached.iter().filter_map(attach).filter(once).collect(),
     })
 }
@@ -181,13 +177,11 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                 };
                 let endpoints = ports.into_iter().map(|port| ([127, 0, 0, 1], port).into());
                 let endpoints: Vec<SocketAddr> = endpoints.collect();
-                (
-                    backend_id(index),
-                    Arc::new(Backend {
-                        protocol,
-                        endpoints,
-                    }),
-                )
+                Arc::new(Backend {
+                    id: backend_id(index),
+                    protocol,
+                    endpoints,
+                })
             };
             Ir {
                 ports: vec![Arc::new(port)],
@@ -199,18 +193,15 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
 
 /// An equal IR without a single node in common.
 pub(crate) fn copy(ir: &Ir) -> Ir {
-    let route = |route: &Route| Route {
-        rules: route
-            .rules
-            .iter()
-            .map(|rule| Arc::new((**rule).clone()))
-            .collect(),
-        ..route.clone()
+    let route = |route: &Route| {
+        let rules = route.rules.iter();
+        let rules = rules.map(|rule| Arc::new((**rule).clone())).collect();
+        Route::new(route.object.clone(), route.created, rules, &[])
     };
     let listener = |listener: &Listener| {
-        let attached = |attached: &AttachedRoute| AttachedRoute {
-            hostnames: attached.hostnames.clone(),
-            route: Arc::new(route(&attached.route)),
+        let attached = |attached: &Arc<AttachedRoute>| {
+            let route = Arc::new(route(&attached.route));
+            Arc::new(AttachedRoute::new(attached.hostnames.clone(), route))
         };
         Listener {
             routes: listener.routes.iter().map(attached).collect(),
@@ -225,8 +216,7 @@ pub(crate) fn copy(ir: &Ir) -> Ir {
             .collect(),
         ..port.clone()
     };
-    let backend =
-        |(id, node): (&BackendId, &Arc<Backend>)| (id.clone(), Arc::new((**node).clone()));
+    let backend = |node: &Arc<Backend>| Arc::new((**node).clone());
     Ir {
         ports: ir.ports.iter().map(|node| Arc::new(port(node))).collect(),
         backends: ir.backends.iter().map(backend).collect(),

@@ -1,6 +1,5 @@
 //! What a table keeps of its predecessor when one thing changes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
@@ -34,20 +33,22 @@ fn pair() -> Ir {
             listener("b", &[two], &[(0, vec![""])]),
         ],
     };
-    let backend = Backend {
-        protocol: UpstreamProtocol::Http1,
-        endpoints: vec![([127, 0, 0, 1], 1).into()],
-    };
-    let backends = [0, 1].map(|index| (backend_id(index), Arc::new(backend.clone())));
+    let backends = [0, 1].map(|index| {
+        Arc::new(Backend {
+            id: backend_id(index),
+            protocol: UpstreamProtocol::Http1,
+            endpoints: vec![([127, 0, 0, 1], 1).into()],
+        })
+    });
     Ir {
         ports: vec![Arc::new(port)],
-        backends: BTreeMap::from(backends),
+        backends: backends.into(),
     }
 }
 
-fn change_backend(ir: &mut Ir, index: u8, change: impl FnOnce(&mut Backend)) {
-    let backend = ir.backends.get_mut(&backend_id(index)).unwrap();
-    change(Arc::make_mut(backend));
+fn change_backend(ir: &mut Ir, index: usize, change: impl FnOnce(&mut Backend)) {
+    let backends = Arc::make_mut(&mut ir.backends);
+    change(Arc::make_mut(&mut backends[index]));
 }
 
 fn rule<'a>(table: &'a Table, host: &str) -> &'a Arc<table::Rule> {

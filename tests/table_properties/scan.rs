@@ -77,7 +77,7 @@ pub(crate) fn scan<'a>(
             for rule in &attached.route.rules {
                 for (index, condition) in rule.matches.iter().enumerate() {
                     if fits(condition, request) {
-                        let precedence = Precedence::http(&attached.route, rule, index);
+                        let precedence = Precedence::http(attached.route.created, rule, index);
                         fitting.push((hostname, precedence, &rule.id));
                     }
                 }

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,6 +18,8 @@ pub(super) enum Format {
     Ipv4,
     /// An IPv6 address.
     Ipv6,
+    /// An address with the length of its network's prefix.
+    Cidr,
     /// A time of RFC 3339.
     #[serde(rename = "date-time")]
     DateTime,
@@ -32,6 +35,7 @@ impl Format {
             Self::Int64 => "int64",
             Self::Ipv4 => "ipv4",
             Self::Ipv6 => "ipv6",
+            Self::Cidr => "cidr",
             Self::DateTime => "date-time",
             Self::Byte => "byte",
         }
@@ -46,6 +50,7 @@ impl Format {
             (Self::Int64, Value::Number(number)) => number.as_i64().is_some(),
             (Self::Ipv4, Value::String(text)) => text.parse::<Ipv4Addr>().is_ok(),
             (Self::Ipv6, Value::String(text)) => text.parse::<Ipv6Addr>().is_ok(),
+            (Self::Cidr, Value::String(text)) => text.parse::<IpNet>().is_ok(),
             (Self::DateTime, Value::String(text)) => text.parse::<jiff::Timestamp>().is_ok(),
             (Self::Byte, Value::String(text)) => is_base64(text),
             _ => true,

@@ -331,6 +331,56 @@ fn core_kinds_are_checked() {
     assert_eq!(findings(yaml(config_map)).len(), 1);
 }
 
+#[test]
+fn parameters_that_exclude_each_other_are_refused() {
+    let found = |spec: &str| {
+        let found = findings(yaml(&format!(
+            "{{apiVersion: portcullis.dev/v1alpha1, kind: GatewayParameters, metadata: {{name: a}}, spec: {spec}}}"
+        )));
+        found.join("; ")
+    };
+    assert_eq!(found("{}"), "");
+    assert_eq!(found("{workload: {replicas: 2, hostNetwork: true}}"), "");
+    for (spec, expected) in [
+        (
+            "{autoscaling: {minReplicas: 3, maxReplicas: 2}}",
+            "minReplicas must not be greater",
+        ),
+        (
+            "{autoscaling: {}, workload: {replicas: 2}}",
+            "workload.replicas and autoscaling exclude",
+        ),
+        (
+            "{autoscaling: {}, workload: {kind: DaemonSet}}",
+            "and no autoscaling",
+        ),
+        (
+            "{workload: {kind: DaemonSet, replicas: 2}}",
+            "and no replicas",
+        ),
+        (
+            "{disruptionBudget: {maxUnavailable: 1, minAvailable: 1}}",
+            "exclude each other",
+        ),
+        (
+            "{service: {type: ClusterIP, externalTrafficPolicy: Local}}",
+            "externalTrafficPolicy needs",
+        ),
+        (
+            "{trustedProxies: [10.0.0.1]}",
+            "error spec.trustedProxies[0]: ",
+        ),
+        ("{timeouts: {header: 5 s}}", "error spec.timeouts.header: "),
+        (
+            "{workload: {replica: 2}}",
+            "warning spec.workload.replica: unknown field",
+        ),
+    ] {
+        let found = found(spec);
+        assert!(found.contains(expected), "{spec}: {found}");
+    }
+}
+
 /// One valid object of each kind that reaches as many rules as an object can.
 const REPRESENTATIVE: &str = include_str!("tests.yaml");
 

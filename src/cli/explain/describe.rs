@@ -204,7 +204,7 @@ fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
     let percent = f64::from(share.weight) * 100.0 / total as f64;
     let target = match &share.target {
         Target::Invalid(reason) => format!("500: {reason}"),
-        Target::Backend(id) => match ir.backends.get(id) {
+        Target::Backend(id) => match ir.backend(id) {
             Some(backend) if !backend.endpoints.is_empty() => {
                 let endpoints: Vec<_> = backend.endpoints.iter().map(ToString::to_string).collect();
                 let protocol = match backend.protocol {

@@ -2,25 +2,24 @@
 //! who refers to it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, Service, ServicePort, SliceEndpoint};
+use crate::api::policy::{BackendTlsPolicy, PolicyTargetRef};
 use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::Backends;
+use super::Sources;
 
 /// Finds a port of a Service. Messages continue a sentence that begins with the Service's name.
 pub(super) fn resolve(
-    backends: &Backends<'_>,
+    sources: &Sources<'_>,
     name: &ObjectRef,
     port: Option<u16>,
-) -> Result<(BackendId, Backend), Fault> {
-    let found = backends
-        .input
-        .snapshot
-        .services
-        .get(&name.namespace, &name.name);
+) -> Result<Backend, Fault> {
+    let services = &sources.snapshot.services;
+    let found = services.get(&name.namespace, &name.name);
     let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
     if service.spec.kind.as_deref() == Some("ExternalName") {
         let message =
@@ -29,21 +28,19 @@ pub(super) fn resolve(
     }
     let port = find_port(service, port)?;
     let protocol = protocol(port)?;
-    refuse_tls_policy(backends, name, port)?;
     let key = Key::new(&name.namespace, &name.name);
-    let slices = backends.slices.get(&key).map_or(&[][..], Vec::as_slice);
+    refuse_tls_policy(sources.tls_policies.of(&key), &key, port)?;
     let id = BackendId {
         object: name.clone(),
         port: port.port,
     };
+    let slices = sources.slices.of(&key);
     let endpoints = endpoints(slices, port.name.as_deref().unwrap_or_default());
-    Ok((
+    Ok(Backend {
         id,
-        Backend {
-            protocol,
-            endpoints,
-        },
-    ))
+        protocol,
+        endpoints,
+    })
 }
 
 fn find_port(service: &Service, port: Option<u16>) -> Result<&ServicePort, Fault> {
@@ -99,15 +96,18 @@ fn protocol(port: &ServicePort) -> Result<UpstreamProtocol, Fault> {
 
 /// A BackendTLSPolicy demands TLS with verification: until that is served, nothing may go there in plain text.
 fn refuse_tls_policy(
-    backends: &Backends<'_>,
-    name: &ObjectRef,
+    policies: &[Arc<BackendTlsPolicy>],
+    service: &Key,
     port: &ServicePort,
 ) -> Result<(), Fault> {
-    let key = Key::new(&name.namespace, &name.name);
-    let policies = backends.tls_policies.get(&key).into_iter().flatten();
-    let mut meant = policies
-        .filter(|(_, section)| section.is_none_or(|section| port.name.as_deref() == Some(section)));
-    let Some((policy, _)) = meant.next() else {
+    let is_meant = |target: &PolicyTargetRef| {
+        let section = target.section_name.as_deref();
+        let mut section = section.into_iter().filter(|name| !name.is_empty());
+        target.is_service(&service.name)
+            && section.all(|section| port.name.as_deref() == Some(section))
+    };
+    let meant = |policy: &&Arc<BackendTlsPolicy>| policy.spec.target_refs.iter().any(is_meant);
+    let Some(policy) = policies.iter().find(meant) else {
         return Ok(());
     };
     let message = format!(
@@ -119,7 +119,7 @@ fn refuse_tls_policy(
 }
 
 /// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.
-fn endpoints(slices: &[&EndpointSlice], port: &str) -> Vec<SocketAddr> {
+fn endpoints(slices: &[Arc<EndpointSlice>], port: &str) -> Vec<SocketAddr> {
     let ready = |endpoint: &SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
     let draining = |endpoint: &SliceEndpoint| {
         let conditions = &endpoint.conditions;
@@ -135,7 +135,7 @@ fn endpoints(slices: &[&EndpointSlice], port: &str) -> Vec<SocketAddr> {
 }
 
 fn select(
-    slices: &[&EndpointSlice],
+    slices: &[Arc<EndpointSlice>],
     port: &str,
     wanted: impl Fn(&SliceEndpoint) -> bool,
 ) -> Vec<SocketAddr> {

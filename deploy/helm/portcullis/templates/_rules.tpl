@@ -1,0 +1,25 @@
+{{/* What a data plane reads. The controller reads the same: it judges what they serve. */}}
+{{- define "portcullis.readRules" -}}
+- apiGroups: [gateway.networking.k8s.io]
+  resources:
+  - gatewayclasses
+  - gateways
+  - listenersets
+  - httproutes
+  - grpcroutes
+  - tlsroutes
+  - tcproutes
+  - udproutes
+  - backendtlspolicies
+  - referencegrants
+  verbs: [get, list, watch]
+- apiGroups: [portcullis.dev]
+  resources: [gatewayparameters]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [namespaces, services, secrets, configmaps]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end }}

@@ -1,0 +1,313 @@
+//! GatewayParameters, our kind for what the Gateway API leaves to implementations: how the pods and the Service of a
+//! Gateway look. Every field is optional, so that one object can go over another. Knows no default.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::meta::{ObjectMeta, resource};
+
+/// Group of our own kinds.
+pub const GROUP: &str = "portcullis.dev";
+
+/// Parameters of a Gateway, or of all Gateways of a class.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GatewayParameters {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: Parameters,
+}
+resource!(GatewayParameters, GROUP, "GatewayParameters");
+
+/// Spec of [`GatewayParameters`], or several of them merged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Parameters {
+    /// The pods.
+    pub workload: Workload,
+    /// Their number by load; absent means a fixed number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+    /// How many of them may be evicted at one time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disruption_budget: Option<DisruptionBudget>,
+    /// The Service in front of them.
+    pub service: ServiceParameters,
+    /// What they log.
+    pub log: Log,
+    /// CIDRs of clients whose `X-Forwarded-*` and `Forwarded` fields are believed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trusted_proxies: Option<Vec<String>>,
+    /// Timeouts of connections.
+    pub timeouts: Timeouts,
+    /// How pods leave.
+    pub drain: Drain,
+}
+
+/// Kind of the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[expect(missing_docs, reason = "Kubernetes documents each")]
+pub enum WorkloadKind {
+    Deployment,
+    DaemonSet,
+}
+
+/// Type of the Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[expect(missing_docs, reason = "Kubernetes documents each")]
+pub enum ServiceType {
+    LoadBalancer,
+    #[serde(rename = "ClusterIP")]
+    ClusterIp,
+    NodePort,
+}
+
+/// Declares a group of optional fields, and how one such group goes over another: field by field.
+macro_rules! group {
+    ($(#[$about:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $name {
+            $(
+                $(#[$attribute])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$type>,
+            )*
+        }
+
+        impl $name {
+            fn over(&self, defaults: Self) -> Self {
+                Self { $($field: self.$field.clone().or(defaults.$field),)* }
+            }
+        }
+    };
+}
+
+group! {
+    /// The pods of a Gateway.
+    Workload {
+        /// Deployment by default.
+        kind: WorkloadKind,
+        /// Pods of a Deployment, 2 by default.
+        replicas: u32,
+        /// Whether pods share the network of their node.
+        host_network: bool,
+        /// Image, the controller's own by default.
+        image: String,
+        /// When the image is pulled.
+        image_pull_policy: String,
+        /// Secrets to pull it with.
+        image_pull_secrets: Vec<SecretName>,
+        /// Requests and limits.
+        resources: Map<String, Value>,
+        /// Labels of nodes to run on.
+        node_selector: BTreeMap<String, String>,
+        /// Taints to bear.
+        tolerations: Vec<Value>,
+        /// How pods are spread; over nodes by default.
+        topology_spread_constraints: Vec<Map<String, Value>>,
+        /// Priority class.
+        priority_class_name: String,
+        /// Annotations of the pods.
+        annotations: BTreeMap<String, String>,
+        /// Labels of the pods.
+        labels: BTreeMap<String, String>,
+    }
+}
+
+group! {
+    /// A HorizontalPodAutoscaler.
+    Autoscaling {
+        /// The least number of pods.
+        min_replicas: u32,
+        /// The greatest number of pods.
+        max_replicas: u32,
+        /// CPU in use, of what is requested.
+        #[serde(rename = "targetCPUUtilizationPercentage")]
+        target_cpu: u32,
+    }
+}
+
+group! {
+    /// The Service of a Gateway.
+    ServiceParameters {
+        /// LoadBalancer by default.
+        #[serde(rename = "type")]
+        kind: ServiceType,
+        /// Annotations of the Service.
+        annotations: BTreeMap<String, String>,
+        /// Class of the load balancer.
+        load_balancer_class: String,
+        /// Whether traffic may take a detour over another node.
+        external_traffic_policy: String,
+        /// CIDRs that the load balancer lets in.
+        load_balancer_source_ranges: Vec<String>,
+    }
+}
+
+group! {
+    /// What pods log.
+    Log {
+        /// `text` or `json`.
+        format: String,
+        /// Level or directives.
+        level: String,
+        /// `on` or `off`.
+        access_log: String,
+    }
+}
+
+group! {
+    /// Timeouts of connections, each named for its flag of `portcullis run`.
+    Timeouts {
+        /// `--header-timeout`
+        header: String,
+        /// `--keep-alive-timeout`
+        keep_alive: String,
+        /// `--body-timeout`
+        body: String,
+        /// `--write-timeout`
+        write: String,
+        /// `--handshake-timeout`
+        handshake: String,
+        /// `--stream-idle-timeout`
+        stream_idle: String,
+        /// `--tunnel-idle-timeout`
+        tunnel_idle: String,
+        /// `--connect-timeout`
+        connect: String,
+        /// `--upstream-idle-timeout`
+        upstream_idle: String,
+    }
+}
+
+group! {
+    /// How pods leave.
+    Drain {
+        /// `--drain-delay`
+        delay: String,
+        /// `--drain-deadline`
+        deadline: String,
+    }
+}
+
+/// How many pods may be evicted at one time: one of two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisruptionBudget {
+    /// A number or a percentage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<Value>,
+    /// A number or a percentage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_available: Option<Value>,
+}
+
+/// Names a Secret of the Gateway's namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct SecretName {
+    /// Name.
+    pub name: String,
+}
+
+impl Parameters {
+    /// These parameters, with what they leave open taken from `defaults`: field by field, lists and maps as a whole.
+    ///
+    /// Where two fields exclude each other, what is given here takes the other one away from the defaults.
+    #[must_use]
+    pub fn over(&self, mut defaults: Self) -> Self {
+        let is_daemon_set = self.workload.kind == Some(WorkloadKind::DaemonSet);
+        if is_daemon_set || self.workload.replicas.is_some() {
+            defaults.autoscaling = None;
+        }
+        if is_daemon_set || self.autoscaling.is_some() {
+            defaults.workload.replicas = None;
+        }
+        if self.autoscaling.is_some() || self.workload.replicas.is_some() {
+            defaults.workload.kind = None;
+        }
+        let autoscaling = match (&self.autoscaling, defaults.autoscaling) {
+            (Some(own), Some(defaults)) => Some(own.over(defaults)),
+            (own, defaults) => own.clone().or(defaults),
+        };
+        let budget = self.disruption_budget.clone();
+        let proxies = self.trusted_proxies.clone();
+        Self {
+            workload: self.workload.over(defaults.workload),
+            autoscaling,
+            disruption_budget: budget.or(defaults.disruption_budget),
+            service: self.service.over(defaults.service),
+            log: self.log.over(defaults.log),
+            trusted_proxies: proxies.or(defaults.trusted_proxies),
+            timeouts: self.timeouts.over(defaults.timeouts),
+            drain: self.drain.over(defaults.drain),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(yaml: &str) -> Parameters {
+        serde_yaml::from_str(yaml).unwrap()
+    }
+
+    #[track_caller]
+    fn merges(own: &str, defaults: &str, expected: &str) {
+        let merged = parameters(own).over(parameters(defaults));
+        assert_eq!(merged, parameters(expected));
+    }
+
+    #[test]
+    fn fields_go_over_fields() {
+        merges(
+            "{workload: {image: a}, log: {level: debug}, autoscaling: {maxReplicas: 9}}",
+            "{workload: {image: b, priorityClassName: high}, log: {format: json}, autoscaling: {minReplicas: 3}}",
+            "{workload: {image: a, priorityClassName: high}, log: {format: json, level: debug}, \
+              autoscaling: {minReplicas: 3, maxReplicas: 9}}",
+        );
+    }
+
+    #[test]
+    fn lists_and_maps_are_replaced_as_a_whole() {
+        merges(
+            "{workload: {nodeSelector: {a: b}}, trustedProxies: [10.0.0.0/8], service: {annotations: {}}}",
+            "{workload: {nodeSelector: {c: d}}, trustedProxies: [fd00::/8], service: {annotations: {e: f}}}",
+            "{workload: {nodeSelector: {a: b}}, trustedProxies: [10.0.0.0/8], service: {annotations: {}}}",
+        );
+        merges(
+            "{disruptionBudget: {minAvailable: 1}}",
+            "{disruptionBudget: {maxUnavailable: 25%}}",
+            "{disruptionBudget: {minAvailable: 1}}",
+        );
+    }
+
+    #[test]
+    fn one_of_two_takes_the_other_away() {
+        merges(
+            "{workload: {replicas: 3}}",
+            "{autoscaling: {maxReplicas: 9}}",
+            "{workload: {replicas: 3}}",
+        );
+        merges(
+            "{autoscaling: {maxReplicas: 9}}",
+            "{workload: {replicas: 3}}",
+            "{autoscaling: {maxReplicas: 9}}",
+        );
+        merges(
+            "{workload: {kind: DaemonSet}}",
+            "{workload: {replicas: 3}, autoscaling: {}}",
+            "{workload: {kind: DaemonSet}}",
+        );
+        merges(
+            "{workload: {replicas: 3}}",
+            "{workload: {kind: DaemonSet, hostNetwork: true}}",
+            "{workload: {replicas: 3, hostNetwork: true}}",
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! `portcullis controller`: keeps data planes and conditions of a cluster's Gateways. Knows nothing of how that is done.
+
+use super::flags::LogFlags;
+use super::value::AdminAddress;
+use crate::server::controller::{self, ControllerSettings};
+use crate::settings::Settings;
+use crate::telemetry;
+
+/// Control the Gateways of a cluster: make the pods that serve them, and write the conditions of all objects.
+///
+/// For each Gateway whose GatewayClass names portcullis.dev/gateway-controller it keeps a Deployment, a Service and what
+/// else these need, in the Gateway's namespace. Several may run: one leads, elected by a Lease; the others are warm.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis controller --image ghcr.io/portcullis/portcullis:0.1.0
+  portcullis controller --image localhost/portcullis --lease-namespace default --admin off
+
+The cluster is that of the pod's service account, else of the kubeconfig.
+Signals: SIGTERM and SIGINT end it, and let another lead at once.
+Exit codes: 0 after a signal, 1 when it cannot start, 2 for wrong usage.")]
+pub struct Args {
+    /// Address of /healthz, /readyz, /metrics and the status page, or `off`
+    #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
+          default_value_t = AdminAddress(Some(Settings::ADMIN)))]
+    admin: AdminAddress,
+    /// Image of the pods that serve Gateways, unless GatewayParameters name another
+    #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
+    image: String,
+    /// Namespace of the Lease that decides who leads
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE")]
+    lease_namespace: String,
+    /// Name of this controller among those that stand for the Lease [default: host name and process id]
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    identity: Option<String>,
+    /// Log.
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+/// Controls until it is told to leave.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    telemetry::start_log(args.log.log_format, &args.log.filter())?;
+    let own = || {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}-{}", host.trim(), std::process::id())
+    };
+    controller::run(&ControllerSettings {
+        admin: args.admin.0,
+        image: args.image.clone(),
+        namespace: args.lease_namespace.clone(),
+        identity: args.identity.clone().unwrap_or_else(own),
+    })
+}

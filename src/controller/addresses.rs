@@ -1,0 +1,124 @@
+//! Where the data planes of a Gateway are reached, and which replicas of them are ready: what Services and their
+//! EndpointSlices say. Pure; knows nothing of what is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::api::Key;
+use crate::api::core::{SERVICE_NAME_LABEL, Service};
+use crate::ir::ObjectRef;
+use crate::provision::{Child, ChildKind, Needs};
+use crate::snapshot::Snapshot;
+use crate::status::{Address, DataPlaneState, Reason};
+
+/// Addresses of ready pods, by Gateway.
+pub(super) fn replicas(
+    snapshot: &Snapshot,
+    needs: &Needs,
+) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
+    // Several Services of one Gateway have the same pods behind them.
+    let gateways: BTreeMap<Key, &ObjectRef> = needs
+        .children
+        .iter()
+        .filter_map(|(gateway, children)| Some((services(children).next()?, gateway)))
+        .map(|(service, gateway)| (Key::new(&service.namespace, &service.name), gateway))
+        .collect();
+    let mut replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>> = BTreeMap::new();
+    for slice in snapshot.endpoint_slices.iter() {
+        let Some(service) = slice.metadata.labels.get(SERVICE_NAME_LABEL) else {
+            continue;
+        };
+        let key = Key::new(&slice.metadata.namespace, service);
+        let Some(gateway) = gateways.get(&key) else {
+            continue;
+        };
+        let ready = slice
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true))
+            .filter_map(|endpoint| endpoint.addresses.first()?.parse::<IpAddr>().ok());
+        replicas
+            .entry((*gateway).clone())
+            .or_default()
+            .extend(ready);
+    }
+    replicas
+}
+
+/// The addresses of a Gateway whose spec asks for `requested`.
+pub(super) fn state(
+    snapshot: &Snapshot,
+    children: &[Child],
+    requested: &[Option<IpAddr>],
+    replicas: Option<&BTreeSet<IpAddr>>,
+) -> DataPlaneState {
+    let mut addresses = Vec::new();
+    for child in services(children) {
+        if let Some(service) = snapshot.services.get(&child.namespace, &child.name) {
+            addresses.extend(of_service(service, replicas));
+        }
+    }
+    addresses.sort();
+    addresses.dedup();
+    let mut state = DataPlaneState::default();
+    let asked: Vec<_> = requested
+        .iter()
+        .flatten()
+        .copied()
+        .map(Address::IPAddress)
+        .collect();
+    let missing: Vec<_> = asked
+        .iter()
+        .filter(|address| !addresses.contains(address))
+        .collect();
+    if !missing.is_empty() {
+        let missing: Vec<_> = missing.into_iter().map(Address::to_string).collect();
+        let message = format!(
+            "spec.addresses: the cluster does not give {}",
+            missing.join(", ")
+        );
+        state.address_fault = Some((Reason::AddressNotUsable, message));
+    } else if addresses.is_empty() {
+        let message = "its Service has no address yet".to_owned();
+        state.address_fault = Some((Reason::AddressNotAssigned, message));
+    }
+    if !asked.is_empty() && asked.len() == requested.len() {
+        addresses.retain(|address| asked.contains(address));
+    }
+    state.addresses = addresses;
+    state
+}
+
+fn services(children: &[Child]) -> impl Iterator<Item = &Child> {
+    children
+        .iter()
+        .filter(|child| child.kind == ChildKind::Service)
+}
+
+fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Address> {
+    let ip = |text: &String| text.parse().ok().map(Address::IPAddress);
+    let cluster = &service.spec.cluster_ips;
+    if service.spec.kind.as_deref() == Some("LoadBalancer") {
+        let ingress = service.status.load_balancer.ingress.iter();
+        let address = ingress.filter_map(|ingress| {
+            let name = ingress.hostname.as_deref().filter(|name| !name.is_empty());
+            ingress
+                .ip
+                .as_ref()
+                .and_then(ip)
+                .or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
+        });
+        return address.collect();
+    }
+    if cluster.iter().any(|address| address == "None") {
+        // Headless: its pods have the network of their nodes.
+        return replicas
+            .into_iter()
+            .flatten()
+            .copied()
+            .map(Address::IPAddress)
+            .collect();
+    }
+    cluster.iter().filter_map(ip).collect()
+}

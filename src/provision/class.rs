@@ -1,0 +1,85 @@
+//! The finalizer of GatewayClasses in use: a class does not go while a Gateway needs it. Knows nothing of what Gateways
+//! need.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+/// The finalizer that the Gateway API asks for (GatewayClass, `GatewayClassFinalizerGatewaysExist`).
+const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
+/// The longest that one request may take, and the wait after a failure.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// GatewayClasses of ours by name, and whether a Gateway uses them.
+pub type Uses = BTreeMap<String, bool>;
+
+/// Keeps the finalizers of `uses` for as long as it is polled.
+pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<Uses>) {
+    let kind = GroupVersionKind::gvk(GATEWAY_GROUP, "v1", "GatewayClass");
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    let mut kept = Uses::new();
+    loop {
+        let wanted = uses.borrow_and_update().clone();
+        kept.retain(|class, _| wanted.contains_key(class));
+        let mut has_failed = false;
+        for (class, used) in &wanted {
+            if kept.get(class) == Some(used) {
+                continue;
+            }
+            match timeout(PATIENCE, keep(&api, class, *used)).await {
+                Ok(Ok(())) => {
+                    kept.insert(class.clone(), *used);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(
+                        "GatewayClass {class}: its finalizer cannot be written: {error}; it is tried again"
+                    );
+                    has_failed = true;
+                }
+                Err(_) => has_failed = true,
+            }
+        }
+        let again = async {
+            if !has_failed {
+                std::future::pending::<()>().await;
+            }
+            sleep(PATIENCE).await;
+        };
+        tokio::select! {
+            changed = uses.changed() => if changed.is_err() {
+                return;
+            },
+            () = again => {}
+        }
+    }
+}
+
+async fn keep(api: &Api<DynamicObject>, class: &str, used: bool) -> Result<(), kube::Error> {
+    let Some(object) = api.get_metadata_opt(class).await? else {
+        return Ok(());
+    };
+    let mut finalizers = object.finalizers().to_vec();
+    // A class that is being deleted takes no new finalizer.
+    let may_add = object.metadata.deletion_timestamp.is_none();
+    let before = finalizers.len();
+    finalizers.retain(|finalizer| finalizer != FINALIZER);
+    if used && (may_add || finalizers.len() < before) {
+        finalizers.push(FINALIZER.to_owned());
+    }
+    if finalizers.len() == before {
+        return Ok(());
+    }
+    let version = object.resource_version();
+    let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
+    api.patch_metadata(class, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! The pod template of a Gateway: one hardened container that runs `portcullis run`. Knows the flags of that command by
+//! name, and not what they do.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Plan, set};
+use crate::api::duration;
+use crate::settings::{self, Settings};
+
+/// Seconds that a pod has beyond those of its drain, to end in order.
+const GRACE: u64 = 5;
+/// Ports below need a capability.
+const FIRST_UNPRIVILEGED: u16 = 1024;
+
+/// The pod template.
+pub(super) fn template(plan: &Plan<'_>) -> Value {
+    let workload = &plan.parameters.workload;
+    let mut metadata = json!({"labels": plan.labels(workload.labels.as_ref())});
+    let annotations = plan.annotations(workload.annotations.as_ref());
+    set(&mut metadata, "annotations", annotations);
+    json!({"metadata": metadata, "spec": spec(plan)})
+}
+
+fn spec(plan: &Plan<'_>) -> Value {
+    let workload = &plan.parameters.workload;
+    let mut node_selector = json!({"kubernetes.io/os": "linux"});
+    for (key, value) in workload.node_selector.iter().flatten() {
+        node_selector[key] = json!(value);
+    }
+    let mut spec = json!({
+        "serviceAccountName": plan.name,
+        "automountServiceAccountToken": true,
+        // A Service named portcullis-… would set variables that look like ours.
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": grace(plan),
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": node_selector,
+        "containers": [container(plan)],
+    });
+    if plan.is_on_host() {
+        set(&mut spec, "hostNetwork", Some(true));
+        set(&mut spec, "dnsPolicy", Some("ClusterFirstWithHostNet"));
+    }
+    let secrets = workload.image_pull_secrets.as_ref();
+    set(&mut spec, "imagePullSecrets", secrets);
+    set(&mut spec, "tolerations", workload.tolerations.as_ref());
+    set(&mut spec, "topologySpreadConstraints", spread(plan));
+    let priority = workload.priority_class_name.as_ref();
+    set(&mut spec, "priorityClassName", priority);
+    spec
+}
+
+/// How pods are spread: as asked, else over nodes where that is possible. Constraints without a selector mean our pods.
+fn spread(plan: &Plan<'_>) -> Option<Vec<Value>> {
+    let selector = json!({"matchLabels": plan.selector()});
+    let asked = &plan.parameters.workload.topology_spread_constraints;
+    if let Some(asked) = asked {
+        let complete = |constraint: &serde_json::Map<String, Value>| {
+            let mut constraint = constraint.clone();
+            constraint
+                .entry("labelSelector")
+                .or_insert_with(|| selector.clone());
+            Value::Object(constraint)
+        };
+        return Some(asked.iter().map(complete).collect());
+    }
+    let constraint = json!({
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": selector,
+        // Pods of the previous version are about to leave and take no place.
+        "matchLabelKeys": ["pod-template-hash"],
+    });
+    (!plan.is_daemon_set()).then(|| vec![constraint])
+}
+
+fn container(plan: &Plan<'_>) -> Value {
+    let workload = &plan.parameters.workload;
+    let probe = |path: &str, period: u32, failures: u32, timeout: u32| {
+        json!({
+            "httpGet": {"path": path, "port": "admin"},
+            "periodSeconds": period,
+            "failureThreshold": failures,
+            "timeoutSeconds": timeout,
+        })
+    };
+    let resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    let resources = workload.resources.clone().map_or(resources, Value::Object);
+    let mut container = json!({
+        "name": "portcullis",
+        "image": workload.image.as_deref().unwrap_or(plan.image),
+        "args": arguments(plan),
+        "ports": [{"name": "admin", "containerPort": Settings::ADMIN.port(), "protocol": "TCP"}],
+        "resources": resources,
+        "securityContext": security(plan),
+        "startupProbe": probe("/healthz", 1, 60, 1),
+        "livenessProbe": probe("/healthz", 10, 3, 5),
+        // Noticed well within the delay of a drain.
+        "readinessProbe": probe("/readyz", 1, 2, 1),
+    });
+    let policy = workload.image_pull_policy.as_ref();
+    set(&mut container, "imagePullPolicy", policy);
+    container
+}
+
+/// No rights, except that privileged ports on a node need one. Of a process that is not root, executing a program
+/// takes even a capability that its container has: Kubernetes cannot ask for ambient ones.
+fn security(plan: &Plan<'_>) -> Value {
+    let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED;
+    let binds = plan.is_on_host() && plan.data_plane.ports.iter().any(is_privileged);
+    let mut security = json!({
+        "runAsNonRoot": !binds,
+        "readOnlyRootFilesystem": true,
+        "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]},
+    });
+    if binds {
+        security["runAsUser"] = json!(0);
+        security["capabilities"]["add"] = json!(["NET_BIND_SERVICE"]);
+    }
+    security
+}
+
+fn arguments(plan: &Plan<'_>) -> Vec<String> {
+    let metadata = &plan.gateway.metadata;
+    let place = if plan.is_on_host() { "host" } else { "service" };
+    let mut arguments = vec![
+        "run".to_owned(),
+        "--kubernetes".to_owned(),
+        format!("--gateway={}/{}", metadata.namespace, metadata.name),
+        format!("--provisioned={place}"),
+        format!("--admin=0.0.0.0:{}", Settings::ADMIN.port()),
+    ];
+    let parameters = plan.parameters;
+    let (log, timeouts, drain) = (&parameters.log, &parameters.timeouts, &parameters.drain);
+    let proxies = parameters.trusted_proxies.as_ref();
+    let proxies = proxies.filter(|proxies| !proxies.is_empty());
+    let flags = [
+        ("log-format", &log.format),
+        ("log-level", &log.level),
+        ("access-log", &log.access_log),
+        ("trusted-proxies", &proxies.map(|proxies| proxies.join(","))),
+        ("header-timeout", &timeouts.header),
+        ("keep-alive-timeout", &timeouts.keep_alive),
+        ("body-timeout", &timeouts.body),
+        ("write-timeout", &timeouts.write),
+        ("handshake-timeout", &timeouts.handshake),
+        ("stream-idle-timeout", &timeouts.stream_idle),
+        ("tunnel-idle-timeout", &timeouts.tunnel_idle),
+        ("connect-timeout", &timeouts.connect),
+        ("upstream-idle-timeout", &timeouts.upstream_idle),
+        ("drain-delay", &drain.delay),
+        ("drain-deadline", &drain.deadline),
+    ];
+    let given = flags
+        .into_iter()
+        .filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));
+    arguments.extend(given);
+    arguments
+}
+
+/// Seconds from SIGTERM to SIGKILL: all that a drain may take, and some.
+fn grace(plan: &Plan<'_>) -> u64 {
+    let parameters = &plan.parameters.drain;
+    let defaults = settings::Drain::default();
+    let seconds = |asked: &Option<String>, default: Duration| {
+        let asked = asked.as_deref().and_then(duration::parse);
+        asked.unwrap_or(default).as_millis().div_ceil(1000) as u64
+    };
+    seconds(&parameters.delay, defaults.delay)
+        + seconds(&parameters.deadline, defaults.deadline)
+        + GRACE
+}

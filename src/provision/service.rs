@@ -1,0 +1,90 @@
+//! The Services of a Gateway: one for each address that it asks for. Knows nothing of the pods but their labels.
+
+use serde_json::{Value, json};
+
+use super::{Child, ChildKind, Plan, name, set};
+use crate::api::parameters::ServiceType;
+use crate::settings::container_port;
+
+/// The Services: none without ports, else one, and one more for every further address that is asked for, since a load
+/// balancer has one.
+pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
+    if plan.data_plane.ports.is_empty() {
+        return Vec::new();
+    }
+    if plan.is_on_host() {
+        return vec![headless(plan)];
+    }
+    let asked = plan.parameters.service.kind;
+    let kind = asked.unwrap_or(ServiceType::LoadBalancer);
+    let addresses = &plan.data_plane.addresses;
+    if kind != ServiceType::LoadBalancer || addresses.is_empty() {
+        return vec![service(plan, &plan.name, &spec(plan, kind))];
+    }
+    let of_address = |(index, address): (usize, _)| {
+        let name = match index {
+            0 => plan.name.clone(),
+            _ => name::dns_label(&format!("{}-{}", plan.name, index + 1)),
+        };
+        let mut spec = spec(plan, kind);
+        set(&mut spec, "loadBalancerIP", address);
+        service(plan, &name, &spec)
+    };
+    addresses
+        .iter()
+        .copied()
+        .enumerate()
+        .map(of_address)
+        .collect()
+}
+
+/// Clients come to the nodes; by this Service the controller finds ready pods. It has a name of its own: no Service that
+/// has an address can become one without.
+fn headless(plan: &Plan<'_>) -> Child {
+    let spec = json!({
+        "type": ServiceType::ClusterIp,
+        "clusterIP": "None",
+        "selector": plan.selector(),
+        "ports": ports(plan, |port| port),
+    });
+    let name = name::dns_label(&format!("{}-headless", plan.name));
+    service(plan, &name, &spec)
+}
+
+fn service(plan: &Plan<'_>, name: &str, spec: &Value) -> Child {
+    let annotations = plan.parameters.service.annotations.as_ref();
+    plan.child(ChildKind::Service, name, annotations, json!({"spec": spec}))
+}
+
+fn spec(plan: &Plan<'_>, kind: ServiceType) -> Value {
+    let parameters = &plan.parameters.service;
+    let mut spec = json!({
+        "type": kind,
+        "selector": plan.selector(),
+        "ports": ports(plan, container_port),
+    });
+    if kind != ServiceType::ClusterIp {
+        let policy = parameters.external_traffic_policy.as_ref();
+        set(&mut spec, "externalTrafficPolicy", policy);
+    }
+    if kind == ServiceType::LoadBalancer {
+        let class = parameters.load_balancer_class.as_ref();
+        set(&mut spec, "loadBalancerClass", class);
+        let ranges = parameters.load_balancer_source_ranges.as_ref();
+        set(&mut spec, "loadBalancerSourceRanges", ranges);
+    }
+    spec
+}
+
+/// The ports, without appProtocol: some clouds take it for a wish to probe `/` of the listener, which has no such route.
+fn ports(plan: &Plan<'_>, target: fn(u16) -> u16) -> Vec<Value> {
+    let port = |port: &u16| {
+        json!({
+            "name": format!("port-{port}"),
+            "port": port,
+            "targetPort": target(*port),
+            "protocol": "TCP",
+        })
+    };
+    plan.data_plane.ports.iter().map(port).collect()
+}

@@ -1,0 +1,122 @@
+//! Rules that the goldens of `tests/provision` cannot show.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn gateway() -> Gateway {
+    with_labels(&json!({}))
+}
+
+fn with_labels(labels: &Value) -> Gateway {
+    let spec = json!({
+        "gatewayClassName": "portcullis",
+        "listeners": [],
+        "infrastructure": {"labels": labels},
+    });
+    let metadata = json!({"name": "web", "namespace": "shop", "uid": "1"});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+}
+
+fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
+    let data_plane = DataPlane {
+        ports: vec![80, 8443],
+        addresses: Vec::new(),
+        parameters: Arc::new(serde_json::from_value(parameters).unwrap()),
+    };
+    children(gateway, &data_plane, "registry.example/portcullis:1")
+}
+
+fn child(children: &[Child], kind: ChildKind) -> &Value {
+    &children
+        .iter()
+        .find(|child| child.kind == kind)
+        .unwrap()
+        .object
+}
+
+#[test]
+fn nobody_can_change_what_selectors_go_by() {
+    let labels: serde_json::Map<_, _> = [
+        GATEWAY_LABEL,
+        GATEWAY_CLASS_LABEL,
+        MANAGED_BY_LABEL,
+        "app.kubernetes.io/name",
+    ]
+    .into_iter()
+    .map(|key| (key.to_owned(), json!("stolen")))
+    .collect();
+    let plain = made(&gateway(), json!({}));
+    let stolen = made(
+        &with_labels(&json!(labels)),
+        json!({"workload": {"labels": labels}}),
+    );
+    assert_eq!(plain, stolen);
+    let more = made(&with_labels(&json!({"team": "shop"})), json!({}));
+    for (one, two) in plain.iter().zip(&more) {
+        assert_eq!(
+            one.object["spec"]["selector"],
+            two.object["spec"]["selector"]
+        );
+        assert_eq!(two.object["metadata"]["labels"]["team"], "shop");
+    }
+}
+
+#[test]
+fn privileged_ports_have_places_of_their_own() {
+    use crate::settings::container_port;
+    // Linux takes ephemeral ports from 32768 to 60999.
+    let places: std::collections::BTreeSet<u16> = (0..1024).map(container_port).collect();
+    assert_eq!(places.len(), 1024);
+    assert!(places.iter().all(|port| *port > 60_999));
+    assert!(
+        [1024, 8080, 65_535]
+            .into_iter()
+            .all(|port| container_port(port) == port)
+    );
+}
+
+#[test]
+fn a_pod_has_time_to_drain() {
+    let grace = |drain: Value| {
+        let children = made(&gateway(), json!({"drain": drain}));
+        let spec = &child(&children, ChildKind::Deployment)["spec"]["template"]["spec"];
+        spec["terminationGracePeriodSeconds"].as_u64().unwrap()
+    };
+    assert_eq!(grace(json!({})), 40);
+    assert_eq!(grace(json!({"delay": "1500ms", "deadline": "1h"})), 3607);
+    assert_eq!(grace(json!({"deadline": "0s"})), 10);
+}
+
+#[test]
+fn bounds_make_room_for_each_other() {
+    let bounds = |autoscaling: Value| {
+        let children = made(&gateway(), json!({"autoscaling": autoscaling}));
+        let spec = child(&children, ChildKind::HorizontalPodAutoscaler)["spec"].clone();
+        (
+            spec["minReplicas"].as_u64().unwrap(),
+            spec["maxReplicas"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(bounds(json!({})), (2, 10));
+    assert_eq!(bounds(json!({"minReplicas": 20})), (20, 20));
+    assert_eq!(bounds(json!({"maxReplicas": 1})), (1, 1));
+    assert_eq!(bounds(json!({"minReplicas": 3, "maxReplicas": 4})), (3, 4));
+}
+
+#[test]
+fn a_budget_needs_a_second_pod() {
+    let has_budget = |parameters: Value| {
+        let children = made(&gateway(), parameters);
+        children
+            .iter()
+            .any(|child| child.kind == ChildKind::PodDisruptionBudget)
+    };
+    assert!(has_budget(json!({})));
+    assert!(has_budget(json!({"autoscaling": {"minReplicas": 1}})));
+    assert!(!has_budget(json!({"autoscaling": {"maxReplicas": 1}})));
+    assert!(!has_budget(json!({"workload": {"replicas": 1}})));
+    assert!(!has_budget(json!({"workload": {"kind": "DaemonSet"}})));
+}

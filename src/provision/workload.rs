@@ -1,0 +1,35 @@
+//! The Deployment or DaemonSet of a Gateway: how many pods there are and how they are replaced. Knows not what runs in
+//! them.
+
+use serde_json::json;
+
+use super::{Child, ChildKind, Plan, pod, set};
+
+/// The workload.
+pub(super) fn workload(plan: &Plan<'_>) -> Child {
+    let kind = if plan.is_daemon_set() {
+        ChildKind::DaemonSet
+    } else {
+        ChildKind::Deployment
+    };
+    let field = match kind {
+        ChildKind::DaemonSet => "updateStrategy",
+        _ => "strategy",
+    };
+    // Two pods of one Gateway cannot share the network of a node: the new one needs the place of the old one.
+    let (unavailable, surge) = match kind {
+        ChildKind::DaemonSet => (1, 0),
+        _ if plan.is_on_host() => (1, 0),
+        _ => (0, 1),
+    };
+    let mut spec = json!({
+        "selector": {"matchLabels": plan.selector()},
+        "template": pod::template(plan),
+    });
+    spec[field] = json!({
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge},
+    });
+    set(&mut spec, "replicas", plan.replicas());
+    plan.child(kind, &plan.name, None, json!({"spec": spec}))
+}

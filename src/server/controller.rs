@@ -1,0 +1,196 @@
+//! A running controller, wired together: one thread that watches the cluster and, while it leads, writes to it. Owns the
+//! order of starting and leaving.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+
+use super::announce::Told;
+use crate::admin::{self, AdminState};
+use crate::controller::cluster::{self, Inputs, Outputs};
+use crate::ir::ObjectRef;
+use crate::provider::{KubernetesProvider, Load, Observed, Observer};
+use crate::provision::{self, Failures, Needs, Uses};
+use crate::replicas::{self, Answers, Replica};
+use crate::settings::Drain;
+use crate::shutdown;
+use crate::status::lease::Candidate;
+use crate::status::stored::{Stored, StoredStatus};
+use crate::status::writer::{Statuses, Writer};
+use crate::status::{SUPPORTED_FEATURES, StatusReport};
+use crate::table::Table;
+use crate::telemetry::{AccessLog, ProcessStats};
+use crate::translate::{Mode, Options};
+
+/// Name of the Lease that controllers stand for.
+const LEASE: &str = "portcullis-controller";
+
+/// Static configuration of a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerSettings {
+    /// Where health, metrics and conditions are shown; `None` turns that off.
+    pub admin: Option<SocketAddr>,
+    /// Image of data planes whose parameters name none.
+    pub image: String,
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of this controller among those that stand for the Lease.
+    pub identity: String,
+}
+
+/// Controls the Gateways of a cluster until the process is told to leave by a signal.
+///
+/// # Errors
+/// When the cluster is not named, or the admin address or signals cannot be had.
+pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(control(settings))
+}
+
+async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
+    let (stored, mut changes) = Stored::new();
+    let stored = Arc::new(stored);
+    let provider = KubernetesProvider::from_environment()
+        .await?
+        .observed_by(Arc::new(Seen(stored.clone())));
+    let client = provider.client();
+    let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
+    let state = Arc::new(AdminState::new(
+        table,
+        ProcessStats::default(),
+        AccessLog::disabled(),
+    ));
+    let (trigger, shutdown) = shutdown::new(Drain::default());
+    let mut leaving = shutdown.clone();
+    // There is no folder to read again.
+    let (reload, _) = mpsc::channel(1);
+    shutdown::on_signals(trigger, reload).context("signals cannot be watched")?;
+    if let Some(address) = settings.admin {
+        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener =
+            listener.with_context(|| format!("the admin address {address} cannot be bound"))?;
+        tokio::spawn(admin::serve(listener, state.clone(), shutdown));
+    }
+    let mut candidate = Candidate::new(
+        client.clone(),
+        &settings.namespace,
+        LEASE,
+        &settings.identity,
+    );
+    let channels = Channels::default();
+    let (loads, first) = watch::channel(Arc::<Load>::default());
+    tokio::select! {
+        () = provider.watch(loads, || state.stats.config.contacted()) => {}
+        () = follow(first, settings, &channels, &state) => {}
+        () = candidate.stand(&channels.leading) => {}
+        () = lead(&client, &channels, stored, &mut changes) => {}
+        () = leaving.leaving() => {}
+    }
+    candidate.resign().await;
+    Ok(())
+}
+
+/// What the parts of a controller tell each other.
+#[derive(Default)]
+struct Channels {
+    leading: watch::Sender<bool>,
+    needs: watch::Sender<Option<Arc<Needs>>>,
+    failures: watch::Sender<Failures>,
+    replicas: watch::Sender<BTreeSet<Replica>>,
+    answers: watch::Sender<Answers>,
+    statuses: watch::Sender<Statuses>,
+    uses: watch::Sender<Uses>,
+    bundle_version: watch::Sender<Option<String>>,
+}
+
+/// Runs the loop, from the first whole snapshot on.
+async fn follow(
+    mut loads: watch::Receiver<Arc<Load>>,
+    settings: &ControllerSettings,
+    channels: &Channels,
+    state: &AdminState,
+) {
+    if loads.changed().await.is_err() {
+        return;
+    }
+    let options = Options {
+        mode: Mode::Dedicated,
+        ..Options::default()
+    };
+    let mut told = Told::default();
+    let inputs = Inputs {
+        loads,
+        answers: channels.answers.subscribe(),
+        failures: channels.failures.subscribe(),
+        leading: channels.leading.subscribe(),
+        bundle_version: channels.bundle_version.subscribe(),
+    };
+    let outputs = Outputs {
+        needs: channels.needs.clone(),
+        replicas: channels.replicas.clone(),
+        statuses: channels.statuses.clone(),
+        uses: channels.uses.clone(),
+        publish: |load: &Load, report: Option<&Arc<StatusReport>>| {
+            let report = report.cloned().unwrap_or_default();
+            told.tell(&load.problems, &report);
+            state.report.store(report);
+            state.ready.store(true, Release);
+        },
+    };
+    cluster::run(inputs, options, &settings.image, outputs).await;
+}
+
+/// Does what only the leader does, whenever this is the leader.
+async fn lead(
+    client: &Client,
+    channels: &Channels,
+    stored: Arc<Stored>,
+    changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
+) {
+    let options = Options::default();
+    let writer = Writer {
+        client: client.clone(),
+        controller: options.controller_name,
+        features: SUPPORTED_FEATURES,
+        stored,
+    };
+    let mut leading = channels.leading.subscribe();
+    loop {
+        tokio::select! {
+            // The senders live as long as this.
+            _ = leading.wait_for(|leads| *leads) => {}
+            // What changes until then is looked at anew by then.
+            () = async { while changes.recv().await.is_some() {} } => {}
+        }
+        tokio::select! {
+            _ = leading.wait_for(|leads| !leads) => {}
+            () = writer.run(channels.statuses.subscribe(), changes) => {}
+            () = provision::keep(client, channels.needs.subscribe(), &channels.failures) => {}
+            () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
+            () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
+            () = crate::provider::follow_bundle_version(client, &channels.bundle_version) => {}
+        }
+    }
+}
+
+/// Hands what the provider sees on to those who write statuses.
+struct Seen(Arc<Stored>);
+
+impl Observer for Seen {
+    fn seen(&self, object: &ObjectRef, observed: Observed) {
+        let status = StoredStatus::new(&observed.resource_version, &observed.status());
+        self.0.seen(object, status);
+    }
+
+    fn gone(&self, object: &ObjectRef) {
+        self.0.gone(object);
+    }
+}

@@ -1,0 +1,188 @@
+//! What data planes make of a report: Gateways and listeners are programmed only where replicas really serve them, and
+//! have the addresses that the cluster gave. Pure; knows not how either was found out.
+
+use std::collections::BTreeMap;
+
+use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use super::report::{Address, ListenerStatus, StatusReport};
+use crate::ir::ObjectRef;
+
+/// What is known of a Gateway's data planes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataPlaneState {
+    /// Addresses at which clients reach them.
+    pub addresses: Vec<Address>,
+    /// Why the addresses are not what they should be.
+    pub address_fault: Option<(Reason, String)>,
+    /// Why nothing is served.
+    pub fault: Option<(Reason, String)>,
+    /// Ports that could not be bound, as listeners declare them, and why.
+    pub unbound: BTreeMap<u16, String>,
+}
+
+impl StatusReport {
+    /// The report as the data planes of Gateways confirm it. `gateway_of` tells to which Gateway a ListenerSet belongs.
+    #[must_use]
+    pub fn with_data_planes(
+        mut self,
+        states: &BTreeMap<ObjectRef, DataPlaneState>,
+        gateway_of: impl Fn(&ObjectRef) -> Option<ObjectRef>,
+    ) -> Self {
+        let none = DataPlaneState::default();
+        for (name, gateway) in &mut self.gateways {
+            let state = states.get(name).unwrap_or(&none);
+            gateway.addresses.clone_from(&state.addresses);
+            settle(&mut gateway.listeners, state);
+            let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
+            lower(
+                &mut gateway.conditions,
+                fault.as_ref().or(state.address_fault.as_ref()),
+            );
+        }
+        for (name, set) in &mut self.listener_sets {
+            let Some(state) = gateway_of(name).and_then(|gateway| states.get(&gateway)) else {
+                continue;
+            };
+            settle(&mut set.listeners, state);
+            let fault = state.fault.clone().or_else(|| unbound(&set.listeners));
+            lower(&mut set.conditions, fault.as_ref());
+        }
+        self
+    }
+}
+
+fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
+    for listener in listeners {
+        let ports = listener.binds.iter().map(|bind| bind.port);
+        let unbound = ports.filter_map(|port| Some((port, state.unbound.get(&port)?)));
+        let failures: Vec<_> = unbound
+            .map(|(port, why)| format!("port {port}: {why}"))
+            .collect();
+        let unbound =
+            (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
+        lower(
+            &mut listener.conditions,
+            unbound.as_ref().or(state.fault.as_ref()),
+        );
+    }
+}
+
+/// Why none of an object's listeners is programmed, when that is because no port could be bound.
+fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
+    let programmed = |listener: &ListenerStatus| {
+        let mut conditions = listener.conditions.iter();
+        conditions
+            .any(|one| one.kind == ConditionType::Programmed && one.status == ConditionStatus::True)
+    };
+    let is_unbound = |listener: &ListenerStatus| {
+        listener
+            .conditions
+            .iter()
+            .any(|one| one.reason == Reason::PortUnavailable)
+    };
+    let none = !listeners.iter().any(programmed) && listeners.iter().any(is_unbound);
+    none.then(|| {
+        (
+            Reason::Invalid,
+            "none of its ports is bound: see its listeners".to_owned(),
+        )
+    })
+}
+
+/// Makes `Programmed` false where it was true.
+fn lower(conditions: &mut [Condition], fault: Option<&(Reason, String)>) {
+    let is_programmed = |condition: &&mut Condition| {
+        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+    };
+    if let (Some((reason, message)), Some(condition)) =
+        (fault, conditions.iter_mut().find(is_programmed))
+    {
+        *condition = Condition::fails(
+            condition.kind,
+            *reason,
+            message,
+            condition.observed_generation,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Bind;
+    use crate::status::GatewayStatus;
+
+    fn listener(port: u16) -> ListenerStatus {
+        let programmed = Condition::holds(ConditionType::Programmed, Reason::Programmed, 1);
+        ListenerStatus {
+            name: port.to_string().into(),
+            attached_routes: 0,
+            supported_kinds: Vec::new(),
+            conditions: vec![programmed],
+            binds: vec![Bind {
+                address: None,
+                port,
+            }],
+        }
+    }
+
+    /// Reasons of `Programmed` of a Gateway with listeners on ports 80 and 443, and of those two.
+    fn reasons(state: DataPlaneState) -> [Reason; 3] {
+        let name = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let gateway = GatewayStatus {
+            conditions: listener(0).conditions,
+            listeners: vec![listener(80), listener(443)],
+            ..GatewayStatus::default()
+        };
+        let report = StatusReport {
+            gateways: [(name.clone(), gateway)].into(),
+            ..StatusReport::default()
+        };
+        let report = report.with_data_planes(&[(name.clone(), state)].into(), |_| None);
+        let gateway = &report.gateways[&name];
+        let of_listeners = gateway.listeners.iter().map(|one| one.conditions[0].reason);
+        let mut all = vec![gateway.conditions[0].reason];
+        all.extend(of_listeners);
+        all.try_into().unwrap()
+    }
+
+    fn unbound(ports: &[u16]) -> DataPlaneState {
+        DataPlaneState {
+            unbound: ports
+                .iter()
+                .map(|port| (*port, "taken".to_owned()))
+                .collect(),
+            ..DataPlaneState::default()
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_not_bound_is_not_programmed() {
+        use Reason::{Invalid, PortUnavailable, Programmed};
+        assert_eq!(reasons(unbound(&[])), [Programmed, Programmed, Programmed]);
+        assert_eq!(
+            reasons(unbound(&[80])),
+            [Programmed, PortUnavailable, Programmed]
+        );
+        assert_eq!(
+            reasons(unbound(&[80, 443])),
+            [Invalid, PortUnavailable, PortUnavailable]
+        );
+    }
+
+    #[test]
+    fn without_data_planes_nothing_is_programmed_and_without_addresses_the_gateway_is_not() {
+        use Reason::{AddressNotAssigned, Pending, Programmed};
+        let fault = |reason| Some((reason, "why".to_owned()));
+        let state = DataPlaneState {
+            fault: fault(Pending),
+            ..DataPlaneState::default()
+        };
+        assert_eq!(reasons(state), [Pending, Pending, Pending]);
+        let state = DataPlaneState {
+            address_fault: fault(AddressNotAssigned),
+            ..DataPlaneState::default()
+        };
+        assert_eq!(reasons(state), [AddressNotAssigned, Programmed, Programmed]);
+    }
+}

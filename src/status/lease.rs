@@ -1,0 +1,176 @@
+//! Which of several controllers acts: the one that holds a Lease of the cluster. Trusts no clock but its own: a holder is
+//! gone when its Lease has not changed for as long as it is good for. Knows not what a leader does.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a Lease is good for without being renewed. The three times are those of Kubernetes' own controllers.
+const GOOD_FOR: Duration = Duration::from_secs(15);
+/// How long a holder acts without having been able to renew: it ends before anybody else may begin.
+const ACTS_FOR: Duration = Duration::from_secs(10);
+/// How often the Lease is looked at, and renewed by its holder.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// One candidate.
+pub struct Candidate {
+    leases: Api<Lease>,
+    name: String,
+    identity: String,
+    /// The Lease as it was when it last changed, and when that was noticed.
+    observed: Option<(LeaseSpec, Instant)>,
+}
+
+impl Candidate {
+    /// A candidate for the Lease of this name. No two candidates may have the same identity.
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            observed: None,
+        }
+    }
+
+    /// Stands for ever, and tells whether it leads.
+    pub async fn stand(&mut self, leading: &watch::Sender<bool>) {
+        let mut renewed: Option<Instant> = None;
+        let mut told = String::new();
+        loop {
+            let began = Instant::now();
+            // Whoever waits for an answer for longer than it may act must not act on it.
+            let tried = timeout(ACTS_FOR.saturating_sub(EVERY), self.try_to_hold()).await;
+            match tried.unwrap_or_else(|_| Err("the API server does not answer".to_owned())) {
+                Ok(true) => {
+                    renewed = Some(began);
+                    told.clear();
+                }
+                Ok(false) => {
+                    renewed = None;
+                    told.clear();
+                }
+                Err(error) => {
+                    if told != error {
+                        tracing::warn!(
+                            "Lease {} cannot be held: {error}; it is tried again",
+                            self.name
+                        );
+                        told = error;
+                    }
+                }
+            }
+            let leads = renewed.is_some_and(|renewed| renewed.elapsed() < ACTS_FOR);
+            leading.send_if_modified(|leading| {
+                let was = std::mem::replace(leading, leads);
+                if was != leads {
+                    let what = if leads {
+                        "leads from now on"
+                    } else {
+                        "leads no more"
+                    };
+                    tracing::info!("this controller, {}, {what}", self.identity);
+                }
+                was != leads
+            });
+            sleep(EVERY).await;
+        }
+    }
+
+    /// Lets others lead at once.
+    pub async fn resign(&self) {
+        let Ok(Some(mut lease)) = self.leases.get_opt(&self.name).await else {
+            return;
+        };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() == Some(&self.identity) {
+            spec.holder_identity = None;
+            // Who fails here is waited for like one that died.
+            let _ = self
+                .leases
+                .replace(&self.name, &PostParams::default(), &lease)
+                .await;
+        }
+    }
+
+    /// Takes or renews the Lease if that is allowed; false when another holds it.
+    async fn try_to_hold(&mut self) -> Result<bool, String> {
+        let text = |error: kube::Error| error.to_string();
+        let Some(mut lease) = self.leases.get_opt(&self.name).await.map_err(text)? else {
+            let lease = Lease {
+                metadata: ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(self.held(None)),
+            };
+            let created = self.leases.create(&PostParams::default(), &lease).await;
+            return is_ours(created);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        if !self.may_take(&spec) {
+            return Ok(false);
+        }
+        // The version that was read goes along: who is slower gets a conflict.
+        lease.spec = Some(self.held(Some(&spec)));
+        is_ours(
+            self.leases
+                .replace(&self.name, &PostParams::default(), &lease)
+                .await,
+        )
+    }
+
+    /// Whether the Lease is free, ours, or has been left to expire.
+    fn may_take(&mut self, spec: &LeaseSpec) -> bool {
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        if holder.is_empty() || holder == self.identity {
+            return true;
+        }
+        let good_for = spec
+            .lease_duration_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        let good_for = good_for.map_or(GOOD_FOR, Duration::from_secs);
+        match &self.observed {
+            Some((observed, at)) if observed == spec => at.elapsed() > good_for,
+            _ => {
+                self.observed = Some((spec.clone(), Instant::now()));
+                false
+            }
+        }
+    }
+
+    /// The Lease as we hold it, after what it was.
+    fn held(&self, former: Option<&LeaseSpec>) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        let is_ours =
+            former.is_some_and(|former| former.holder_identity.as_ref() == Some(&self.identity));
+        let transitions = former
+            .and_then(|former| former.lease_transitions)
+            .unwrap_or_default();
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(GOOD_FOR.as_secs()).ok(),
+            acquire_time: former
+                .filter(|_| is_ours)
+                .and_then(|former| former.acquire_time.clone())
+                .or(Some(now.clone())),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions.saturating_add(i32::from(!is_ours))),
+            ..former.cloned().unwrap_or_default()
+        }
+    }
+}
+
+/// Whether a write has made the Lease ours. Somebody who was faster is no failure.
+fn is_ours(written: Result<Lease, kube::Error>) -> Result<bool, String> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,367 @@
+//! What an object's stored status has to become so that it says what we want it to: condition by condition and parent
+//! by parent, with everything of others left as it is. Pure: the time is given. Knows no client and no queue.
+
+use serde_json::{Map, Value, json};
+
+use super::condition::{Condition, ConditionType};
+use super::report::{GatewayStatus, ListenerSetStatus, ListenerStatus, ParentStatus};
+
+/// Characters that a condition's message may have (`maxLength` 32768 in the CRDs).
+const MAX_MESSAGE: usize = 32_768;
+/// Parents that a route's status may have (`maxItems` in the CRDs).
+const MAX_PARENTS: usize = 32;
+
+/// What the status of one object has to say.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// A GatewayClass: conditions, and the features that are supported.
+    GatewayClass(&'a [Condition], &'a [&'a str]),
+    /// A Gateway.
+    Gateway(&'a GatewayStatus),
+    /// A ListenerSet.
+    ListenerSet(&'a ListenerSetStatus),
+    /// A route: the entries of the controller of this name, which may be none.
+    Route(&'a str, &'a [ParentStatus]),
+}
+
+/// Something newer has been said already, so that what is wanted was computed from an object that has changed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outdated;
+
+/// The members of `status` that have to be replaced, or `None` when it says what is wanted already. `now` is the time of
+/// conditions that turn (RFC 3339).
+///
+/// # Errors
+/// When one of the conditions was written for a later generation than what is wanted.
+pub fn merge(stored: &Value, wanted: Wanted<'_>, now: &str) -> Result<Option<Value>, Outdated> {
+    let merged = match wanted {
+        Wanted::GatewayClass(conditions, features) => json!({
+            "conditions": merge_conditions(&stored["conditions"], conditions, now)?,
+            "supportedFeatures": features.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
+        }),
+        Wanted::Gateway(status) => json!({
+            "addresses": status.addresses,
+            "attachedListenerSets": status.attached_listener_sets,
+            "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
+            "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
+        }),
+        Wanted::ListenerSet(status) => json!({
+            "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
+            "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
+        }),
+        Wanted::Route(controller, parents) => json!({
+            "parents": merge_parents(&stored["parents"], controller, parents, now)?,
+        }),
+    };
+    Ok(differs(stored, &merged).then_some(merged))
+}
+
+/// Whether any member is stored otherwise. An absent list is an empty one.
+fn differs(stored: &Value, merged: &Value) -> bool {
+    let is_same = |(name, value): (&String, &Value)| match stored.get(name) {
+        Some(stored) => stored == value,
+        None => value.as_array().is_some_and(Vec::is_empty) || *value == 0,
+    };
+    !merged
+        .as_object()
+        .is_some_and(|members| members.iter().all(is_same))
+}
+
+/// Our conditions in the places of those that they replace, beside those of others.
+fn merge_conditions(stored: &Value, wanted: &[Condition], now: &str) -> Result<Value, Outdated> {
+    let mut merged = Vec::new();
+    let mut written = Vec::new();
+    for old in items(stored) {
+        let Some(kind) = old["type"].as_str().and_then(ConditionType::parse) else {
+            merged.push(old.clone());
+            continue;
+        };
+        let Some(condition) = wanted.iter().find(|condition| condition.kind == kind) else {
+            continue;
+        };
+        if old["observedGeneration"].as_i64() > Some(condition.observed_generation) {
+            return Err(Outdated);
+        }
+        let has_turned = old["status"] != json!(condition.status);
+        let since = old["lastTransitionTime"].as_str().filter(|_| !has_turned);
+        merged.push(render(condition, since.unwrap_or(now)));
+        written.push(kind);
+    }
+    let new = wanted
+        .iter()
+        .filter(|condition| !written.contains(&condition.kind));
+    merged.extend(new.map(|condition| render(condition, now)));
+    Ok(Value::Array(merged))
+}
+
+fn render(condition: &Condition, since: &str) -> Value {
+    let message: String = condition.message.chars().take(MAX_MESSAGE).collect();
+    json!({
+        "type": condition.kind,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": message,
+        "observedGeneration": condition.observed_generation,
+        "lastTransitionTime": since,
+    })
+}
+
+/// Listeners belong to the object's controller alone, but others may have added conditions to them.
+fn merge_listeners(
+    stored: &Value,
+    wanted: &[ListenerStatus],
+    now: &str,
+) -> Result<Value, Outdated> {
+    let listener = |listener: &ListenerStatus| {
+        let old = items(stored).find(|old| old["name"].as_str() == Some(&*listener.name));
+        let conditions = &old.unwrap_or(&Value::Null)["conditions"];
+        Ok(json!({
+            "name": listener.name,
+            "attachedRoutes": listener.attached_routes,
+            "supportedKinds": listener.supported_kinds,
+            "conditions": merge_conditions(conditions, &listener.conditions, now)?,
+        }))
+    };
+    wanted
+        .iter()
+        .map(listener)
+        .collect::<Result<Vec<_>, _>>()
+        .map(Value::Array)
+}
+
+/// Entries of other controllers stay as they are and where they are; ours are exactly those that are wanted.
+fn merge_parents(
+    stored: &Value,
+    controller: &str,
+    wanted: &[ParentStatus],
+    now: &str,
+) -> Result<Value, Outdated> {
+    let mut merged = Vec::new();
+    let mut written = Vec::new();
+    for old in items(stored) {
+        if old["controllerName"] != *controller {
+            merged.push(old.clone());
+            continue;
+        }
+        let found = wanted
+            .iter()
+            .position(|parent| is_same_parent(&old["parentRef"], parent));
+        if let Some(index) = found.filter(|index| !written.contains(index)) {
+            merged.push(render_parent(&wanted[index], &old["conditions"], now)?);
+            written.push(index);
+        }
+    }
+    for (index, parent) in wanted.iter().enumerate() {
+        if !written.contains(&index) && merged.len() < MAX_PARENTS {
+            merged.push(render_parent(parent, &Value::Null, now)?);
+        }
+    }
+    Ok(Value::Array(merged))
+}
+
+fn render_parent(parent: &ParentStatus, stored: &Value, now: &str) -> Result<Value, Outdated> {
+    Ok(json!({
+        "parentRef": parent.parent_ref,
+        "controllerName": parent.controller_name,
+        "conditions": merge_conditions(stored, &parent.conditions, now)?,
+    }))
+}
+
+/// Whether both name the same parent, in the same words.
+fn is_same_parent(stored: &Value, wanted: &ParentStatus) -> bool {
+    let empty = Map::new();
+    let wanted = json!(wanted.parent_ref);
+    let (stored, wanted) = (
+        stored.as_object().unwrap_or(&empty),
+        wanted.as_object().unwrap_or(&empty),
+    );
+    let names = ["group", "kind", "namespace", "name", "sectionName", "port"];
+    names
+        .iter()
+        .all(|name| stored.get(*name) == wanted.get(*name))
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::status::{Address, ConditionStatus, ParentRef, Reason, RouteKind};
+
+    const OURS: &str = "portcullis.dev/gateway-controller";
+    const BEFORE: &str = "2026-01-01T00:00:00Z";
+    const NOW: &str = "2026-02-02T00:00:00Z";
+
+    fn accepted(generation: i64) -> Condition {
+        Condition::holds(ConditionType::Accepted, Reason::Accepted, generation)
+    }
+
+    fn stored(kind: &str, status: &str, generation: i64) -> Value {
+        json!({
+            "type": kind, "status": status, "reason": kind, "message": "",
+            "observedGeneration": generation, "lastTransitionTime": BEFORE,
+        })
+    }
+
+    fn parent(name: &str, generation: i64) -> ParentStatus {
+        ParentStatus {
+            parent_ref: ParentRef {
+                group: "gateway.networking.k8s.io".to_owned(),
+                kind: "Gateway".to_owned(),
+                namespace: None,
+                name: name.to_owned(),
+                section_name: None,
+                port: None,
+            },
+            controller_name: OURS.into(),
+            conditions: vec![accepted(generation)],
+        }
+    }
+
+    fn entry(controller: &str, name: &str, generation: i64) -> Value {
+        json!({
+            "parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": name},
+            "controllerName": controller,
+            "conditions": [stored("Accepted", "True", generation)],
+        })
+    }
+
+    fn class(stored: &Value, conditions: &[Condition]) -> Option<Value> {
+        merge(stored, Wanted::GatewayClass(conditions, &["Gateway"]), NOW).unwrap()
+    }
+
+    fn route(stored: &Value, parents: &[ParentStatus]) -> Option<Value> {
+        merge(stored, Wanted::Route(OURS, parents), NOW).unwrap()
+    }
+
+    #[test]
+    fn what_is_said_already_is_not_said_again() {
+        let conditions = json!([stored("Accepted", "True", 3)]);
+        let status = json!({"conditions": conditions, "supportedFeatures": [{"name": "Gateway"}]});
+        assert_eq!(class(&status, &[accepted(3)]), None);
+        let parents = json!({"parents": [entry(OURS, "a", 3)]});
+        assert_eq!(route(&parents, &[parent("a", 3)]), None);
+        assert_eq!(route(&Value::Null, &[]), None);
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_until_it_turns() {
+        let status = json!({"conditions": [stored("Accepted", "True", 3)]});
+        let merged = class(&status, &[accepted(4)]).unwrap();
+        assert_eq!(merged["conditions"][0]["observedGeneration"], 4);
+        assert_eq!(merged["conditions"][0]["lastTransitionTime"], BEFORE);
+        let refused = Condition::fails(ConditionType::Accepted, Reason::InvalidParameters, "", 4);
+        let merged = class(&status, &[refused]).unwrap();
+        assert_eq!(
+            merged["conditions"][0]["status"],
+            json!(ConditionStatus::False)
+        );
+        assert_eq!(merged["conditions"][0]["lastTransitionTime"], NOW);
+    }
+
+    #[test]
+    fn conditions_of_others_stay_and_ours_go_when_they_are_over() {
+        let foreign = stored("example.com/Ready", "True", 1);
+        let status = json!({"conditions": [
+            stored("Conflicted", "True", 1), foreign, stored("Accepted", "True", 1),
+        ]});
+        let merged = class(&status, &[accepted(1)]).unwrap();
+        assert_eq!(
+            merged["conditions"],
+            json!([foreign, stored("Accepted", "True", 1)])
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_over_what_was_said_of_a_later_generation() {
+        let status = json!({"conditions": [stored("Accepted", "True", 5)]});
+        let wanted = [accepted(4)];
+        assert_eq!(
+            merge(&status, Wanted::GatewayClass(&wanted, &[]), NOW),
+            Err(Outdated)
+        );
+        let status = json!({"parents": [entry(OURS, "a", 5)]});
+        assert_eq!(
+            merge(&status, Wanted::Route(OURS, &[parent("a", 4)]), NOW),
+            Err(Outdated)
+        );
+        // What others have said of a later generation is none of our business.
+        let status = json!({"parents": [entry("other.example/controller", "a", 5)]});
+        assert!(route(&status, &[parent("a", 4)]).is_some());
+    }
+
+    #[test]
+    fn entries_of_other_controllers_stay_where_they_are() {
+        let other = |name| entry("other.example/controller", name, 1);
+        let status = json!({"parents": [other("a"), entry(OURS, "b", 1), other("c")]});
+        let merged = route(&status, &[parent("c", 1)]).unwrap();
+        let parents = merged["parents"].as_array().unwrap();
+        assert_eq!(parents[..2], [other("a"), other("c")]);
+        assert_eq!(parents[2]["parentRef"]["name"], "c");
+        assert_eq!(parents.len(), 3);
+        assert_eq!(
+            route(&status, &[]).unwrap()["parents"],
+            json!([other("a"), other("c")])
+        );
+    }
+
+    #[test]
+    fn a_doubled_entry_is_mended() {
+        let status = json!({"parents": [entry(OURS, "a", 1), entry(OURS, "a", 1)]});
+        let merged = route(&status, &[parent("a", 1)]).unwrap();
+        assert_eq!(merged["parents"], json!([entry(OURS, "a", 1)]));
+    }
+
+    #[test]
+    fn no_status_grows_beyond_what_the_api_takes() {
+        let others: Vec<_> = (0..MAX_PARENTS)
+            .map(|index| entry("other", &index.to_string(), 1))
+            .collect();
+        assert_eq!(route(&json!({"parents": others}), &[parent("a", 1)]), None);
+        let long = "é".repeat(MAX_MESSAGE + 1);
+        let refused = Condition::fails(ConditionType::Accepted, Reason::Invalid, &long, 1);
+        let merged = class(&Value::Null, &[refused]).unwrap();
+        let message = merged["conditions"][0]["message"].as_str().unwrap();
+        assert_eq!(message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn listeners_are_ours_but_for_conditions_of_others() {
+        let foreign = stored("example.com/Ready", "True", 1);
+        let listener = ListenerStatus {
+            name: "http".into(),
+            attached_routes: 2,
+            supported_kinds: vec![RouteKind {
+                group: "gateway.networking.k8s.io".to_owned(),
+                kind: "HTTPRoute".to_owned(),
+            }],
+            conditions: vec![accepted(1)],
+            binds: Vec::new(),
+        };
+        let gateway = GatewayStatus {
+            conditions: vec![accepted(1)],
+            addresses: vec![Address::Hostname(Arc::from("lb.example"))],
+            attached_listener_sets: 0,
+            listeners: vec![listener],
+        };
+        let status = json!({"listeners": [
+            {"name": "gone", "conditions": []}, {"name": "http", "conditions": [foreign]},
+        ]});
+        let merged = merge(&status, Wanted::Gateway(&gateway), NOW)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            merged["addresses"],
+            json!([{"type": "Hostname", "value": "lb.example"}])
+        );
+        let listeners = merged["listeners"].as_array().unwrap();
+        assert_eq!(listeners.len(), 1);
+        assert_eq!(listeners[0]["attachedRoutes"], 2);
+        assert_eq!(listeners[0]["conditions"][0], foreign);
+        assert_eq!(listeners[0]["conditions"][1]["type"], "Accepted");
+    }
+}

@@ -1,0 +1,342 @@
+//! Writes statuses to the API server: only what differs, never over something newer, a bounded number at a time and per
+//! second. Knows not how a status came about.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::{GroupVersionKind, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use super::merge::{Wanted, merge};
+use super::queue::Queue;
+use super::report::StatusReport;
+use super::stored::{Stored, StoredStatus};
+use crate::ir::ObjectRef;
+
+/// Writes that are under way at one time.
+const CONCURRENT: usize = 8;
+/// Time between two writes: at most 100 a second, which leaves room for others at the API server.
+const SPACING: Duration = Duration::from_millis(10);
+/// The longest that one request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Who writes, in the objects' managedFields.
+pub const FIELD_MANAGER: &str = "portcullis.dev/controller";
+
+/// What statuses have to say.
+#[derive(Clone, Debug, Default)]
+pub struct Statuses {
+    /// Of all objects. Routes that are not in it must have no entry of ours.
+    pub report: Arc<StatusReport>,
+    /// Objects whose status has to stay as it is for now.
+    pub held: Arc<HashSet<ObjectRef>>,
+}
+
+/// Keeps the stored statuses what they are wanted to be.
+pub struct Writer {
+    /// The API server.
+    pub client: Client,
+    /// Name of the controller that we are, in the entries of routes.
+    pub controller: Arc<str>,
+    /// Features that GatewayClasses show, in order.
+    pub features: &'static [&'static str],
+    /// What is stored.
+    pub stored: Arc<Stored>,
+}
+
+/// A write that has to be made.
+struct Write {
+    object: ObjectRef,
+    stored: StoredStatus,
+    status: Value,
+}
+
+/// What became of a write.
+enum Outcome {
+    Written(StoredStatus),
+    /// Somebody else wrote; this is what is stored now.
+    Overtaken(StoredStatus),
+    Gone,
+    /// The API server will never take it.
+    Refused(String),
+    Failed(String),
+}
+
+/// By object, hashes of the last status written and of what the API server made of it: fields that its CRD does not know
+/// are dropped there, and must not be written for ever.
+type Written = HashMap<ObjectRef, (u64, u64)>;
+
+impl Writer {
+    /// Writes for as long as it is polled. `changes` tells of objects whose stored status has changed.
+    pub async fn run(
+        &self,
+        mut wanted: watch::Receiver<Statuses>,
+        changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
+    ) {
+        let (mut queue, mut written) = (Queue::default(), Written::new());
+        let mut statuses = wanted.borrow_and_update().clone();
+        for object in self.stored.objects() {
+            queue.push(object);
+        }
+        let mut writes = FuturesUnordered::new();
+        let mut spacing = interval(SPACING);
+        spacing.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if writes.len() < CONCURRENT
+                && let Some(write) = self.next(&mut queue, &written, &statuses)
+            {
+                writes.push(self.begin(write, &mut spacing).await);
+                continue;
+            }
+            tokio::select! {
+                changed = wanted.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let new = wanted.borrow_and_update().clone();
+                    differing(&statuses, &new, |object| queue.push(object.clone()));
+                    statuses = new;
+                }
+                Some(object) = changes.recv() => queue.push(object),
+                Some((object, hash, outcome)) = writes.next() => {
+                    self.settle(&mut queue, &mut written, &object, hash, outcome);
+                }
+                () = queue.due() => {}
+            }
+        }
+    }
+
+    /// The next write that has to be made.
+    fn next(&self, queue: &mut Queue, written: &Written, statuses: &Statuses) -> Option<Write> {
+        loop {
+            let object = queue.pop()?;
+            tracing::debug!(
+                "looking at {object} held {}",
+                statuses.held.contains(&object)
+            );
+            match self.look(&object, written, statuses) {
+                Some((stored, status)) => {
+                    return Some(Write {
+                        object,
+                        stored,
+                        status,
+                    });
+                }
+                None => queue.done(&object),
+            }
+        }
+    }
+
+    /// What has to be written for an object, if anything, and over what.
+    fn look(
+        &self,
+        object: &ObjectRef,
+        written: &Written,
+        statuses: &Statuses,
+    ) -> Option<(StoredStatus, Value)> {
+        if statuses.held.contains(object) {
+            return None;
+        }
+        let stored = self.stored.get(object)?;
+        let wanted = self.wanted(object, &statuses.report)?;
+        let now = jiff::Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%SZ")
+            .to_string();
+        // What is outdated is computed anew as soon as the newer object is seen.
+        let status = merge(&stored.value(), wanted, &now).ok()??;
+        let is_known = written.get(object) == Some(&(timeless(&status), hash(&stored.json)));
+        (!is_known).then_some((stored, status))
+    }
+
+    fn wanted<'a>(&'a self, object: &ObjectRef, report: &'a StatusReport) -> Option<Wanted<'a>> {
+        match &*object.kind {
+            "GatewayClass" => {
+                let conditions = report.gateway_classes.get(object)?;
+                Some(Wanted::GatewayClass(conditions, self.features))
+            }
+            "Gateway" => report.gateways.get(object).map(Wanted::Gateway),
+            "ListenerSet" => report.listener_sets.get(object).map(Wanted::ListenerSet),
+            kind if kind.ends_with("Route") => {
+                let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
+                Some(Wanted::Route(&self.controller, parents))
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits for its turn, and begins a write.
+    async fn begin(
+        &self,
+        write: Write,
+        spacing: &mut Interval,
+    ) -> impl Future<Output = (ObjectRef, u64, Outcome)> + use<> {
+        spacing.tick().await;
+        tracing::debug!(
+            "{}: its status is written over version {}",
+            write.object,
+            write.stored.resource_version
+        );
+        let api = api(&self.client, &write.object);
+        async move {
+            let outcome = patch(&api, &write).await;
+            (write.object, timeless(&write.status), outcome)
+        }
+    }
+
+    fn settle(
+        &self,
+        queue: &mut Queue,
+        written: &mut Written,
+        object: &ObjectRef,
+        wanted: u64,
+        outcome: Outcome,
+    ) {
+        match outcome {
+            Outcome::Written(stored) => {
+                tracing::debug!(
+                    "{object}: its status is written as version {}",
+                    stored.resource_version
+                );
+                written.insert(object.clone(), (wanted, hash(&stored.json)));
+                self.stored.seen(object, stored);
+                queue.done(object);
+            }
+            Outcome::Overtaken(stored) => {
+                tracing::debug!(
+                    "{object}: its status was overtaken by version {}",
+                    stored.resource_version
+                );
+                self.stored.seen(object, stored);
+                queue.failed(object);
+            }
+            Outcome::Gone => {
+                written.remove(object);
+                queue.done(object);
+            }
+            Outcome::Refused(error) => {
+                tracing::error!("{object}: its status is refused by the API server: {error}");
+                queue.done(object);
+            }
+            Outcome::Failed(error) => {
+                tracing::warn!(
+                    "{object}: its status could not be written: {error}; it is tried again"
+                );
+                queue.failed(object);
+            }
+        }
+    }
+}
+
+/// Writes over exactly what was read, and reads again when somebody else was faster.
+async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
+    let body = json!({
+        "metadata": {"resourceVersion": write.stored.resource_version},
+        "status": write.status,
+    });
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let name = &*write.object.name;
+    let patch = Patch::Merge(&body);
+    let error = match timeout(PATIENCE, api.patch_status(name, &params, &patch)).await {
+        Ok(Ok(object)) => return Outcome::Written(stored(&object)),
+        Ok(Err(error)) => error,
+        Err(_) => return Outcome::Failed("no answer within 10 s".to_owned()),
+    };
+    match &error {
+        kube::Error::Api(status) if status.code == 404 => Outcome::Gone,
+        kube::Error::Api(status) if status.code == 422 => Outcome::Refused(error.to_string()),
+        kube::Error::Api(status) if status.code == 409 => {
+            match timeout(PATIENCE, api.get_opt(name)).await {
+                Ok(Ok(Some(object))) => Outcome::Overtaken(stored(&object)),
+                Ok(Ok(None)) => Outcome::Gone,
+                _ => Outcome::Failed(error.to_string()),
+            }
+        }
+        _ => Outcome::Failed(error.to_string()),
+    }
+}
+
+fn stored(object: &DynamicObject) -> StoredStatus {
+    let version = object.resource_version().unwrap_or_default();
+    StoredStatus::new(&version, &object.data["status"])
+}
+
+/// Where an object of the Gateway API is. Kinds with a status are all served as `v1`.
+fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk(&object.group, "v1", &object.kind);
+    let resource = ApiResource::from_gvk(&kind);
+    if object.namespace.is_empty() {
+        Api::all_with(client.clone(), &resource)
+    } else {
+        Api::namespaced_with(client.clone(), &object.namespace, &resource)
+    }
+}
+
+/// Tells of the objects for which two wishes differ.
+fn differing(old: &Statuses, new: &Statuses, mut tell: impl FnMut(&ObjectRef)) {
+    differing_entries(
+        &old.report.gateway_classes,
+        &new.report.gateway_classes,
+        &mut tell,
+    );
+    differing_entries(&old.report.gateways, &new.report.gateways, &mut tell);
+    differing_entries(
+        &old.report.listener_sets,
+        &new.report.listener_sets,
+        &mut tell,
+    );
+    differing_entries(&old.report.routes, &new.report.routes, &mut tell);
+    old.held.difference(&new.held).for_each(tell);
+}
+
+fn differing_entries<T: PartialEq>(
+    old: &BTreeMap<ObjectRef, T>,
+    new: &BTreeMap<ObjectRef, T>,
+    tell: &mut impl FnMut(&ObjectRef),
+) {
+    let changed = new
+        .iter()
+        .filter(|(object, status)| old.get(*object) != Some(*status));
+    let gone = old.iter().filter(|(object, _)| !new.contains_key(*object));
+    changed.chain(gone).for_each(|(object, _)| tell(object));
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A hash of a status without its times, which are new in every try.
+fn timeless(status: &Value) -> u64 {
+    fn feed(value: &Value, hasher: &mut DefaultHasher) {
+        match value {
+            Value::Object(members) => {
+                for (name, member) in members
+                    .iter()
+                    .filter(|(name, _)| *name != "lastTransitionTime")
+                {
+                    name.hash(hasher);
+                    feed(member, hasher);
+                }
+            }
+            Value::Array(items) => {
+                items.len().hash(hasher);
+                items.iter().for_each(|item| feed(item, hasher));
+            }
+            plain => plain.to_string().hash(hasher),
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    feed(status, &mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,167 @@
+//! Everything that a translation finds before it looks at routes: Gateways with their listeners, ports and conditions.
+//! Kept as long as nothing of it changes. Knows nothing of routes, Services or endpoints.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::data_plane::DataPlane;
+use crate::ir::{AttachedRoute, Listener, ObjectRef, Port};
+use crate::snapshot::Snapshot;
+use crate::status::StatusReport;
+
+use super::attachment::{self, Parent, Parents};
+use super::certificate::Certificates;
+use super::gateway::{self, PortDraft};
+use super::{Input, Mode, conflict, data_plane, listener_set, overlap, report};
+
+/// What the Gateways of a snapshot come to, without routes.
+#[derive(Default)]
+pub(super) struct Frame {
+    /// What routes attach to.
+    pub(super) parents: Parents,
+    /// The listeners of [`Self::parents`], without routes.
+    pub(super) listeners: Vec<Listener>,
+    /// What to bind, in order; listeners are places among [`Self::listeners`].
+    pub(super) ports: Vec<PortDraft>,
+    /// The report, without routes of served kinds.
+    pub(super) report: StatusReport,
+    /// What the Gateways need of their own in a cluster.
+    pub(super) data_planes: BTreeMap<ObjectRef, DataPlane>,
+}
+
+impl Frame {
+    pub(super) fn new(input: &Input<'_>, certificates: &mut Certificates) -> Self {
+        let classes = gateway::classes(input);
+        let mut gateways = gateway::ours(input, &classes);
+        let sets = listener_set::merge(input, &mut gateways);
+        conflict::within_gateways(&mut gateways);
+        if input.options.mode != Mode::Dedicated {
+            conflict::across_gateways(&mut gateways);
+        }
+        certificates.load(input, &mut gateways);
+        overlap::mark(&mut gateways);
+        let (mut listeners, mut ports) = (Vec::new(), Vec::new());
+        for gateway in &gateways {
+            let first = listeners.len();
+            ports.extend(gateway.ports().into_iter().map(|port| PortDraft {
+                listeners: port.listeners.iter().map(|index| first + index).collect(),
+                ..port
+            }));
+            listeners.extend(gateway.listeners.iter().map(|draft| draft.finish()));
+        }
+        ports.sort_by(|one, two| (one.bind, &one.gateway).cmp(&(two.bind, &two.gateway)));
+        let data_planes = match input.options.mode {
+            Mode::Standalone | Mode::Kubernetes => BTreeMap::new(),
+            Mode::Dedicated => data_plane::of_all(&gateways),
+        };
+        let parents = Parents::new(&gateways, &sets);
+        let mut report = report::compose(input, classes, &gateways, &sets);
+        report.routes = attachment::refuse_unserved(input, &parents).into();
+        Self {
+            parents,
+            listeners,
+            ports,
+            report,
+            data_planes,
+        }
+    }
+
+    /// The listeners that are served, with their routes. An equal one of `known`, at the same place, stays.
+    pub(super) fn listeners_with(
+        &self,
+        routes: Vec<Vec<Arc<AttachedRoute>>>,
+        known: &[Option<Arc<Listener>>],
+    ) -> Vec<Option<Arc<Listener>>> {
+        let listeners = self.listeners.iter().zip(&self.parents.listeners);
+        let with_routes = |(place, ((listener, parent), routes))| {
+            let (listener, parent): (&Listener, &Parent) = (listener, parent);
+            let listener = parent.is_served.then(|| Listener {
+                routes,
+                ..listener.clone()
+            })?;
+            let known: Option<&Arc<Listener>> = known.get(place).and_then(Option::as_ref);
+            let same = known.filter(|known| ***known == listener).cloned();
+            Some(same.unwrap_or_else(|| Arc::new(listener)))
+        };
+        let listeners = listeners.zip(routes).enumerate();
+        listeners.map(with_routes).collect()
+    }
+
+    /// The ports with their listeners. An equal one of `known`, which are in order too, stays.
+    pub(super) fn ports_with(
+        &self,
+        listeners: &[Option<Arc<Listener>>],
+        known: &[Arc<Port>],
+    ) -> Vec<Arc<Port>> {
+        let with_listeners = |draft: &PortDraft| {
+            let places = draft.listeners.iter();
+            let port = Port {
+                bind: draft.bind,
+                gateway: draft.gateway.clone(),
+                protocol: draft.protocol,
+                listeners: places
+                    .filter_map(|place| listeners[*place].clone())
+                    .collect(),
+            };
+            let key = (port.bind, &port.gateway);
+            let at = known.partition_point(|known| (known.bind, &known.gateway) < key);
+            let same = known.get(at).filter(|known| ***known == port).cloned();
+            same.unwrap_or_else(|| Arc::new(port))
+        };
+        self.ports.iter().map(with_listeners).collect()
+    }
+
+    /// Notes how many routes each listener has, in the order of [`Self::listeners`].
+    pub(super) fn count_routes(&self, counts: &[usize], report: &mut StatusReport) {
+        let mut origin: Option<&ObjectRef> = None;
+        let mut index = 0;
+        for (parent, count) in self.parents.listeners.iter().zip(counts) {
+            // Listeners of one object stand together, in its own order.
+            index = if origin == Some(&parent.key.origin) {
+                index + 1
+            } else {
+                0
+            };
+            origin = Some(&parent.key.origin);
+            let object = &parent.key.origin;
+            let gateway = report.gateways.get_mut(object);
+            let listeners = gateway.map(|status| &mut status.listeners).or_else(|| {
+                let set = report.listener_sets.get_mut(object);
+                set.map(|status| &mut status.listeners)
+            });
+            if let Some(status) = listeners.and_then(|listeners| listeners.get_mut(index)) {
+                status.attached_routes = *count;
+            }
+        }
+    }
+}
+
+/// Whether two snapshots have the same frame.
+pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
+    // Named one by one, so that a new kind is not forgotten. Maps that are shared are not looked into.
+    let Snapshot {
+        gateway_classes,
+        gateways,
+        listener_sets,
+        http_routes: _,
+        unserved_routes,
+        backend_tls_policies,
+        reference_grants,
+        namespaces,
+        services: _,
+        endpoint_slices: _,
+        secrets,
+        config_maps,
+        gateway_parameters,
+    } = one;
+    *gateway_classes == two.gateway_classes
+        && *gateways == two.gateways
+        && *listener_sets == two.listener_sets
+        && *unserved_routes == two.unserved_routes
+        && *backend_tls_policies == two.backend_tls_policies
+        && *reference_grants == two.reference_grants
+        && *namespaces == two.namespaces
+        && *secrets == two.secrets
+        && *config_maps == two.config_maps
+        && *gateway_parameters == two.gateway_parameters
+}

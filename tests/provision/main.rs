@@ -1,0 +1,145 @@
+//! What a cluster gets for a Gateway, pinned by example: every `<rule>.yaml` beside this file holds a Gateway with its
+//! class and parameters, and then the objects that it needs. `UPDATE_GOLDEN=1` rewrites those. Also holds that the files
+//! of `deploy` agree with the program.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod manifests;
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use portcullis::api::gateway::Gateway;
+use portcullis::api::{self, Resource};
+use portcullis::provision::{self, Child};
+use portcullis::snapshot::Snapshot;
+use portcullis::translate::{Mode, Options, translate};
+use serde_json::{Value, json};
+
+/// What stands between the two halves of a golden.
+const NEEDS: &str = "--- # Needs:\n";
+/// The image that a controller gives its pods.
+const IMAGE: &str = "ghcr.io/portcullis/portcullis:0.1.0";
+/// The uid of every Gateway.
+const UID: &str = "00000000-0000-0000-0000-000000000001";
+
+fn goldens() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/provision");
+    let entries = fs::read_dir(folder).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "yaml"));
+    files.sort();
+    assert!(files.len() >= 10, "only {} goldens", files.len());
+    files
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let documents = serde_yaml::Deserializer::from_str(text);
+    let read = documents.map(|document| serde::Deserialize::deserialize(document).unwrap());
+    read.filter(|value: &Value| !value.is_null()).collect()
+}
+
+/// The objects that the Gateways among `values` need.
+fn needs(values: Vec<Value>) -> Vec<Child> {
+    let mut snapshot = Snapshot::default();
+    for mut value in values {
+        if value["kind"] == "Gateway" {
+            value["metadata"]["uid"] = json!(UID);
+        }
+        let admission = api::admit(value);
+        assert!(admission.findings.is_empty(), "{:?}", admission.findings);
+        snapshot.insert(admission.object.unwrap());
+    }
+    let options = Options {
+        mode: Mode::Dedicated,
+        ..Options::default()
+    };
+    let translation = translate(&snapshot, None, &options);
+    let problems: Vec<_> = translation.report.problems().collect();
+    assert!(
+        translation.data_planes.len() == snapshot.gateways.len(),
+        "{problems:?}"
+    );
+    let children = |gateway: &Arc<Gateway>| {
+        let data_plane = &translation.data_planes[&gateway.object_ref()];
+        provision::children(gateway, data_plane, IMAGE)
+    };
+    snapshot.gateways.iter().flat_map(children).collect()
+}
+
+#[test]
+fn gateways_get_what_they_need() {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut failures = Vec::new();
+    for path in goldens() {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# "), "{}: tell the rule", path.display());
+        let (input, expected) = text.split_once(NEEDS).unwrap_or((&text, ""));
+        let documents = needs(documents(input))
+            .iter()
+            .map(|child| serde_yaml::to_string(&child.object).unwrap())
+            .collect::<Vec<_>>();
+        let actual = documents.join("---\n");
+        if update {
+            fs::write(&path, format!("{input}{NEEDS}{actual}")).unwrap();
+        } else if expected != actual {
+            failures.push(path.display().to_string());
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "other objects than in {failures:?}; after review, UPDATE_GOLDEN=1 rewrites them"
+    );
+}
+
+#[test]
+fn children_say_of_themselves_what_their_objects_say() {
+    for path in goldens() {
+        let text = fs::read_to_string(&path).unwrap();
+        let (input, _) = text.split_once(NEEDS).unwrap();
+        let children = needs(documents(input));
+        let mut names: Vec<_> = children
+            .iter()
+            .map(|child| (child.kind, &child.name))
+            .collect();
+        let order: Vec<_> = names.iter().map(|(kind, _)| *kind).collect();
+        assert!(order.is_sorted(), "{}: {order:?}", path.display());
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), children.len(), "{}", path.display());
+        for child in &children {
+            let metadata = &child.object["metadata"];
+            assert_eq!(child.object["apiVersion"], child.kind.api_version());
+            assert_eq!(child.object["kind"], child.kind.kind());
+            assert_eq!(metadata["name"], child.name.as_str());
+            assert_eq!(metadata["namespace"], child.namespace.as_str());
+            assert_eq!(metadata["ownerReferences"][0]["uid"], UID);
+        }
+    }
+}
+
+/// Every flag that pods are given exists, and takes the value.
+#[test]
+fn pods_start_with_arguments_that_the_program_knows() {
+    let mut seen = 0;
+    for path in goldens() {
+        let text = fs::read_to_string(&path).unwrap();
+        let (_, objects) = text.split_once(NEEDS).unwrap();
+        for object in documents(objects) {
+            let arguments = &object["spec"]["template"]["spec"]["containers"][0]["args"];
+            let Some(arguments) = arguments.as_array() else {
+                continue;
+            };
+            seen += 1;
+            let arguments = arguments.iter().map(|text| text.as_str().unwrap());
+            let line = ["portcullis"].into_iter().chain(arguments);
+            let parsed = portcullis::cli::command().try_get_matches_from(line);
+            if let Err(error) = parsed {
+                panic!("{}: {error}", path.display());
+            }
+        }
+    }
+    assert!(seen >= 10, "only {seen} workloads");
+}
