@@ -1,6 +1,7 @@
 //! A running data plane, wired together: the control thread with provider, controller and admin server, and the
 //! proxy's workers. Owns which thread does what, and the order of starting and leaving.
 
+mod announce;
 pub mod controller;
 
 use std::net::SocketAddr;
@@ -12,8 +13,8 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
+use self::announce::Told;
 use crate::admin::{self, AdminState};
-use crate::api::Severity;
 use crate::controller::{Outcome, Outputs};
 use crate::ir::BindReport;
 use crate::provider::{FileProvider, KubernetesProvider, Load};
@@ -301,11 +302,13 @@ impl Control {
             publish,
         } = self;
         let mut leaving = shutdown.clone();
+        let mut told = Told::default();
         let outputs = Outputs {
             table: state.table.clone(),
             follow: |table: &Table| proxy.follow(table),
             publish: |outcome: Outcome| {
-                announce(&outcome, publish.borrow().as_ref());
+                told.tell(&outcome.load.problems, &outcome.report);
+                announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
                 let served = Served::new(&state.table.load().ir, &outcome.binds);
                 state.served.send_replace(Arc::new(served));
@@ -330,27 +333,8 @@ impl Control {
     }
 }
 
-/// Tells the operator what is new in an outcome.
-fn announce(outcome: &Outcome, last: Option<&Outcome>) {
-    for problem in &outcome.load.problems {
-        if last.is_some_and(|last| last.load.problems.contains(problem)) {
-            continue;
-        }
-        match problem.severity {
-            Severity::Error => tracing::error!("{problem}"),
-            Severity::Warning => tracing::warn!("{problem}"),
-        }
-    }
-    let known: Vec<_> = last
-        .map(|last| last.report.problems().collect())
-        .unwrap_or_default();
-    for (object, message) in outcome
-        .report
-        .problems()
-        .filter(|problem| !known.contains(problem))
-    {
-        tracing::warn!("{object}: {message}");
-    }
+/// Tells the operator what is served, as far as that is new.
+fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     for (bind, result) in &outcome.binds {
         let news = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {

@@ -45,7 +45,7 @@ pub struct Outputs<P> {
     pub uses: watch::Sender<Uses>,
     /// Statuses to write.
     pub statuses: watch::Sender<Statuses>,
-    /// Takes note of a report.
+    /// Takes note of a report; of none while another process leads, which alone can tell.
     pub publish: P,
 }
 
@@ -62,9 +62,9 @@ struct World {
 }
 
 /// Runs until the provider is gone. `image` is what data planes run unless their parameters say otherwise.
-pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, outputs: Outputs<P>)
+pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, mut outputs: Outputs<P>)
 where
-    P: Fn(&Arc<Load>, &Arc<StatusReport>),
+    P: FnMut(&Load, Option<&Arc<StatusReport>>),
 {
     let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();
@@ -78,7 +78,7 @@ where
         {
             let previous = world.as_ref().map(|world| &world.translation.ir);
             let translation = translator.translate(&load.snapshot, previous);
-            let new = World::new(load, translation, image, world.as_ref());
+            let new = World::new(load.clone(), translation, image, world.as_ref());
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             tell(&outputs, &new);
             world = Some(new);
@@ -88,15 +88,18 @@ where
             confirmations.restart();
         }
         let mut until = None;
-        if let Some(world) = &world {
-            let verdicts = world.judge(&mut confirmations, &inputs.answers.borrow_and_update());
-            until = verdicts.values().filter_map(Verdict::deadline).min();
-            let failures = inputs.failures.borrow_and_update().clone();
-            let version = inputs.bundle_version.borrow_and_update().clone();
-            let report = Arc::new(world.report(&verdicts, &failures, version.as_deref()));
-            (outputs.publish)(&world.load, &report);
-            let held = Arc::new(world.held(&verdicts));
-            outputs.statuses.send_replace(Statuses { report, held });
+        match &world {
+            Some(world) if is_leading => {
+                let verdicts = world.judge(&mut confirmations, &inputs.answers.borrow_and_update());
+                until = verdicts.values().filter_map(Verdict::deadline).min();
+                let failures = inputs.failures.borrow_and_update().clone();
+                let version = inputs.bundle_version.borrow_and_update().clone();
+                let report = Arc::new(world.report(&verdicts, &failures, version.as_deref()));
+                (outputs.publish)(&world.load, Some(&report));
+                let held = Arc::new(world.held(&verdicts));
+                outputs.statuses.send_replace(Statuses { report, held });
+            }
+            _ => (outputs.publish)(&load, None),
         }
         tokio::select! {
             changed = inputs.loads.changed() => if changed.is_err() {

@@ -1,7 +1,7 @@
 //! A running controller, wired together: one thread that watches the cluster and, while it leads, writes to it. Owns the
 //! order of starting and leaving.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
+use super::announce::Told;
 use crate::admin::{self, AdminState};
 use crate::controller::cluster::{self, Inputs, Outputs};
 use crate::ir::ObjectRef;
@@ -124,6 +125,7 @@ async fn follow(
         mode: Mode::Dedicated,
         ..Options::default()
     };
+    let mut told = Told::default();
     let inputs = Inputs {
         loads,
         answers: channels.answers.subscribe(),
@@ -136,9 +138,10 @@ async fn follow(
         replicas: channels.replicas.clone(),
         statuses: channels.statuses.clone(),
         uses: channels.uses.clone(),
-        publish: |load: &Arc<Load>, report: &Arc<StatusReport>| {
-            announce(load, report, &state.report.load());
-            state.report.store(report.clone());
+        publish: |load: &Load, report: Option<&Arc<StatusReport>>| {
+            let report = report.cloned().unwrap_or_default();
+            told.tell(&load.problems, &report);
+            state.report.store(report);
             state.ready.store(true, Release);
         },
     };
@@ -161,8 +164,12 @@ async fn lead(
     };
     let mut leading = channels.leading.subscribe();
     loop {
-        // The senders live as long as this.
-        let _ = leading.wait_for(|leads| *leads).await;
+        tokio::select! {
+            // The senders live as long as this.
+            _ = leading.wait_for(|leads| *leads) => {}
+            // What changes until then is looked at anew by then.
+            () = async { while changes.recv().await.is_some() {} } => {}
+        }
         tokio::select! {
             _ = leading.wait_for(|leads| !leads) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
@@ -172,15 +179,6 @@ async fn lead(
             () = crate::provider::follow_bundle_version(client, &channels.bundle_version) => {}
         }
     }
-}
-
-/// Tells the operator what is new in a report.
-fn announce(load: &Load, report: &StatusReport, last: &StatusReport) {
-    let known: HashSet<_> = last.problems().collect();
-    for (object, message) in report.problems().filter(|problem| !known.contains(problem)) {
-        tracing::warn!("{object}: {message}");
-    }
-    let _ = load;
 }
 
 /// Hands what the provider sees on to those who write statuses.

@@ -105,3 +105,84 @@ fn lower(conditions: &mut [Condition], fault: Option<&(Reason, String)>) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Bind;
+    use crate::status::GatewayStatus;
+
+    fn listener(port: u16) -> ListenerStatus {
+        let programmed = Condition::holds(ConditionType::Programmed, Reason::Programmed, 1);
+        ListenerStatus {
+            name: port.to_string().into(),
+            attached_routes: 0,
+            supported_kinds: Vec::new(),
+            conditions: vec![programmed],
+            binds: vec![Bind {
+                address: None,
+                port,
+            }],
+        }
+    }
+
+    /// Reasons of `Programmed` of a Gateway with listeners on ports 80 and 443, and of those two.
+    fn reasons(state: DataPlaneState) -> [Reason; 3] {
+        let name = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let gateway = GatewayStatus {
+            conditions: listener(0).conditions,
+            listeners: vec![listener(80), listener(443)],
+            ..GatewayStatus::default()
+        };
+        let report = StatusReport {
+            gateways: [(name.clone(), gateway)].into(),
+            ..StatusReport::default()
+        };
+        let report = report.with_data_planes(&[(name.clone(), state)].into(), |_| None);
+        let gateway = &report.gateways[&name];
+        let of_listeners = gateway.listeners.iter().map(|one| one.conditions[0].reason);
+        let mut all = vec![gateway.conditions[0].reason];
+        all.extend(of_listeners);
+        all.try_into().unwrap()
+    }
+
+    fn unbound(ports: &[u16]) -> DataPlaneState {
+        DataPlaneState {
+            unbound: ports
+                .iter()
+                .map(|port| (*port, "taken".to_owned()))
+                .collect(),
+            ..DataPlaneState::default()
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_not_bound_is_not_programmed() {
+        use Reason::{Invalid, PortUnavailable, Programmed};
+        assert_eq!(reasons(unbound(&[])), [Programmed, Programmed, Programmed]);
+        assert_eq!(
+            reasons(unbound(&[80])),
+            [Programmed, PortUnavailable, Programmed]
+        );
+        assert_eq!(
+            reasons(unbound(&[80, 443])),
+            [Invalid, PortUnavailable, PortUnavailable]
+        );
+    }
+
+    #[test]
+    fn without_data_planes_nothing_is_programmed_and_without_addresses_the_gateway_is_not() {
+        use Reason::{AddressNotAssigned, Pending, Programmed};
+        let fault = |reason| Some((reason, "why".to_owned()));
+        let state = DataPlaneState {
+            fault: fault(Pending),
+            ..DataPlaneState::default()
+        };
+        assert_eq!(reasons(state), [Pending, Pending, Pending]);
+        let state = DataPlaneState {
+            address_fault: fault(AddressNotAssigned),
+            ..DataPlaneState::default()
+        };
+        assert_eq!(reasons(state), [AddressNotAssigned, Programmed, Programmed]);
+    }
+}

@@ -184,3 +184,184 @@ fn is_same_parent(stored: &Value, wanted: &ParentStatus) -> bool {
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::status::{Address, ConditionStatus, ParentRef, Reason, RouteKind};
+
+    const OURS: &str = "portcullis.dev/gateway-controller";
+    const BEFORE: &str = "2026-01-01T00:00:00Z";
+    const NOW: &str = "2026-02-02T00:00:00Z";
+
+    fn accepted(generation: i64) -> Condition {
+        Condition::holds(ConditionType::Accepted, Reason::Accepted, generation)
+    }
+
+    fn stored(kind: &str, status: &str, generation: i64) -> Value {
+        json!({
+            "type": kind, "status": status, "reason": kind, "message": "",
+            "observedGeneration": generation, "lastTransitionTime": BEFORE,
+        })
+    }
+
+    fn parent(name: &str, generation: i64) -> ParentStatus {
+        ParentStatus {
+            parent_ref: ParentRef {
+                group: "gateway.networking.k8s.io".to_owned(),
+                kind: "Gateway".to_owned(),
+                namespace: None,
+                name: name.to_owned(),
+                section_name: None,
+                port: None,
+            },
+            controller_name: OURS.into(),
+            conditions: vec![accepted(generation)],
+        }
+    }
+
+    fn entry(controller: &str, name: &str, generation: i64) -> Value {
+        json!({
+            "parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": name},
+            "controllerName": controller,
+            "conditions": [stored("Accepted", "True", generation)],
+        })
+    }
+
+    fn class(stored: &Value, conditions: &[Condition]) -> Option<Value> {
+        merge(stored, Wanted::GatewayClass(conditions, &["Gateway"]), NOW).unwrap()
+    }
+
+    fn route(stored: &Value, parents: &[ParentStatus]) -> Option<Value> {
+        merge(stored, Wanted::Route(OURS, parents), NOW).unwrap()
+    }
+
+    #[test]
+    fn what_is_said_already_is_not_said_again() {
+        let conditions = json!([stored("Accepted", "True", 3)]);
+        let status = json!({"conditions": conditions, "supportedFeatures": [{"name": "Gateway"}]});
+        assert_eq!(class(&status, &[accepted(3)]), None);
+        let parents = json!({"parents": [entry(OURS, "a", 3)]});
+        assert_eq!(route(&parents, &[parent("a", 3)]), None);
+        assert_eq!(route(&Value::Null, &[]), None);
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_until_it_turns() {
+        let status = json!({"conditions": [stored("Accepted", "True", 3)]});
+        let merged = class(&status, &[accepted(4)]).unwrap();
+        assert_eq!(merged["conditions"][0]["observedGeneration"], 4);
+        assert_eq!(merged["conditions"][0]["lastTransitionTime"], BEFORE);
+        let refused = Condition::fails(ConditionType::Accepted, Reason::InvalidParameters, "", 4);
+        let merged = class(&status, &[refused]).unwrap();
+        assert_eq!(
+            merged["conditions"][0]["status"],
+            json!(ConditionStatus::False)
+        );
+        assert_eq!(merged["conditions"][0]["lastTransitionTime"], NOW);
+    }
+
+    #[test]
+    fn conditions_of_others_stay_and_ours_go_when_they_are_over() {
+        let foreign = stored("example.com/Ready", "True", 1);
+        let status = json!({"conditions": [
+            stored("Conflicted", "True", 1), foreign, stored("Accepted", "True", 1),
+        ]});
+        let merged = class(&status, &[accepted(1)]).unwrap();
+        assert_eq!(
+            merged["conditions"],
+            json!([foreign, stored("Accepted", "True", 1)])
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_over_what_was_said_of_a_later_generation() {
+        let status = json!({"conditions": [stored("Accepted", "True", 5)]});
+        let wanted = [accepted(4)];
+        assert_eq!(
+            merge(&status, Wanted::GatewayClass(&wanted, &[]), NOW),
+            Err(Outdated)
+        );
+        let status = json!({"parents": [entry(OURS, "a", 5)]});
+        assert_eq!(
+            merge(&status, Wanted::Route(OURS, &[parent("a", 4)]), NOW),
+            Err(Outdated)
+        );
+        // What others have said of a later generation is none of our business.
+        let status = json!({"parents": [entry("other.example/controller", "a", 5)]});
+        assert!(route(&status, &[parent("a", 4)]).is_some());
+    }
+
+    #[test]
+    fn entries_of_other_controllers_stay_where_they_are() {
+        let other = |name| entry("other.example/controller", name, 1);
+        let status = json!({"parents": [other("a"), entry(OURS, "b", 1), other("c")]});
+        let merged = route(&status, &[parent("c", 1)]).unwrap();
+        let parents = merged["parents"].as_array().unwrap();
+        assert_eq!(parents[..2], [other("a"), other("c")]);
+        assert_eq!(parents[2]["parentRef"]["name"], "c");
+        assert_eq!(parents.len(), 3);
+        assert_eq!(
+            route(&status, &[]).unwrap()["parents"],
+            json!([other("a"), other("c")])
+        );
+    }
+
+    #[test]
+    fn a_doubled_entry_is_mended() {
+        let status = json!({"parents": [entry(OURS, "a", 1), entry(OURS, "a", 1)]});
+        let merged = route(&status, &[parent("a", 1)]).unwrap();
+        assert_eq!(merged["parents"], json!([entry(OURS, "a", 1)]));
+    }
+
+    #[test]
+    fn no_status_grows_beyond_what_the_api_takes() {
+        let others: Vec<_> = (0..MAX_PARENTS)
+            .map(|index| entry("other", &index.to_string(), 1))
+            .collect();
+        assert_eq!(route(&json!({"parents": others}), &[parent("a", 1)]), None);
+        let long = "é".repeat(MAX_MESSAGE + 1);
+        let refused = Condition::fails(ConditionType::Accepted, Reason::Invalid, &long, 1);
+        let merged = class(&Value::Null, &[refused]).unwrap();
+        let message = merged["conditions"][0]["message"].as_str().unwrap();
+        assert_eq!(message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn listeners_are_ours_but_for_conditions_of_others() {
+        let foreign = stored("example.com/Ready", "True", 1);
+        let listener = ListenerStatus {
+            name: "http".into(),
+            attached_routes: 2,
+            supported_kinds: vec![RouteKind {
+                group: "gateway.networking.k8s.io".to_owned(),
+                kind: "HTTPRoute".to_owned(),
+            }],
+            conditions: vec![accepted(1)],
+            binds: Vec::new(),
+        };
+        let gateway = GatewayStatus {
+            conditions: vec![accepted(1)],
+            addresses: vec![Address::Hostname(Arc::from("lb.example"))],
+            attached_listener_sets: 0,
+            listeners: vec![listener],
+        };
+        let status = json!({"listeners": [
+            {"name": "gone", "conditions": []}, {"name": "http", "conditions": [foreign]},
+        ]});
+        let merged = merge(&status, Wanted::Gateway(&gateway), NOW)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            merged["addresses"],
+            json!([{"type": "Hostname", "value": "lb.example"}])
+        );
+        let listeners = merged["listeners"].as_array().unwrap();
+        assert_eq!(listeners.len(), 1);
+        assert_eq!(listeners[0]["attachedRoutes"], 2);
+        assert_eq!(listeners[0]["conditions"][0], foreign);
+        assert_eq!(listeners[0]["conditions"][1]["type"], "Accepted");
+    }
+}

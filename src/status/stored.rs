@@ -95,3 +95,38 @@ fn is_older(version: &str, than: &str) -> bool {
         .zip(number(than))
         .is_some_and(|(version, than)| version < than)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(version: &str, reason: &str) -> StoredStatus {
+        StoredStatus::new(version, &json!({"reason": reason}))
+    }
+
+    #[test]
+    fn the_newer_of_two_versions_counts_whichever_comes_first() {
+        let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
+        let (stored, mut changes) = Stored::new();
+        stored.seen(&route, status("11", "b"));
+        stored.seen(&route, status("9", "a"));
+        assert_eq!(stored.get(&route), Some(status("11", "b")));
+        assert_eq!(changes.try_recv().unwrap(), route);
+        assert!(changes.try_recv().is_err());
+    }
+
+    #[test]
+    fn only_a_status_that_differs_is_news() {
+        let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
+        let (stored, mut changes) = Stored::new();
+        stored.seen(&route, status("1", "a"));
+        stored.seen(&route, status("2", "a"));
+        assert_eq!(stored.get(&route).unwrap().resource_version, "2");
+        assert!(changes.try_recv().is_ok() && changes.try_recv().is_err());
+        stored.gone(&route);
+        assert_eq!(stored.get(&route), None);
+        assert!(stored.objects().is_empty());
+    }
+}

@@ -30,8 +30,11 @@ pub(super) struct Classes {
 pub(super) struct GatewayDraft<'a> {
     pub(super) object: &'a Gateway,
     pub(super) name: ObjectRef,
-    /// Makes `Accepted` false: nothing of the Gateway is served.
+    /// Makes `Accepted` false.
     pub(super) fault: Option<Fault>,
+    /// Whether data planes of its own serve it. Those that it has serve on, whatever is wrong with it: what can be wrong
+    /// is their making and their addresses, and not what they serve.
+    is_dedicated: bool,
     /// Makes `Programmed` false: some of its addresses are not usable.
     pub(super) address_fault: Option<Fault>,
     /// `ResolvedRefs` of the backend client certificate; written only when there is one.
@@ -156,6 +159,7 @@ fn draft<'a>(
     let mut draft = GatewayDraft {
         object: gateway,
         fault: parameters.as_ref().err().cloned(),
+        is_dedicated: input.options.mode == Mode::Dedicated,
         address_fault: None,
         client_certificate: client_certificate(input, gateway, &name),
         parameters: parameters.ok(),
@@ -166,7 +170,7 @@ fn draft<'a>(
         name,
     };
     draft.read_addresses();
-    if input.options.mode == Mode::Dedicated {
+    if draft.is_dedicated {
         draft.addresses = vec![None];
     }
     draft
@@ -196,9 +200,14 @@ impl GatewayDraft<'_> {
         &self.listeners[..self.object.spec.listeners.len()]
     }
 
+    /// What keeps all of it from being served.
+    pub(super) fn obstacle(&self) -> Option<&Fault> {
+        self.fault.as_ref().filter(|_| !self.is_dedicated)
+    }
+
     /// Whether a listener of this Gateway can be served.
     pub(super) fn serves(&self, listener: &ListenerDraft<'_>) -> bool {
-        self.fault.is_none() && !self.addresses.is_empty() && listener.is_servable()
+        self.obstacle().is_none() && !self.addresses.is_empty() && listener.is_servable()
     }
 
     /// The ports to bind, with their listeners ordered by hostname.

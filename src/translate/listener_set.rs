@@ -91,7 +91,7 @@ fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Op
             ),
         ));
     }
-    gateway.fault.as_ref().map(|_| {
+    gateway.obstacle().map(|_| {
         let message = format!("{} is not accepted: see its conditions", gateway.name);
         Fault::new(Reason::ParentNotAccepted, message)
     })

@@ -156,7 +156,7 @@ impl Translator {
         Translation {
             ir: Ir {
                 ports: self.ports.clone(),
-                backends: self.backends.claimed(),
+                backends: self.backends.served(),
             },
             report: self.report.clone(),
             data_planes: self.frame.data_planes.clone(),

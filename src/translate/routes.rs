@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use crate::api::http_route::HttpRoute;
 use crate::api::{Key, Resource};
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Change, Snapshot};
 use crate::status::{Note, ParentStatus};
 
 use super::attachment::{self, Candidate, Parents, Place};
@@ -41,7 +43,7 @@ struct Entry {
 /// What changed around routes since they were looked at.
 pub(super) struct Touched {
     /// Objects that references may name.
-    pub(super) objects: BTreeSet<Key>,
+    pub(super) objects: FxHashSet<Key>,
     /// Namespaces with other ReferenceGrants.
     pub(super) granting: BTreeSet<String>,
     /// Namespaces with other labels.
@@ -78,31 +80,33 @@ impl Routes {
         parents: &Parents,
         backends: &mut Backends,
     ) -> bool {
-        let mut work = self.affected(touched);
-        let changes = input
-            .snapshot
-            .http_routes
-            .changes_since(&before.http_routes);
+        let routes = &input.snapshot.http_routes;
+        let changes = routes.changes_since(&before.http_routes);
+        let around = self.affected(touched, &changes);
+        let any = !changes.is_empty() || !around.is_empty();
+        let around = around.into_iter().map(|(key, work)| {
+            let object = routes.get(&key.namespace, &key.name);
+            (key, object, work)
+        });
         let changed = changes
             .iter()
-            .map(|change| (change.key.clone(), Work::Translate));
-        work.extend(changed);
-        let any = !work.is_empty();
-        for (key, work) in work {
+            .map(|change| (change.key.clone(), change.after, Work::Translate));
+        for (key, object, work) in around.chain(changed) {
             let former = self.entries.remove(&key);
-            let object = input.snapshot.http_routes.get(&key.namespace, &key.name);
             let entry = object.map(|object| {
-                let (entry, status) =
-                    Entry::new(input, object, former.as_ref(), work, parents, backends);
+                let known = former.as_ref();
+                let (entry, status) = Entry::new(input, object, known, work, parents, backends);
                 self.set_status(&entry.name, status);
                 entry
             });
             // What both versions use must not be let go in between.
             if let Some(entry) = &entry {
-                entry.claimed().for_each(|id| backends.claim(id));
+                let claims = entry.claims();
+                claims.for_each(|id| backends.claim(id, entry.is_served));
             }
             if let Some(former) = &former {
-                former.claimed().for_each(|id| backends.release(id));
+                let claims = former.claims();
+                claims.for_each(|id| backends.release(id, former.is_served));
                 if entry.is_none() {
                     self.set_status(&former.name, None);
                 }
@@ -139,20 +143,26 @@ impl Routes {
         sum
     }
 
-    /// The known routes that something around them affects.
-    fn affected(&self, touched: &Touched) -> BTreeMap<Key, Work> {
-        let mut work = BTreeMap::new();
+    /// The routes that something around them affects, without those that changed themselves.
+    fn affected(&self, touched: &Touched, changes: &[Change<'_, HttpRoute>]) -> Vec<(Key, Work)> {
         if touched.is_nothing() {
-            return work;
+            return Vec::new();
         }
-        for (key, entry) in &self.entries {
-            if entry.refers_to(key, touched) {
-                work.insert(key.clone(), Work::Translate);
-            } else if touched.parents || touched.labelled.contains(&key.namespace) {
-                work.insert(key.clone(), Work::Attach);
-            }
-        }
-        work
+        let changed: FxHashSet<&Key> = changes.iter().map(|change| change.key).collect();
+        let unchanged = self
+            .entries
+            .iter()
+            .filter(|(key, _)| !changed.contains(key));
+        let work = |(key, entry): (&Key, &Entry)| {
+            let around = touched.parents || touched.labelled.contains(&key.namespace);
+            let work = if entry.refers_to(key, touched) {
+                Work::Translate
+            } else {
+                Some(Work::Attach).filter(|_| around)?
+            };
+            Some((key.clone(), work))
+        };
+        unchanged.filter_map(work).collect()
     }
 
     /// Copies the conditions of all routes only when one's are different.
@@ -267,9 +277,8 @@ impl Entry {
             .is_some_and(|built| built.unusable.is_none())
     }
 
-    fn claimed(&self) -> impl Iterator<Item = &BackendId> {
-        let built = self.built.as_ref().filter(|_| self.is_served);
-        built.into_iter().flat_map(|built| &built.backends)
+    fn claims(&self) -> impl Iterator<Item = &BackendId> {
+        self.built.iter().flat_map(|built| &built.backends)
     }
 
     /// Whether the route, of this key, has a reference whose answer may be different now.

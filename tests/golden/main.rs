@@ -5,6 +5,7 @@
 mod case;
 mod certificates;
 mod properties;
+mod sequence;
 mod shown;
 
 use std::fs;

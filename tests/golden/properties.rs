@@ -14,7 +14,7 @@ use crate::case::Golden;
 use crate::{files, run};
 
 /// The parsed inputs of all goldens.
-fn corpus() -> Vec<Vec<Value>> {
+pub(crate) fn corpus() -> Vec<Vec<Value>> {
     let parse = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a golden is readable");
         Golden::parse(&text).expect("a golden parses").values
@@ -83,7 +83,7 @@ fn mutate(value: &mut Value, path: &[usize], replacement: &Value) {
 }
 
 /// Reads an object without validation: translation has to bear what no API server would store.
-fn decode(value: &Value) -> Option<Object> {
+pub(crate) fn decode(value: &Value) -> Option<Object> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let kind = Kind::find(text("apiVersion")?, text("kind")?)?;
     kind.decode(value).ok()

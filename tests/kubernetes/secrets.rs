@@ -6,6 +6,7 @@ use portcullis::provider::Load;
 use serde_json::json;
 
 use crate::api::{Api, Fault};
+use crate::eventually;
 use crate::watching::Watching;
 
 fn secret(name: &str) -> serde_json::Value {
@@ -77,6 +78,22 @@ fn of_a_thousand_secrets_those_are_held_that_a_gateway_refers_to() {
     watching.wait_for(|load| listeners(load).is_empty());
     assert_complete(&watching);
     assert_eq!(api.requests("/secrets/s").len(), 1);
+}
+
+#[test]
+fn secrets_are_listed_once_it_is_known_who_refers_to_them() {
+    let api = Api::start();
+    api.put(secret("a"));
+    api.put(gateway(&["a"]));
+    api.hang("Gateway", Some(0));
+    let watching = Watching::start(&api);
+    let watches = || api.requests("watch=true").len();
+    // All but Gateways, and what may not be listed yet: Secrets and ConfigMaps.
+    eventually(watches, |watches| *watches == 8);
+    assert!(api.requests("/secrets?").is_empty());
+    api.hang("Gateway", None);
+    assert_eq!(held(&watching.wait_for(|_| true)), ["a"]);
+    assert!(api.requests("/secrets/").is_empty());
 }
 
 #[test]

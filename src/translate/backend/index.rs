@@ -1,7 +1,7 @@
 //! Objects by the Services that they belong to, kept current from one snapshot to the next. Knows nothing of what the
 //! objects say beyond that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL};
@@ -47,9 +47,10 @@ impl<T: OfServices> ByService<T> {
         self.0.get(service).map_or(&[], Vec::as_slice)
     }
 
-    /// Follows the change from `before` to `now`, and returns the Services whose objects changed.
-    pub(super) fn follow(&mut self, before: &Objects<T>, now: &Objects<T>) -> BTreeSet<Key> {
-        let mut touched = BTreeSet::new();
+    /// Follows the change from `before` to `now`, and returns the Services whose objects changed; one may come more than
+    /// once.
+    pub(super) fn follow(&mut self, before: &Objects<T>, now: &Objects<T>) -> Vec<Key> {
+        let mut touched = Vec::new();
         for change in now.changes_since(before) {
             for service in change
                 .before
@@ -57,7 +58,7 @@ impl<T: OfServices> ByService<T> {
                 .flat_map(|object| object.services())
             {
                 self.take_out(&service, &change.key.name);
-                touched.insert(service);
+                touched.push(service);
             }
             for (service, object) in change
                 .after
@@ -65,7 +66,7 @@ impl<T: OfServices> ByService<T> {
                 .flat_map(|object| object.services().map(move |service| (service, object)))
             {
                 self.put_in(service.clone(), object);
-                touched.insert(service);
+                touched.push(service);
             }
         }
         touched

@@ -5,8 +5,10 @@
 mod index;
 mod service;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
 
 use crate::api::Key;
 use crate::api::core::EndpointSlice;
@@ -51,9 +53,9 @@ pub(super) struct Backends {
     slices: ByService<EndpointSlice>,
     tls_policies: ByService<BackendTlsPolicy>,
     resolved: BTreeMap<BackendId, Resolved>,
-    /// Identities that were resolved and that nobody has claimed so far.
-    fresh: Vec<BackendId>,
-    /// All that are claimed, as long as nothing about them changes.
+    /// Whether some may be resolved that nobody has claimed.
+    has_unclaimed: bool,
+    /// All that get traffic, as long as nothing about them changes.
     listed: Option<Arc<[Arc<Backend>]>>,
 }
 
@@ -61,23 +63,23 @@ struct Resolved {
     backend: Arc<Backend>,
     /// Number of claims.
     claims: usize,
+    /// How many of them are for traffic.
+    served: usize,
 }
 
 impl Backends {
     /// Follows the change from one snapshot to the next. Returns the objects that backends are found through (their
     /// endpoints aside) and that are not what they were: what refers to them has to be resolved again.
-    pub(super) fn follow(&mut self, before: &Snapshot, now: &Snapshot) -> BTreeSet<Key> {
+    pub(super) fn follow(&mut self, before: &Snapshot, now: &Snapshot) -> FxHashSet<Key> {
         let services = now.services.changes_since(&before.services).into_iter();
-        let mut touched: BTreeSet<Key> = services.map(|change| change.key.clone()).collect();
-        touched.extend(
-            self.tls_policies
-                .follow(&before.backend_tls_policies, &now.backend_tls_policies),
-        );
-        let mut stale = self
-            .slices
-            .follow(&before.endpoint_slices, &now.endpoint_slices);
-        stale.extend(touched.iter().cloned());
-        self.resolve_again(now, &stale);
+        let mut touched: FxHashSet<Key> = services.map(|change| change.key.clone()).collect();
+        let policies = (&before.backend_tls_policies, &now.backend_tls_policies);
+        touched.extend(self.tls_policies.follow(policies.0, policies.1));
+        let slices = (&before.endpoint_slices, &now.endpoint_slices);
+        let moved = self.slices.follow(slices.0, slices.1);
+        for key in touched.iter().chain(&moved) {
+            self.resolve_again(now, key);
+        }
         touched
     }
 
@@ -116,45 +118,50 @@ impl Backends {
             Fault::new(fault.reason, format!("{place}: {name} {}", fault.message))
         })?;
         let backend = Arc::new(backend);
-        self.fresh.push(backend.id.clone());
+        self.has_unclaimed = true;
         let resolved = Resolved {
             backend: backend.clone(),
             claims: 0,
+            served: 0,
         };
         self.resolved.insert(backend.id.clone(), resolved);
         Ok(backend)
     }
 
-    /// Makes a backend part of the configuration until it is released as often as it was claimed.
-    pub(super) fn claim(&mut self, id: &BackendId) {
+    /// Keeps a backend until it is released as often as it was claimed. It is part of the configuration while one of the
+    /// claims is for traffic.
+    pub(super) fn claim(&mut self, id: &BackendId, serves: bool) {
         if let Some(resolved) = self.resolved.get_mut(id) {
             resolved.claims += 1;
-            if resolved.claims == 1 {
+            resolved.served += usize::from(serves);
+            if serves && resolved.served == 1 {
                 self.listed = None;
             }
         }
     }
 
     /// Takes one claim back.
-    pub(super) fn release(&mut self, id: &BackendId) {
+    pub(super) fn release(&mut self, id: &BackendId, serves: bool) {
         if let Some(resolved) = self.resolved.get_mut(id) {
             resolved.claims = resolved.claims.saturating_sub(1);
+            resolved.served = resolved.served.saturating_sub(usize::from(serves));
+            if serves && resolved.served == 0 {
+                self.listed = None;
+            }
             if resolved.claims == 0 {
                 self.resolved.remove(id);
-                self.listed = None;
             }
         }
     }
 
-    /// All backends that are claimed, in order. Forgets the others.
-    pub(super) fn claimed(&mut self) -> Arc<[Arc<Backend>]> {
-        for id in self.fresh.drain(..) {
-            if self.resolved.get(&id).is_some_and(|one| one.claims == 0) {
-                self.resolved.remove(&id);
-            }
+    /// All backends that get traffic, in order. Forgets those that nobody claims.
+    pub(super) fn served(&mut self) -> Arc<[Arc<Backend>]> {
+        if std::mem::take(&mut self.has_unclaimed) {
+            self.resolved.retain(|_, one| one.claims > 0);
         }
-        let all = || self.resolved.values().map(|one| one.backend.clone());
-        self.listed.get_or_insert_with(|| all().collect()).clone()
+        let served = || self.resolved.values().filter(|one| one.served > 0);
+        let list = || served().map(|one| one.backend.clone()).collect();
+        self.listed.get_or_insert_with(list).clone()
     }
 
     fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
@@ -165,23 +172,20 @@ impl Backends {
         }
     }
 
-    /// Brings the backends of these objects up to date; those that are no more are forgotten.
-    fn resolve_again(&mut self, now: &Snapshot, stale: &BTreeSet<Key>) {
-        for (kind, key) in KINDS
-            .iter()
-            .flat_map(|kind| stale.iter().map(move |key| (kind, key)))
-        {
+    /// Brings the backends of an object up to date; those that are no more are forgotten.
+    fn resolve_again(&mut self, now: &Snapshot, key: &Key) {
+        if self.resolved.is_empty() {
+            return;
+        }
+        for kind in KINDS {
             let object = ObjectRef::new(kind.group, kind.kind, &key.namespace, &key.name);
             let id = |port| BackendId {
                 object: object.clone(),
                 port,
             };
-            let known: Vec<u16> = self
-                .resolved
-                .range(id(0)..=id(u16::MAX))
-                .map(|(id, _)| id.port)
-                .collect();
-            for port in known {
+            let known = self.resolved.range(id(0)..=id(u16::MAX));
+            let ports: Vec<u16> = known.map(|(id, _)| id.port).collect();
+            for port in ports {
                 let found = (kind.resolve)(&self.sources(now), &object, Some(port));
                 match (found, self.resolved.get_mut(&id(port))) {
                     (Ok(same), Some(resolved)) if same == *resolved.backend => continue,

@@ -1,0 +1,184 @@
+//! A translator that follows a long sequence of changes comes, at every step, to what a translation from nothing comes
+//! to. The changes are those of a few goldens that meet in one world: objects come, go, and take over parts of others.
+
+use portcullis::api::Key;
+use portcullis::api::object::Kind;
+use portcullis::ir::Ir;
+use portcullis::snapshot::Snapshot;
+use portcullis::translate::{Mode, Options, Translator, translate};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+
+use crate::properties::{corpus, decode};
+use crate::shown::{difference, shown};
+
+/// What happens to one object.
+#[derive(Clone, Debug)]
+enum Step {
+    /// It comes as it was written, or goes if it is there.
+    Toggle,
+    /// It is applied again, over whatever has its name.
+    Apply,
+    /// A part of it becomes that of another object of its kind.
+    Borrow(Index, Vec<Index>),
+    /// Its labels change.
+    Label(u8),
+    /// Its generation is another.
+    Renew(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let path = vec(any::<Index>(), 2..8);
+    prop_oneof![
+        4 => Just(Step::Toggle),
+        3 => Just(Step::Apply),
+        4 => (any::<Index>(), path).prop_map(|(other, path)| Step::Borrow(other, path)),
+        1 => (0_u8..3).prop_map(Step::Label),
+        1 => any::<u8>().prop_map(Step::Renew),
+    ]
+}
+
+/// The objects of a few goldens, and those of them that exist.
+struct World {
+    values: Vec<Value>,
+    snapshot: Snapshot,
+}
+
+impl World {
+    fn new<'a>(goldens: impl Iterator<Item = &'a Vec<Value>>) -> Self {
+        let mut values: Vec<Value> = goldens.flatten().cloned().collect();
+        for value in &mut values {
+            let is_namespaced = value["kind"] != "Namespace" && value["kind"] != "GatewayClass";
+            if is_namespaced && value["metadata"].get("namespace").is_none() {
+                value["metadata"]["namespace"] = json!("default");
+            }
+        }
+        let mut world = Self {
+            values,
+            snapshot: Snapshot::default(),
+        };
+        (0..world.values.len()).for_each(|index| world.apply(index));
+        world
+    }
+
+    fn take(&mut self, step: &Step, index: usize) {
+        match step {
+            Step::Toggle if self.remove(index) => return,
+            Step::Toggle | Step::Apply => {}
+            Step::Label(label) => {
+                let labels = json!({"env": label.to_string()});
+                self.values[index]["metadata"]["labels"] = labels;
+            }
+            Step::Renew(generation) => {
+                self.values[index]["metadata"]["generation"] = json!(generation);
+            }
+            Step::Borrow(other, path) => self.borrow(index, other, path),
+        }
+        self.apply(index);
+    }
+
+    fn borrow(&mut self, index: usize, other: &Index, path: &[Index]) {
+        let kind = &self.values[index]["kind"];
+        let others = self.values.iter().filter(|value| value["kind"] == *kind);
+        let other = other.get(&others.collect::<Vec<_>>()).to_owned();
+        let mut place = String::new();
+        let mut part = other;
+        for step in path {
+            let name = match part {
+                Value::Object(fields) if !fields.is_empty() => {
+                    let names: Vec<_> = fields.keys().collect();
+                    step.get(&names).to_string()
+                }
+                Value::Array(items) if !items.is_empty() => step.index(items.len()).to_string(),
+                _ => break,
+            };
+            place = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+            part = other.pointer(&place).unwrap_or(&Value::Null);
+        }
+        let (part, identity) = (part.clone(), ["/apiVersion", "/kind"]);
+        if identity.contains(&place.as_str()) {
+            return;
+        }
+        if let Some(target) = self.values[index].pointer_mut(&place) {
+            *target = part;
+        }
+    }
+
+    /// Puts an object into the snapshot, unless it cannot be read.
+    fn apply(&mut self, index: usize) {
+        if let Some(object) = decode(&self.values[index]) {
+            self.snapshot.insert(object);
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> bool {
+        let value = &self.values[index];
+        let text = |place: &str| {
+            value
+                .pointer(place)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let key = Key::new(text("/metadata/namespace"), text("/metadata/name"));
+        Kind::find(text("/apiVersion"), text("/kind"))
+            .is_some_and(|kind| self.snapshot.remove(kind, &key))
+    }
+}
+
+/// Follows the steps and compares at each. `burst` steps come at once.
+fn follow(world: &mut World, options: &Options, steps: &[(Index, Step)], burst: usize) {
+    let mut translator = Translator::new(options.clone());
+    let mut served = Ir::default();
+    for steps in steps.chunks(burst) {
+        for (index, step) in steps {
+            world.take(step, index.index(world.values.len()));
+        }
+        let snapshot = &world.snapshot;
+        let followed = translator.translate(snapshot, Some(&served));
+        let expected = translate(snapshot, Some(&served), options);
+        if followed != expected {
+            let text = |translation| {
+                let shown = shown(translation, &None);
+                serde_yaml::to_string(&shown).unwrap_or_default()
+            };
+            let difference = difference(&text(&expected), &text(&followed));
+            panic!("after {steps:?}:\n{difference}");
+        }
+        let without_past = translate(snapshot, None, options).ir;
+        for gateway in followed.report.gateways.keys() {
+            let fingerprint = followed.ir.fingerprint(gateway);
+            assert_eq!(
+                fingerprint,
+                without_past.fingerprint(gateway),
+                "after {steps:?}"
+            );
+        }
+        served = followed.ir;
+    }
+}
+
+#[test]
+fn a_sequence_of_changes_is_followed_exactly() {
+    let corpus = corpus();
+    let steps = vec((any::<Index>(), step()), 150);
+    let worlds = (vec(any::<Index>(), 1..5), steps, 1..4_usize, any::<bool>());
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 120,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    });
+    let result = runner.run(&worlds, |(goldens, steps, burst, in_cluster)| {
+        let mut world = World::new(goldens.iter().map(|golden| golden.get(&corpus)));
+        let mut options = Options::default();
+        if in_cluster {
+            options.mode = Mode::Kubernetes;
+        }
+        follow(&mut world, &options, &steps, burst);
+        Ok(())
+    });
+    result.expect("every step is followed");
+}
