@@ -12,6 +12,9 @@ use crate::provision::{Child, ChildKind, Needs};
 use crate::snapshot::Snapshot;
 use crate::status::{Address, DataPlaneState, Reason};
 
+/// Addresses that a Gateway's status may have (`maxItems` in the CRD).
+const MAX_ADDRESSES: usize = 16;
+
 /// Addresses of ready pods, by Gateway.
 pub(super) fn replicas(
     snapshot: &Snapshot,
@@ -52,11 +55,12 @@ pub(super) fn state(
     children: &[Child],
     requested: &[Option<IpAddr>],
     replicas: Option<&BTreeSet<IpAddr>>,
+    nodes: &BTreeSet<IpAddr>,
 ) -> DataPlaneState {
     let mut addresses = Vec::new();
     for child in services(children) {
         if let Some(service) = snapshot.services.get(&child.namespace, &child.name) {
-            addresses.extend(of_service(service, replicas));
+            addresses.extend(of_service(service, replicas, nodes));
         }
     }
     addresses.sort();
@@ -86,6 +90,7 @@ pub(super) fn state(
     if !asked.is_empty() && asked.len() == requested.len() {
         addresses.retain(|address| asked.contains(address));
     }
+    addresses.truncate(MAX_ADDRESSES);
     state.addresses = addresses;
     state
 }
@@ -96,7 +101,11 @@ fn services(children: &[Child]) -> impl Iterator<Item = &Child> {
         .filter(|child| child.kind == ChildKind::Service)
 }
 
-fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Address> {
+fn of_service(
+    service: &Service,
+    replicas: Option<&BTreeSet<IpAddr>>,
+    nodes: &BTreeSet<IpAddr>,
+) -> Vec<Address> {
     let ip = |text: &String| text.parse().ok().map(Address::IPAddress);
     let cluster = &service.spec.cluster_ips;
     if service.spec.kind.as_deref() == Some("LoadBalancer") {
@@ -110,6 +119,9 @@ fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Add
                 .or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
         });
         return address.collect();
+    }
+    if service.spec.kind.as_deref() == Some("NodePort") {
+        return nodes.iter().copied().map(Address::IPAddress).collect();
     }
     if cluster.iter().any(|address| address == "None") {
         // Headless: its pods have the network of their nodes.
