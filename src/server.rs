@@ -146,7 +146,7 @@ impl Server {
         )
         .context("a worker cannot be started")?;
         let state = Arc::new(AdminState::new(table, stats, access_log));
-        let admin = settings.admin.map(std::net::TcpListener::bind).transpose();
+        let admin = settings.admin.map(admin::bind).transpose();
         let admin = admin
             .with_context(|| format!("the admin address {:?} cannot be bound", settings.admin))?;
         let admin_address = admin
@@ -271,10 +271,7 @@ impl Control {
     fn run(self, runtime: &tokio::runtime::Runtime, admin: Option<std::net::TcpListener>) {
         let proxy = runtime.block_on(async {
             if let Some(listener) = admin {
-                match listener
-                    .set_nonblocking(true)
-                    .and_then(|()| tokio::net::TcpListener::from_std(listener))
-                {
+                match tokio::net::TcpListener::from_std(listener) {
                     Ok(listener) => drop(tokio::spawn(admin::serve(
                         listener,
                         self.state.clone(),

@@ -95,6 +95,7 @@ const LAYERS: &[Layer] = &[
     layer("settings", &[], &["tokio", "hyper", "kube", "rustls"]),
     layer("clock", &[], NO_CLUSTER),
     layer("provision/class", &["provision", "ir"], NO_TRAFFIC),
+    layer("provision/nodes", &["provision", "ir"], NO_TRAFFIC),
     layer(
         "shutdown",
         &["settings"],

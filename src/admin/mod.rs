@@ -6,6 +6,7 @@ mod page;
 mod served;
 
 use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -65,6 +66,28 @@ impl AdminState {
             access_log,
         }
     }
+}
+
+/// Binds an address. `[::]` is every address, also where there is no IPv6.
+///
+/// # Errors
+/// When it cannot be bound.
+pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    /// EAFNOSUPPORT when the kernel has no IPv6, EADDRNOTAVAIL when it is switched off.
+    const LACKS_IPV6: [i32; 2] = [97, 99];
+    let listener = match std::net::TcpListener::bind(address) {
+        Err(error)
+            if address.ip() == Ipv6Addr::UNSPECIFIED
+                && error
+                    .raw_os_error()
+                    .is_some_and(|code| LACKS_IPV6.contains(&code)) =>
+        {
+            std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
+        }
+        bound => bound,
+    }?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Serves on `listener` until open connections are cut. Must run within a runtime; its tasks are spawned there.

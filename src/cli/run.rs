@@ -15,9 +15,9 @@ use crate::{server, telemetry};
 #[command(after_help = "\
 Examples:
   portcullis run --config-dir config/quickstart
-  portcullis run --kubernetes --gateway infra/edge --admin 0.0.0.0:19000
+  portcullis run --kubernetes --gateway infra/edge --admin [::]:19000
   portcullis run --kubernetes --namespaces infra,apps
-  portcullis run --config-dir /etc/portcullis --admin 0.0.0.0:19000 --log-format json \\
+  portcullis run --config-dir /etc/portcullis --admin [::]:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
 Signals: SIGTERM and SIGINT drain, a second one cuts at once; SIGHUP reloads the folder.

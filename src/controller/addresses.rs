@@ -12,6 +12,9 @@ use crate::provision::{ChildKind, Needs, is_made_for};
 use crate::snapshot::Snapshot;
 use crate::status::{Address, DataPlaneState, Reason};
 
+/// Addresses that a Gateway's status may have (`maxItems` in the CRD).
+const MAX_ADDRESSES: usize = 16;
+
 /// Addresses of ready pods, by Gateway.
 pub(super) fn replicas(
     snapshot: &Snapshot,
@@ -51,11 +54,12 @@ pub(super) fn state(
     gateway: &ObjectRef,
     requested: &[Option<IpAddr>],
     replicas: Option<&BTreeSet<IpAddr>>,
+    nodes: &BTreeSet<IpAddr>,
 ) -> DataPlaneState {
     let mut addresses = Vec::new();
     for key in services(snapshot, needs, gateway) {
         if let Some(service) = snapshot.services.get(&key.namespace, &key.name) {
-            addresses.extend(of_service(service, replicas));
+            addresses.extend(of_service(service, replicas, nodes));
         }
     }
     addresses.sort();
@@ -85,6 +89,7 @@ pub(super) fn state(
     if !asked.is_empty() && asked.len() == requested.len() {
         addresses.retain(|address| asked.contains(address));
     }
+    addresses.truncate(MAX_ADDRESSES);
     state.addresses = addresses;
     state
 }
@@ -105,7 +110,11 @@ fn services(snapshot: &Snapshot, needs: &Needs, gateway: &ObjectRef) -> impl Ite
     needed.chain(kept.map(|service| Key::new(&service.metadata.namespace, &service.metadata.name)))
 }
 
-fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Address> {
+fn of_service(
+    service: &Service,
+    replicas: Option<&BTreeSet<IpAddr>>,
+    nodes: &BTreeSet<IpAddr>,
+) -> Vec<Address> {
     let ip = |text: &String| text.parse().ok().map(Address::IPAddress);
     let cluster = &service.spec.cluster_ips;
     if service.spec.kind.as_deref() == Some("LoadBalancer") {
@@ -119,6 +128,9 @@ fn of_service(service: &Service, replicas: Option<&BTreeSet<IpAddr>>) -> Vec<Add
                 .or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
         });
         return address.collect();
+    }
+    if service.spec.kind.as_deref() == Some("NodePort") {
+        return nodes.iter().copied().map(Address::IPAddress).collect();
     }
     if cluster.iter().any(|address| address == "None") {
         // Headless: its pods have the network of their nodes.

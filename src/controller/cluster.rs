@@ -12,6 +12,7 @@ use tokio::time::sleep_until;
 use super::addresses;
 use super::confirmation::{Confirmations, Verdict};
 use crate::api::Resource;
+use crate::api::parameters::ServiceType;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::provider::Load;
@@ -27,6 +28,8 @@ pub struct Inputs {
     pub loads: watch::Receiver<Arc<Load>>,
     /// What replicas have answered; meaningful only while leading.
     pub answers: watch::Receiver<Answers>,
+    /// Addresses of nodes, where they are wanted.
+    pub nodes: watch::Receiver<BTreeSet<IpAddr>>,
     /// What could not be applied.
     pub failures: watch::Receiver<Failures>,
     /// Whether this process is the one that applies, asks and writes.
@@ -43,8 +46,10 @@ pub struct Outputs<P> {
     pub replicas: watch::Sender<BTreeSet<Replica>>,
     /// GatewayClasses of ours, and whether they are in use.
     pub uses: watch::Sender<Uses>,
-    /// Statuses to write.
-    pub statuses: watch::Sender<Statuses>,
+    /// Whether addresses of nodes are wanted.
+    pub wants_nodes: watch::Sender<bool>,
+    /// Statuses to write; none while another process leads.
+    pub statuses: watch::Sender<Option<Statuses>>,
     /// Takes note of a report; of none while another process leads, which alone can tell.
     pub publish: P,
 }
@@ -92,20 +97,28 @@ where
             Some(world) if is_leading => {
                 let verdicts = world.judge(&mut confirmations, &inputs.answers.borrow_and_update());
                 until = verdicts.values().filter_map(Verdict::deadline).min();
+                let nodes = inputs.nodes.borrow_and_update().clone();
                 let failures = inputs.failures.borrow_and_update().clone();
                 let version = inputs.bundle_version.borrow_and_update().clone();
-                let report = Arc::new(world.report(&verdicts, &failures, version.as_deref()));
+                let report =
+                    Arc::new(world.report(&verdicts, &failures, &nodes, version.as_deref()));
                 (outputs.publish)(&world.load, Some(&report));
                 let held = Arc::new(world.held(&verdicts));
-                outputs.statuses.send_replace(Statuses { report, held });
+                let statuses = Statuses { report, held };
+                outputs.statuses.send_replace(Some(statuses));
             }
-            _ => (outputs.publish)(&load, None),
+            _ => {
+                (outputs.publish)(&load, None);
+                // By the time that this leads again they would be old.
+                outputs.statuses.send_replace(None);
+            }
         }
         tokio::select! {
             changed = inputs.loads.changed() => if changed.is_err() {
                 return;
             },
             Ok(()) = inputs.answers.changed() => {}
+            Ok(()) = inputs.nodes.changed() => {}
             Ok(()) = inputs.failures.changed() => {}
             Ok(()) = inputs.leading.changed() => {}
             Ok(()) = inputs.bundle_version.changed() => {}
@@ -153,6 +166,12 @@ fn tell<P>(outputs: &Outputs<P>, world: &World) {
         *needs = Some(world.needs.clone());
         is_news
     });
+    let data_planes = world.translation.data_planes.values();
+    let mut types = data_planes.map(|data_plane| data_plane.parameters.service.kind);
+    let wants_nodes = types.any(|kind| kind == Some(ServiceType::NodePort));
+    outputs
+        .wants_nodes
+        .send_if_modified(|wants| std::mem::replace(wants, wants_nodes) != wants_nodes);
     let uses = world.uses();
     outputs.uses.send_if_modified(|known| {
         let is_news = *known != uses;
@@ -258,10 +277,11 @@ impl World {
         &self,
         verdicts: &BTreeMap<ObjectRef, Verdict>,
         failures: &Failures,
+        nodes: &BTreeSet<IpAddr>,
         version: Option<&str>,
     ) -> StatusReport {
         let state = |(gateway, verdict): (&ObjectRef, &Verdict)| {
-            let mut state = self.addresses(gateway);
+            let mut state = self.addresses(gateway, nodes);
             match verdict {
                 Verdict::Confirmed(unbound) => state.unbound = unbound.clone(),
                 Verdict::Awaited(_) => {}
@@ -280,17 +300,12 @@ impl World {
         report.with_data_planes(&states, |set| self.sets.get(set).cloned())
     }
 
-    fn addresses(&self, gateway: &ObjectRef) -> DataPlaneState {
+    fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
+        let (snapshot, needs) = (&self.load.snapshot, &self.needs);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);
-        addresses::state(
-            &self.load.snapshot,
-            &self.needs,
-            gateway,
-            requested,
-            replicas,
-        )
+        addresses::state(snapshot, needs, gateway, requested, replicas, nodes)
     }
 
     /// Objects whose status waits for data planes to follow.

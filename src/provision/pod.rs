@@ -132,7 +132,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         "--kubernetes".to_owned(),
         format!("--gateway={}/{}", metadata.namespace, metadata.name),
         format!("--provisioned={place}"),
-        format!("--admin=0.0.0.0:{}", Settings::ADMIN.port()),
+        format!("--admin=[::]:{}", Settings::ADMIN.port()),
     ];
     let parameters = plan.parameters;
     let (log, timeouts, drain) = (&parameters.log, &parameters.timeouts, &parameters.drain);

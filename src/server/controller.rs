@@ -2,7 +2,7 @@
 //! order of starting and leaving.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
@@ -74,7 +74,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let (reload, _) = mpsc::channel(1);
     shutdown::on_signals(trigger, reload).context("signals cannot be watched")?;
     if let Some(address) = settings.admin {
-        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener = admin::bind(address).and_then(tokio::net::TcpListener::from_std);
         let listener =
             listener.with_context(|| format!("the admin address {address} cannot be bound"))?;
         tokio::spawn(admin::serve(listener, state.clone(), shutdown));
@@ -104,9 +104,11 @@ struct Channels {
     leading: watch::Sender<bool>,
     needs: watch::Sender<Option<Arc<Needs>>>,
     failures: watch::Sender<Failures>,
+    wants_nodes: watch::Sender<bool>,
+    nodes: watch::Sender<BTreeSet<IpAddr>>,
     replicas: watch::Sender<BTreeSet<Replica>>,
     answers: watch::Sender<Answers>,
-    statuses: watch::Sender<Statuses>,
+    statuses: watch::Sender<Option<Statuses>>,
     uses: watch::Sender<Uses>,
     bundle_version: watch::Sender<Option<String>>,
 }
@@ -129,12 +131,14 @@ async fn follow(
     let inputs = Inputs {
         loads,
         answers: channels.answers.subscribe(),
+        nodes: channels.nodes.subscribe(),
         failures: channels.failures.subscribe(),
         leading: channels.leading.subscribe(),
         bundle_version: channels.bundle_version.subscribe(),
     };
     let outputs = Outputs {
         needs: channels.needs.clone(),
+        wants_nodes: channels.wants_nodes.clone(),
         replicas: channels.replicas.clone(),
         statuses: channels.statuses.clone(),
         uses: channels.uses.clone(),
@@ -174,6 +178,7 @@ async fn lead(
             _ = leading.wait_for(|leads| !leads) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
             () = provision::keep(client, channels.needs.subscribe(), &channels.failures) => {}
+            () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
             () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
             () = crate::provider::follow_bundle_version(client, &channels.bundle_version) => {}
