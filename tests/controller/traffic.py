@@ -38,7 +38,7 @@ class Load:
 
     def verdict(self) -> str:
         """The figures; fails when a request has."""
-        assert self.requests and not self.failures, f"{self.figures()}: {self.failures[:5]}"
+        assert self.requests and not self.failures, f"{self.figures()}: {self.failures}"
         return self.figures()
 
     def _ask_on(self, number: int, is_kept: bool) -> None:
