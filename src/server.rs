@@ -1,6 +1,7 @@
 //! A running data plane, wired together: the control thread with provider, controller and admin server, and the
 //! proxy's workers. Owns which thread does what, and the order of starting and leaving.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -316,23 +317,16 @@ impl Control {
 
 /// Tells the operator what is new in an outcome.
 fn announce(outcome: &Outcome, last: Option<&Outcome>) {
-    for problem in &outcome.load.problems {
-        if last.is_some_and(|last| last.load.problems.contains(problem)) {
-            continue;
-        }
+    let known: HashSet<_> = last.iter().flat_map(|last| &last.load.problems).collect();
+    let problems = outcome.load.problems.iter();
+    for problem in problems.filter(|problem| !known.contains(problem)) {
         match problem.severity {
             Severity::Error => tracing::error!("{problem}"),
             Severity::Warning => tracing::warn!("{problem}"),
         }
     }
-    let known: Vec<_> = last
-        .map(|last| last.report.problems().collect())
-        .unwrap_or_default();
-    for (object, message) in outcome
-        .report
-        .problems()
-        .filter(|problem| !known.contains(problem))
-    {
+    let known = last.map(|last| last.report.clone()).unwrap_or_default();
+    for (object, message) in outcome.report.new_problems(&known) {
         tracing::warn!("{object}: {message}");
     }
     for (bind, result) in &outcome.binds {
