@@ -69,7 +69,7 @@ struct World {
 /// Runs until the provider is gone. `image` is what data planes run unless their parameters say otherwise.
 pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, mut outputs: Outputs<P>)
 where
-    P: FnMut(&Load, Option<&Arc<StatusReport>>),
+    P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
 {
     let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();

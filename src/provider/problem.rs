@@ -11,7 +11,7 @@ const RULE_SHOWN: usize = 160;
 const NAME_SHOWN: usize = 600;
 
 /// Something wrong with the input.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
