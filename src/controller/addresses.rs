@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::api::Key;
 use crate::api::core::{SERVICE_NAME_LABEL, Service};
 use crate::ir::ObjectRef;
-use crate::provision::{Child, ChildKind, Needs};
+use crate::provision::{ChildKind, Needs, is_made_for};
 use crate::snapshot::Snapshot;
 use crate::status::{Address, DataPlaneState, Reason};
 
@@ -21,11 +21,9 @@ pub(super) fn replicas(
     needs: &Needs,
 ) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
     // Several Services of one Gateway have the same pods behind them.
-    let gateways: BTreeMap<Key, &ObjectRef> = needs
-        .children
-        .iter()
-        .filter_map(|(gateway, children)| Some((services(children).next()?, gateway)))
-        .map(|(service, gateway)| (Key::new(&service.namespace, &service.name), gateway))
+    let all = needs.children.keys().chain(&needs.kept);
+    let gateways: BTreeMap<Key, &ObjectRef> = all
+        .filter_map(|gateway| Some((services(snapshot, needs, gateway).next()?, gateway)))
         .collect();
     let mut replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>> = BTreeMap::new();
     for slice in snapshot.endpoint_slices.iter() {
@@ -52,14 +50,15 @@ pub(super) fn replicas(
 /// The addresses of a Gateway whose spec asks for `requested`.
 pub(super) fn state(
     snapshot: &Snapshot,
-    children: &[Child],
+    needs: &Needs,
+    gateway: &ObjectRef,
     requested: &[Option<IpAddr>],
     replicas: Option<&BTreeSet<IpAddr>>,
     nodes: &BTreeSet<IpAddr>,
 ) -> DataPlaneState {
     let mut addresses = Vec::new();
-    for child in services(children) {
-        if let Some(service) = snapshot.services.get(&child.namespace, &child.name) {
+    for key in services(snapshot, needs, gateway) {
+        if let Some(service) = snapshot.services.get(&key.namespace, &key.name) {
             addresses.extend(of_service(service, replicas, nodes));
         }
     }
@@ -95,10 +94,20 @@ pub(super) fn state(
     state
 }
 
-fn services(children: &[Child]) -> impl Iterator<Item = &Child> {
-    children
-        .iter()
+/// The Services of a Gateway: those that it needs, or, where nobody knows what it needs, those that it has.
+fn services(snapshot: &Snapshot, needs: &Needs, gateway: &ObjectRef) -> impl Iterator<Item = Key> {
+    let children = needs.children.get(gateway);
+    let needed = children.into_iter().flat_map(|children| children.iter());
+    let needed = needed
         .filter(|child| child.kind == ChildKind::Service)
+        .map(|child| Key::new(&child.namespace, &child.name));
+    let is_kept = needs.kept.contains(gateway);
+    let all = is_kept.then(|| snapshot.services.iter()).into_iter();
+    let kept = all.flatten().filter(|service| {
+        let metadata = &service.metadata;
+        metadata.namespace == *gateway.namespace && is_made_for(&metadata.labels, &gateway.name)
+    });
+    needed.chain(kept.map(|service| Key::new(&service.metadata.namespace, &service.metadata.name)))
 }
 
 fn of_service(

@@ -296,15 +296,17 @@ impl World {
     }
 
     fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
-        let children = self
-            .needs
-            .children
-            .get(gateway)
-            .map_or(&[][..], |children| children);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);
-        addresses::state(&self.load.snapshot, children, requested, replicas, nodes)
+        addresses::state(
+            &self.load.snapshot,
+            &self.needs,
+            gateway,
+            requested,
+            replicas,
+            nodes,
+        )
     }
 
     /// Objects whose status waits for data planes to follow.

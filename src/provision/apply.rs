@@ -15,7 +15,7 @@ use kube::api::{
 };
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -192,18 +192,21 @@ impl State {
                 self.settled.clear();
             }
             Event::Apply(object) => {
-                if let Some(existing) = ours(&object.metadata) {
-                    self.settled.remove(&existing.owner);
-                    self.existing
-                        .insert(place(kind, &object.metadata), existing);
-                }
+                let place = place(kind, &object.metadata);
+                let Some(existing) = ours(&object.metadata) else {
+                    // What has lost its owner is no more ours than what is gone.
+                    return self.forget(&place);
+                };
+                self.settled.remove(&existing.owner);
+                self.existing.insert(place, existing);
             }
-            Event::Delete(object) => {
-                let former = self.existing.remove(&place(kind, &object.metadata));
-                if let Some(former) = former {
-                    self.settled.remove(&former.owner);
-                }
-            }
+            Event::Delete(object) => self.forget(&place(kind, &object.metadata)),
+        }
+    }
+
+    fn forget(&mut self, place: &Place) {
+        if let Some(former) = self.existing.remove(place) {
+            self.settled.remove(&former.owner);
         }
     }
 
@@ -267,14 +270,7 @@ impl State {
         if look.is_some() && self.applied.get(&place).copied() == look.map(|look| (wanted, look)) {
             return Ok(());
         }
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(&child.object);
-        let api = api(client, &place);
-        let applied = api.patch(&place.name, &params, &patch);
-        let object = timeout(PATIENCE, applied)
-            .await
-            .map_err(|_| "no answer within 10 s".to_owned())?;
-        let object = object.map_err(|error| error.to_string())?;
+        let object = send(&api(client, &place), child).await?;
         let look = look_of(&object.metadata);
         self.applied.insert(place.clone(), (wanted, look));
         let owner = gateway.clone();
@@ -362,6 +358,43 @@ impl State {
                 .or_insert_with(|| message.clone());
         }
     }
+}
+
+/// Applies an object, and returns what the API server made of it.
+async fn send(api: &Api<DynamicObject>, child: &Child) -> Result<DynamicObject, String> {
+    let forced = PatchParams::apply(FIELD_MANAGER).force();
+    let object = Patch::Apply(&child.object);
+    let mut sent = request(api.patch(&child.name, &forced, &object)).await?;
+    if has_strange_ports(child, &sent) {
+        let ports = json!({"spec": {"ports": child.object["spec"]["ports"]}});
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        sent = request(api.patch(&child.name, &params, &Patch::Merge(&ports))).await?;
+        if sent.is_ok() {
+            sent = request(api.patch(&child.name, &forced, &object)).await?;
+        }
+    }
+    sent.map_err(|error| error.to_string())
+}
+
+/// Whether a Service has ports that others have given to it: applying leaves them there, and is refused where they have
+/// the names of ours.
+fn has_strange_ports(child: &Child, sent: &Result<DynamicObject, kube::Error>) -> bool {
+    let count = |object: &Value| object["spec"]["ports"].as_array().map(Vec::len);
+    child.kind == ChildKind::Service
+        && match sent {
+            Ok(object) => count(&object.data) != count(&child.object),
+            Err(kube::Error::Api(status)) => status.code == 422,
+            Err(_) => false,
+        }
+}
+
+/// What a request comes to, unless it takes too long.
+async fn request<T>(request: impl Future<Output = T>) -> Result<T, String> {
+    let answered = timeout(PATIENCE, request).await;
+    answered.map_err(|_| "no answer within 10 s".to_owned())
 }
 
 fn api(client: &Client, place: &Place) -> Api<DynamicObject> {

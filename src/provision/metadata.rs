@@ -21,6 +21,12 @@ pub const MANAGED_BY: &str = "portcullis-controller";
 /// Labels or annotations.
 pub(super) type Texts = BTreeMap<String, String>;
 
+/// Whether an object with these labels was made for the Gateway of this name, in its namespace.
+pub fn is_made_for(labels: &BTreeMap<String, String>, gateway: &str) -> bool {
+    let has = |label: &str, value: &str| labels.get(label).is_some_and(|found| found == value);
+    has(MANAGED_BY_LABEL, MANAGED_BY) && has(GATEWAY_LABEL, &name::label_value(gateway))
+}
+
 impl Plan<'_> {
     /// An object with the metadata that all have, and `fields` beside it.
     pub(super) fn child(

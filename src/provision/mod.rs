@@ -19,7 +19,7 @@ use crate::data_plane::DataPlane;
 
 pub use apply::{Failures, Needs, keep};
 pub use class::{Uses, keep_finalizers};
-pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 pub use nodes::follow_nodes;
 
 /// An object that a Gateway needs.

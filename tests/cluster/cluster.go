@@ -151,7 +151,7 @@ func startCluster(s settings, failed chan<- error) error {
 	if err := startEtcd(filepath.Join(run, "etcd"), filepath.Join(s.State, "logs", "etcd.log")); err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	component("kube-apiserver", func() error { return runAPIServer(ctx, p) })
+	component("kube-apiserver", func() error { return runAPIServer(ctx, p, s.AuditLog) })
 
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -35,15 +35,17 @@ flags of run and up:
                        executable and default arguments of an image, by repository name; repeatable
   --crds CHANNEL       Gateway API CRDs to install: standard (default), experimental or none
   --lb-pool PREFIX     addresses for Services of type LoadBalancer (default 172.30.0.0/24)
+  --audit-log FILE     who asked the API server for what, a line of JSON per request, without content
 `
 
 // settings are what the outer process tells the one inside the namespaces.
 type settings struct {
-	State   string
-	Images  images
-	CRDs    string
-	Pool    netip.Prefix
-	Command []string // nothing: stay up until told to stop
+	State    string
+	Images   images
+	CRDs     string
+	Pool     netip.Prefix
+	AuditLog string   // nothing: none
+	Command  []string // nothing: stay up until told to stop
 }
 
 const settingsEnv = "TESTCLUSTER_SETTINGS"
@@ -152,6 +154,7 @@ func parseSettings(mode string, args []string) (settings, error) {
 	fs.Var(s.Images, "image", "")
 	fs.StringVar(&s.CRDs, "crds", "standard", "")
 	pool := fs.String("lb-pool", "172.30.0.0/24", "")
+	fs.StringVar(&s.AuditLog, "audit-log", "", "")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Print(usage)
 		os.Exit(0)
@@ -164,6 +167,11 @@ func parseSettings(mode string, args []string) (settings, error) {
 	}
 	if _, err := crdFiles(s.CRDs); err != nil {
 		return s, err
+	}
+	if s.AuditLog != "" {
+		if s.AuditLog, err = filepath.Abs(s.AuditLog); err != nil {
+			return s, err
+		}
 	}
 	s.Command = fs.Args()
 	switch {

@@ -1,0 +1,164 @@
+"""Owns what is asked of the API server: reads, writes and waits, on a connection per thread. Knows no check."""
+
+import base64
+import http.client
+import json
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+from urllib.parse import quote
+
+GATEWAY = "/apis/gateway.networking.k8s.io/v1"
+# By kind: where it is served, and whether it has namespaces.
+KINDS = {
+    "Namespace": ("/api/v1", "namespaces", False),
+    "Node": ("/api/v1", "nodes", False),
+    "Pod": ("/api/v1", "pods", True),
+    "Secret": ("/api/v1", "secrets", True),
+    "Service": ("/api/v1", "services", True),
+    "ServiceAccount": ("/api/v1", "serviceaccounts", True),
+    "Deployment": ("/apis/apps/v1", "deployments", True),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets", True),
+    "ReplicaSet": ("/apis/apps/v1", "replicasets", True),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets", True),
+    "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers", True),
+    "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases", True),
+    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles", True),
+    "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
+    "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
+    "GatewayParameters": ("/apis/portcullis.dev/v1alpha1", "gatewayparameters", True),
+    "GatewayClass": (GATEWAY, "gatewayclasses", False),
+    "Gateway": (GATEWAY, "gateways", True),
+    "ListenerSet": (GATEWAY, "listenersets", True),
+    "HTTPRoute": (GATEWAY, "httproutes", True),
+    "GRPCRoute": (GATEWAY, "grpcroutes", True),
+    "TLSRoute": (GATEWAY, "tlsroutes", True),
+    "TCPRoute": (GATEWAY, "tcproutes", True),
+    "UDPRoute": (GATEWAY, "udproutes", True),
+}
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+class Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, code: int, text: str):
+        super().__init__(f"{code}: {text[:300]}")
+        self.code = code
+
+
+class Api:
+    """The API server of the kubeconfig, as whoever it names. All objects are plain JSON."""
+
+    def __init__(self):
+        view = subprocess.run(["kubectl", "config", "view", "--raw", "--minify", "-o", "json"], capture_output=True, check=True)
+        config = json.loads(view.stdout)
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self._server = cluster["server"].split("//")[1]
+        self._tls = ssl.create_default_context(cafile=_file(cluster, "certificate-authority"))
+        self._tls.load_cert_chain(_file(user, "client-certificate"), _file(user, "client-key"))
+        self._own = threading.local()
+
+    def get(self, kind: str, name: str, namespace: str = "") -> dict | None:
+        """The object, or None when there is none."""
+        try:
+            return self._ask("GET", _path(kind, namespace, name))
+        except Refused as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def list(self, kind: str, namespace: str = "", labels: str = "") -> list[dict]:
+        query = f"?labelSelector={quote(labels)}" if labels else ""
+        return self._ask("GET", _path(kind, namespace) + query)["items"]
+
+    def apply(self, *objects: dict) -> None:
+        """Server-side apply, as somebody who is not Portcullis."""
+        for obj in objects:
+            metadata = obj["metadata"]
+            path = _path(obj["kind"], metadata.get("namespace", ""), metadata["name"])
+            self._ask("PATCH", f"{path}?fieldManager=test&force=true", obj, APPLY)
+
+    def patch(self, kind: str, name: str, namespace: str, change: dict, subresource: str = "") -> dict:
+        """A merge patch: None removes a field."""
+        path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+        return self._ask("PATCH", path, change, MERGE)
+
+    def put_status(self, obj: dict) -> dict:
+        """Writes over the version that `obj` was read at; Refused with 409 when that has changed since."""
+        metadata = obj["metadata"]
+        path = _path(obj["kind"], metadata.get("namespace", ""), metadata["name"])
+        return self._ask("PUT", f"{path}/status", obj, "application/json")
+
+    def delete(self, kind: str, name: str, namespace: str = "", grace: int | None = None) -> None:
+        query = "" if grace is None else f"?gracePeriodSeconds={grace}"
+        try:
+            self._ask("DELETE", _path(kind, namespace, name) + query)
+        except Refused as error:
+            if error.code != 404:
+                raise
+
+    def _ask(self, method: str, path: str, body: dict | None = None, content: str | None = None) -> dict:
+        headers = {"Content-Type": content} if content else {}
+        text = None if body is None else json.dumps(body)
+        connection = self._connection()
+        try:
+            connection.request(method, path, text, headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            raise
+        if answer.status >= 300:
+            raise Refused(answer.status, f"{method} {path}: {data.decode(errors='replace')}")
+        return json.loads(data)
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        if not hasattr(self._own, "connection"):
+            self._own.connection = http.client.HTTPSConnection(self._server, context=self._tls, timeout=30)
+        return self._own.connection
+
+
+def wait_for(what: str, look, seconds: float, every: float = 0.05):
+    """What `look` returns as soon as that is true. Fails with `what`, and what was seen last, when it never is."""
+    until = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(every)
+
+
+def condition(conditions: list[dict], kind: str) -> dict:
+    """The condition of this type; an empty one when there is none."""
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def has(conditions: list[dict], kind: str, status: str, generation: int | None = None, reason: str | None = None) -> bool:
+    found = condition(conditions, kind)
+    return (
+        found.get("status") == status
+        and (generation is None or found.get("observedGeneration") == generation)
+        and (reason is None or found.get("reason") == reason)
+    )
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    prefix, plural, is_namespaced = KINDS[kind]
+    scope = f"/namespaces/{namespace}" if is_namespaced and namespace else ""
+    return f"{prefix}{scope}/{plural}" + (f"/{name}" if name else "")
+
+
+def _file(entry: dict, name: str) -> str:
+    """The path of a file that the kubeconfig names or holds."""
+    if name in entry:
+        return entry[name]
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(base64.b64decode(entry[f"{name}-data"]))
+        return file.name

@@ -1,0 +1,53 @@
+"""Reads the API server's audit log: who asked for what, and was it let."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+_POD = "authentication.kubernetes.io/pod-name"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One request that was answered."""
+
+    time: str
+    user: str
+    pod: str
+    verb: str
+    group: str
+    resource: str
+    """With its subresource, after a slash."""
+    name: str
+    code: int
+
+
+def read(log: Path) -> Iterator[Event]:
+    """All requests for objects, in the order of their arrival."""
+    with log.open() as lines:
+        events = [json.loads(line) for line in lines]
+    events.sort(key=lambda event: event["requestReceivedTimestamp"])
+    seen = set()
+    for event in events:
+        # A watch is told of twice: at its beginning and at its end.
+        if event["auditID"] in seen or "objectRef" not in event or "responseStatus" not in event:
+            continue
+        seen.add(event["auditID"])
+        target, user = event["objectRef"], event["user"]
+        yield Event(
+            time=event["requestReceivedTimestamp"],
+            user=user["username"],
+            pod=user.get("extra", {}).get(_POD, [""])[0],
+            verb=event["verb"],
+            group=target.get("apiGroup", ""),
+            resource=target["resource"] + (f"/{target['subresource']}" if "subresource" in target else ""),
+            name=target.get("name", ""),
+            code=event["responseStatus"]["code"],
+        )
+
+
+def of_account(log: Path, namespace: str, account: str) -> list[Event]:
+    user = f"system:serviceaccount:{namespace}:{account}"
+    return [event for event in read(log) if event.user == user]

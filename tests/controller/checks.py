@@ -1,0 +1,68 @@
+"""Owns how checks are kept, chosen, run and told of: a line for each, with its time. Knows nothing of what they check."""
+
+import time
+import traceback
+
+_SUBJECTS: dict[str, list] = {}
+
+
+def check(promise: str, open_because: str | None = None):
+    """Keeps a function as a check of its module's subject, in the order of the file.
+
+    With `open_because` it tells of a promise that is known not to hold yet: it is run, and must fail.
+    """
+
+    def keep(function):
+        function.promise, function.open_because = promise, open_because
+        _SUBJECTS.setdefault(function.__module__, []).append(function)
+        return function
+
+    return keep
+
+
+class Tally:
+    """What has become of the checks so far."""
+
+    def __init__(self, only: str | None):
+        self._only = only
+        self.passed, self.failed, self.open = 0, [], 0
+
+    def run(self, subject, cluster) -> None:
+        """Prepares a subject and runs its chosen checks."""
+        chosen = [check for check in _SUBJECTS[subject.__name__] if self._is_chosen(subject.__name__, check.promise)]
+        if not chosen:
+            return
+        if hasattr(subject, "prepare") and not self._attempt(f"{subject.__name__}: is prepared", subject.prepare, cluster, False):
+            return
+        for one in chosen:
+            self._attempt(f"{subject.__name__}: {one.promise}", one, cluster, True)
+
+    def _is_chosen(self, subject: str, promise: str) -> bool:
+        return self._only is None or self._only == subject or self._only in promise
+
+    def _attempt(self, name: str, function, cluster, is_told: bool) -> bool:
+        """Runs a function; tells of it when it is to be told, or fails."""
+        began = time.monotonic()
+        fault, trace, figures = None, "", None
+        try:
+            figures = function(cluster)
+        except AssertionError as error:
+            fault = str(error) or traceback.format_exc().strip().splitlines()[-2].strip()
+        except Exception as error:
+            fault, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+        seconds = time.monotonic() - began
+        open_because = getattr(function, "open_because", None)
+        if open_because and fault is None:
+            fault = "it holds now: take `open_because` away"
+        elif open_because:
+            self.open += 1
+            print(f"OPEN {seconds:6.1f} s  {name} ({open_because})", flush=True)
+            return True
+        if fault is not None:
+            self.failed.append(name)
+            print(f"FAIL {seconds:6.1f} s  {name}\n               {fault}", flush=True)
+            print(trace, end="", flush=True)
+        elif is_told:
+            self.passed += 1
+            print(f"PASS {seconds:6.1f} s  {name}" + (f" ({figures})" if isinstance(figures, str) else ""), flush=True)
+        return fault is None

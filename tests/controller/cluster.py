@@ -1,0 +1,141 @@
+"""Owns the running cluster as checks see it: its API, the pods behind a Gateway, their processes, and their way to the API server."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+from api import Api, has, wait_for
+
+SYSTEM = "portcullis-system"
+CONTROLLER_PODS = "app.kubernetes.io/component=controller"
+GATEWAY_LABEL = "gateway.networking.k8s.io/gateway-name"
+
+
+class Cluster:
+    def __init__(self, state: Path):
+        self.api = Api()
+        self.audit_log = state / "audit.log"
+        self.logs = state / "logs"
+
+    def apply(self, *objects: dict) -> None:
+        self.api.apply(*objects)
+
+    def gateway_is(self, namespace: str, name: str, programmed: str = "True", seconds: float = 30) -> dict:
+        """The Gateway, as soon as its Programmed is that for its present generation."""
+
+        def look():
+            gateway = self.api.get("Gateway", name, namespace)
+            conditions = gateway.get("status", {}).get("conditions", [])
+            return has(conditions, "Programmed", programmed, gateway["metadata"]["generation"]) and gateway
+
+        return wait_for(f"Gateway {namespace}/{name} has Programmed {programmed} for its generation", look, seconds)
+
+    def ready_pods(self, namespace: str, labels: str) -> list[dict]:
+        pods = self.api.list("Pod", namespace, labels)
+        return [pod for pod in pods if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
+
+    def replicas(self, namespace: str, gateway: str, count: int, seconds: float = 30) -> list[dict]:
+        """The ready pods of a Gateway, once there are so many and no others."""
+
+        def look():
+            pods = self.api.list("Pod", namespace, f"{GATEWAY_LABEL}={gateway}")
+            ready = [pod for pod in pods if is_ready(pod)]
+            return len(pods) == len(ready) == count and ready
+
+        return wait_for(f"Gateway {namespace}/{gateway} has {count} ready pods", look, seconds)
+
+    def address(self, namespace: str, gateway: str) -> str:
+        """Where clients reach a Gateway."""
+        return wait_for(
+            f"Gateway {namespace}/{gateway} has an address",
+            lambda: self.api.get("Gateway", gateway, namespace).get("status", {}).get("addresses"),
+            30,
+        )[0]["value"]
+
+    def controllers(self) -> list[dict]:
+        return self.ready_pods(SYSTEM, CONTROLLER_PODS)
+
+    def leader(self) -> str:
+        """Name of the controller's pod that holds the Lease, or nothing."""
+        lease = self.api.get("Lease", "portcullis-controller", SYSTEM)
+        return (lease or {"spec": {}})["spec"].get("holderIdentity") or ""
+
+    def log(self, pod: str, namespace: str = SYSTEM) -> str:
+        """What a pod has written, also one that is gone."""
+        return (self.logs / "pods" / f"{namespace}_{pod}" / "portcullis.log").read_text()
+
+    @contextmanager
+    def without_api_server(self, verdict: str, *addresses: str):
+        """Pods at these addresses, or all, do not reach the API server: nft's `drop` keeps them waiting, `reject` refuses."""
+        pods = f"{{ {', '.join(addresses)} }}" if addresses else "10.244.0.0/16"
+        action = {"drop": "drop", "reject": "reject with tcp reset"}[verdict]
+        _nft(f"""table inet away {{
+            chain input {{ type filter hook input priority 0; ip saddr {pods} tcp dport 6443 {action}; }}
+            chain output {{ type filter hook output priority 0; ip daddr {pods} tcp sport 6443 drop; }}
+        }}""")
+        try:
+            yield
+        finally:
+            _nft("delete table inet away")
+
+
+def _nft(rules: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=rules.encode(), check=True)
+
+
+def is_ready(pod: dict) -> bool:
+    return has(pod.get("status", {}).get("conditions", []), "Ready", "True")
+
+
+def send(pod: dict, signal_number: int) -> None:
+    """Sends a signal to the first process of a pod's first container."""
+    os.kill(process(pod), signal_number)
+
+
+def process(pod: dict) -> int:
+    """The process id of a pod's first container: its id ends with it in this cluster."""
+    return int(pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2])
+
+
+@contextmanager
+def frozen(pod: dict):
+    """The pod's process stands still."""
+    send(pod, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(pod, signal.SIGCONT)
+
+
+def redirect_of(address: str, port: int, path: str = "/") -> str:
+    """The Location that a new connection gets; nothing when it gets another answer."""
+    connection = http.client.HTTPConnection(address, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.getheader("location") or ""
+    finally:
+        connection.close()
+
+
+def answers(address: str, port: int, mark: str) -> bool:
+    """Whether the redirect to `mark` comes."""
+    try:
+        return mark in redirect_of(address, port)
+    except OSError:
+        return False
+
+
+def served(pod: dict) -> dict:
+    """What a data plane's pod says that it serves."""
+    connection = http.client.HTTPConnection(pod["status"]["podIP"], 19000, timeout=5)
+    try:
+        connection.request("GET", "/served")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()

@@ -1,0 +1,105 @@
+"""Two controllers: one leads and alone writes, and the other takes over when it leaves, dies or stands still."""
+
+import signal
+
+import audit
+from api import has, wait_for
+from checks import check
+from cluster import CONTROLLER_PODS, SYSTEM, frozen, send
+from objects import gateway, namespace, redirect
+
+NS = "leaders"
+
+
+def prepare(cluster):
+    cluster.apply(namespace(NS), gateway(NS, "edge"))
+    cluster.gateway_is(NS, "edge")
+
+
+def both(cluster) -> dict[str, dict]:
+    """The controllers' pods by name, once there are two that are ready and no others."""
+
+    def look():
+        ready = cluster.controllers()
+        return len(ready) == len(cluster.api.list("Pod", SYSTEM, CONTROLLER_PODS)) == 2 and ready
+
+    return {pod["metadata"]["name"]: pod for pod in wait_for("two controllers are ready", look, 40)}
+
+
+def leader_of(cluster, pods: dict[str, dict]) -> str:
+    return wait_for("one of them leads", lambda: cluster.leader() in pods and cluster.leader(), 20)
+
+
+def works(cluster, name: str, seconds: float) -> None:
+    """Status work goes on: a new route is accepted."""
+    cluster.apply(redirect(NS, name, ["edge"], "any.test"))
+
+    def look():
+        parents = cluster.api.get("HTTPRoute", name, NS).get("status", {}).get("parents", [])
+        return parents and has(parents[0]["conditions"], "Accepted", "True")
+
+    wait_for(f"route {name} is accepted", look, seconds)
+
+
+@check("one of two leads, and both are ready")
+def one_leads(cluster):
+    pods = both(cluster)
+    leader = leader_of(cluster, pods)
+    claims = [name for name in pods if cluster.log(name).rpartition("leads")[2].startswith(" from now on")]
+    assert claims == [leader], f"{claims} say that they lead, and the Lease names {leader}"
+
+
+@check("a leader that is told to go is followed within 5 s")
+def told_to_go(cluster):
+    leader = leader_of(cluster, both(cluster))
+    cluster.api.delete("Pod", leader, SYSTEM)
+    wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 5)
+    works(cluster, "after-term", 5)
+
+
+@check("a leader that dies with its pod is followed within 20 s")
+def dies(cluster):
+    pods = both(cluster)
+    leader = leader_of(cluster, pods)
+    # A process that stands still hears no SIGTERM, so that it cannot give the Lease back.
+    send(pods[leader], signal.SIGSTOP)
+    cluster.api.delete("Pod", leader, SYSTEM, grace=0)
+    wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 20)
+    works(cluster, "after-death", 5)
+
+
+@check("a leader whose process is killed leads again, or another does, within 20 s")
+def is_killed(cluster):
+    pods = both(cluster)
+    send(pods[leader_of(cluster, pods)], signal.SIGKILL)
+    works(cluster, "after-kill", 20)
+
+
+@check("a leader that stands still is followed within 20 s, and writes nothing when it goes on")
+def stands_still(cluster):
+    pods = both(cluster)
+    leader = leader_of(cluster, pods)
+    with frozen(pods[leader]):
+        # Something to write for the one that stands still.
+        cluster.apply(redirect(NS, "meanwhile", ["edge"], "any.test"))
+        wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 20)
+    wait_for("it says so", lambda: "leads no more" in cluster.log(leader), 10)
+    works(cluster, "after-thaw", 5)
+
+
+@check("at no time has anybody written but the holder of the Lease")
+def only_the_holder(cluster):
+    works(cluster, "finally", 10)
+    # The log is written before an answer is sent, so all that came before is in it.
+    holder, changes, strays = None, 0, []
+    for event in audit.of_account(cluster.audit_log, SYSTEM, "portcullis-controller"):
+        if event.verb not in audit.WRITES:
+            continue
+        if event.resource == "leases":
+            if event.code < 300:
+                changes += event.pod != holder
+                holder = event.pod
+        elif event.pod != holder:
+            strays.append(f"{event.pod} {event.verb} {event.resource} {event.name} at {event.time}, while {holder} leads")
+    assert not strays, f"{len(strays)}: {strays[:3]}"
+    return f"{changes} holders one after the other"

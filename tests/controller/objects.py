@@ -1,0 +1,93 @@
+"""Owns the objects that checks make: as plain JSON, with the fewest fields that will do."""
+
+CLASS = "portcullis"
+CONTROLLER = "portcullis.dev/gateway-controller"
+GATEWAY_API = "gateway.networking.k8s.io/v1"
+
+
+def namespace(name: str) -> dict:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def gateway_class(name: str, controller: str = CONTROLLER) -> dict:
+    return {"apiVersion": GATEWAY_API, "kind": "GatewayClass", "metadata": {"name": name}, "spec": {"controllerName": controller}}
+
+
+def gateway(namespace: str, name: str, ports: tuple[int, ...] = (8080,), class_name: str = CLASS, **infrastructure) -> dict:
+    """A Gateway with an HTTP listener on each of the ports."""
+    spec = {
+        "gatewayClassName": class_name,
+        "listeners": [{"name": f"http-{port}", "port": port, "protocol": "HTTP"} for port in ports],
+    }
+    if infrastructure:
+        spec["infrastructure"] = infrastructure
+    return _object("Gateway", namespace, name, spec)
+
+
+def parameters(namespace: str, name: str, **spec) -> dict:
+    return {
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "GatewayParameters",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": spec,
+    }
+
+
+def parameters_ref(name: str) -> dict:
+    return {"group": "portcullis.dev", "kind": "GatewayParameters", "name": name}
+
+
+def redirect(namespace: str, name: str, parents: list[str], mark: str, path: str = "/") -> dict:
+    """An HTTPRoute that needs no backend: it answers with a redirect to the host `mark`."""
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": path}}],
+        "filters": [{"type": "RequestRedirect", "requestRedirect": {"hostname": mark, "statusCode": 302}}],
+    }
+    return _route("HTTPRoute", namespace, name, parents, [rule])
+
+
+def to_backend(namespace: str, name: str, parents: list[str], service: str, kind: str = "HTTPRoute", port: int = 80) -> dict:
+    return _route(kind, namespace, name, parents, [{"backendRefs": [{"name": service, "port": port}]}])
+
+
+def listener_set(namespace: str, name: str, parent: str, port: int) -> dict:
+    spec = {
+        "parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": parent},
+        "listeners": [{"name": "extra", "port": port, "protocol": "HTTP"}],
+    }
+    return _object("ListenerSet", namespace, name, spec)
+
+
+def echo(namespace: str, name: str, replicas: int = 1, **pod) -> list[dict]:
+    """A Deployment of echo-basic, which leaves as a sane program does, and its Service. `pod` goes into the pod's spec."""
+    variables = [
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+    ]
+    container = {
+        "name": "echo",
+        "image": "echo-basic",
+        "env": variables,
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 3000}, "periodSeconds": 1},
+    }
+    container.update(pod.pop("container", {}))
+    selector = {"app": name}
+    deployment = {
+        "replicas": replicas,
+        "selector": {"matchLabels": selector},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": {"metadata": {"labels": selector}, "spec": {"containers": [container], **pod}},
+    }
+    service = {"selector": selector, "ports": [{"port": 80, "targetPort": 3000}]}
+    return [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": namespace, "name": name}, "spec": deployment},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": namespace, "name": name}, "spec": service},
+    ]
+
+
+def _route(kind: str, namespace: str, name: str, parents: list[str], rules: list[dict]) -> dict:
+    return _object(kind, namespace, name, {"parentRefs": [{"name": parent} for parent in parents], "rules": rules})
+
+
+def _object(kind: str, namespace: str, name: str, spec: dict) -> dict:
+    return {"apiVersion": GATEWAY_API, "kind": kind, "metadata": {"namespace": namespace, "name": name}, "spec": spec}

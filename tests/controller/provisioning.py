@@ -1,0 +1,235 @@
+"""The objects that a Gateway gets in its namespace: made, kept, changed and taken away with it."""
+
+from api import condition, has, wait_for
+from checks import check
+from cluster import GATEWAY_LABEL, answers
+from objects import echo, gateway, gateway_class, namespace, parameters, parameters_ref, redirect, to_backend
+
+NS = "provisioning"
+KINDS = ["ServiceAccount", "Service", "PodDisruptionBudget", "Deployment"]
+ALL_KINDS = [*KINDS, "DaemonSet", "HorizontalPodAutoscaler"]
+MANAGED = "app.kubernetes.io/managed-by=portcullis-controller"
+READERS = "portcullis-data-plane"
+NAME = "web-portcullis"
+
+
+def prepare(cluster):
+    cluster.apply(namespace(NS), gateway(NS, "web"), redirect(NS, "web", ["web"], "web.test"))
+    cluster.gateway_is(NS, "web")
+
+
+def children(cluster, name: str, kinds: list[str] = ALL_KINDS) -> dict[str, list[dict]]:
+    """Objects of a Gateway by kind; kinds of which it has none are left out."""
+    found = {kind: cluster.api.list(kind, NS, f"{GATEWAY_LABEL}={name},{MANAGED}") for kind in kinds}
+    return {kind: objects for kind, objects in found.items() if objects}
+
+
+def readers(cluster) -> list[str]:
+    """ServiceAccounts of this namespace that may read what data planes read."""
+    binding = cluster.api.get("ClusterRoleBinding", READERS)
+    return [subject["name"] for subject in binding.get("subjects", []) if subject["namespace"] == NS]
+
+
+def accepted(cluster, name: str, status: str) -> None:
+    def look():
+        found = cluster.api.get("Gateway", name, NS)
+        return has(found.get("status", {}).get("conditions", []), "Accepted", status, found["metadata"]["generation"])
+
+    wait_for(f"Gateway {name} has Accepted {status}", look, 10)
+
+
+@check("a Gateway gets its objects, owned by it, labelled, and gone with it")
+def made_and_taken_away(cluster):
+    cluster.apply(gateway(NS, "brief"))
+    cluster.gateway_is(NS, "brief")
+    owner = cluster.api.get("Gateway", "brief", NS)["metadata"]["uid"]
+    found = children(cluster, "brief")
+    assert sorted(found) == sorted(KINDS), f"it has {sorted(found)}"
+    for kind, objects in found.items():
+        assert [one["metadata"]["name"] for one in objects] == ["brief-portcullis"], kind
+        metadata = objects[0]["metadata"]
+        owners = metadata["ownerReferences"]
+        assert [one["uid"] for one in owners if one["controller"]] == [owner], f"{kind} belongs to {owners}"
+        assert metadata["labels"]["gateway.networking.k8s.io/gateway-class-name"] == "portcullis", kind
+    assert "brief-portcullis" in readers(cluster), "its ServiceAccount may not read"
+    cluster.api.delete("Gateway", "brief", NS)
+    wait_for("its objects are gone", lambda: not children(cluster, "brief"), 10)
+    wait_for("its ServiceAccount may read no more", lambda: "brief-portcullis" not in readers(cluster), 5)
+
+
+@check("what others delete comes back within seconds")
+def comes_back(cluster):
+    for kind in KINDS:
+        before = cluster.api.get(kind, NAME, NS)["metadata"]["uid"]
+        cluster.api.delete(kind, NAME, NS)
+
+        def look():
+            found = cluster.api.get(kind, NAME, NS)
+            return found and found["metadata"]["uid"] != before
+
+        wait_for(f"the {kind} is there again", look, 5)
+    cluster.gateway_is(NS, "web")
+
+
+@check("what others change in an object is put right within seconds")
+def put_right(cluster):
+    def service():
+        return cluster.api.get("Service", NAME, NS)
+
+    ports = [{"name": "port-8080", "port": 1234, "targetPort": 1, "protocol": "TCP"}]
+    cluster.api.patch("Service", NAME, NS, {"spec": {"ports": ports}})
+    wait_for("the Service has its port", lambda: [port["port"] for port in service()["spec"]["ports"]] == [8080], 5)
+    cluster.api.patch("Service", NAME, NS, {"metadata": {"labels": {GATEWAY_LABEL: None}}})
+    wait_for("the Service has its label", lambda: service()["metadata"]["labels"].get(GATEWAY_LABEL) == "web", 5)
+    cluster.api.patch("Deployment", NAME, NS, {"spec": {"replicas": 5}})
+    wait_for("the Deployment has its replicas", lambda: cluster.api.get("Deployment", NAME, NS)["spec"]["replicas"] == 2, 5)
+
+
+@check("an object that loses the label by which it is watched, or its owner, gets it back within seconds")
+def watched_by_label(cluster):
+    key = "app.kubernetes.io/managed-by"
+    cluster.api.patch("Service", NAME, NS, {"metadata": {"labels": {key: None}}})
+    wait_for("it has its label", lambda: cluster.api.get("Service", NAME, NS)["metadata"]["labels"].get(key), 5)
+    cluster.api.patch("Service", NAME, NS, {"metadata": {"ownerReferences": None}})
+    wait_for("it has its owner", lambda: cluster.api.get("Service", NAME, NS)["metadata"].get("ownerReferences"), 5)
+
+
+@check("infrastructure labels and annotations reach all objects, and follow changes")
+def infrastructure(cluster):
+    def everywhere(labels: dict, absent: str | None = None):
+        def look():
+            metadata = [one["metadata"] for objects in children(cluster, "web").values() for one in objects]
+            metadata.append(cluster.api.get("Deployment", NAME, NS)["spec"]["template"]["metadata"])
+            return all(
+                labels.items() <= one.get(field, {}).items() and absent not in one.get(field, {})
+                for one in metadata
+                for field in ("labels", "annotations")
+            )
+
+        wait_for(f"{labels} everywhere, and {absent} nowhere", look, 5)
+
+    for values, absent in ({"test/one": "1"}, None), ({"test/two": "2"}, "test/one"):
+        cluster.apply(gateway(NS, "web", labels=values, annotations=values))
+        everywhere(values, absent)
+    cluster.apply(gateway(NS, "web"))
+    everywhere({}, "test/two")
+
+
+@check("a listener on another port opens it in the Service, and in the pods without replacing them")
+def another_port(cluster):
+    before = {pod["metadata"]["name"] for pod in cluster.replicas(NS, "web", 2, 40)}
+    cluster.apply(gateway(NS, "web", (8080, 8443, 80)))
+    cluster.gateway_is(NS, "web")
+    address = cluster.address(NS, "web")
+    for port in 8080, 8443, 80:
+        wait_for(f"port {port} answers", lambda: answers(address, port, "web.test"), 5)
+    after = {pod["metadata"]["name"] for pod in cluster.replicas(NS, "web", 2)}
+    assert before == after, f"pods were {before} and are {after}"
+    cluster.apply(gateway(NS, "web"))
+    ports = lambda: [port["port"] for port in cluster.api.get("Service", NAME, NS)["spec"]["ports"]]  # noqa: E731
+    wait_for("the Service has one port again", lambda: ports() == [8080], 5)
+
+
+@check("another class, not ours, takes the objects away; coming back brings them")
+def another_class(cluster):
+    cluster.apply(gateway_class("foreign", "example.com/other"), gateway(NS, "turncoat"))
+    cluster.gateway_is(NS, "turncoat")
+    cluster.apply(gateway(NS, "turncoat", class_name="foreign"))
+    wait_for("its objects are gone", lambda: not children(cluster, "turncoat"), 10)
+    cluster.apply(gateway(NS, "turncoat"))
+    cluster.gateway_is(NS, "turncoat")
+    cluster.api.delete("Gateway", "turncoat", NS)
+
+
+@check("parameters roll out: replicas, DaemonSet, autoscaler and back")
+def parameters_roll_out(cluster):
+    def workloads():
+        return sorted(set(children(cluster, "tuned")) - {"Service", "ServiceAccount", "PodDisruptionBudget"})
+
+    autoscaling = {"minReplicas": 1, "maxReplicas": 2}
+    cluster.apply(parameters(NS, "tuned", workload={"replicas": 1}), gateway(NS, "tuned", parametersRef=parameters_ref("tuned")))
+    cluster.gateway_is(NS, "tuned")
+    assert "PodDisruptionBudget" not in children(cluster, "tuned"), "a single pod has a budget"
+    cluster.apply(parameters(NS, "tuned", autoscaling=autoscaling))
+    wait_for("there is an autoscaler", lambda: workloads() == ["Deployment", "HorizontalPodAutoscaler"], 5)
+    cluster.apply(parameters(NS, "tuned", workload={"kind": "DaemonSet"}))
+    wait_for("there is a DaemonSet alone", lambda: workloads() == ["DaemonSet"], 10)
+    cluster.apply(parameters(NS, "tuned", log={"level": "debug"}, workload={"replicas": 1}))
+    wait_for("there is a Deployment alone", lambda: workloads() == ["Deployment"], 10)
+    arguments = cluster.api.get("Deployment", "tuned-portcullis", NS)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--log-level=debug" in arguments, arguments
+    cluster.api.delete("Gateway", "tuned", NS)
+
+
+def lose_parameters(cluster, name: str) -> str:
+    """Makes a Gateway that answers, and deletes its parameters. Returns its address."""
+    cluster.apply(
+        parameters(NS, name, workload={"replicas": 1}),
+        gateway(NS, name, parametersRef=parameters_ref(name)),
+        redirect(NS, name, [name], f"{name}.test"),
+    )
+    cluster.gateway_is(NS, name)
+    address = cluster.address(NS, name)
+    wait_for("it answers", lambda: answers(address, 8080, f"{name}.test"), 10)
+    cluster.api.delete("GatewayParameters", name, NS)
+    accepted(cluster, name, "False")
+    return address
+
+
+@check("a Gateway that loses its parameters is told so, and keeps its objects, pods and right to read")
+def lost_parameters(cluster):
+    address = lose_parameters(cluster, "orphan")
+    status = cluster.api.get("Gateway", "orphan", NS)["status"]
+    assert condition(status["conditions"], "Accepted")["reason"] == "InvalidParameters", status
+    # Whoever keeps DNS by it would take the name away.
+    assert [one["value"] for one in status.get("addresses", [])] == [address], f"its addresses are {status.get('addresses')}"
+    before = {kind: [one["metadata"]["uid"] for one in objects] for kind, objects in children(cluster, "orphan").items()}
+    # Needs are settled anew: another Gateway comes and goes.
+    cluster.apply(gateway(NS, "other"))
+    cluster.gateway_is(NS, "other")
+    cluster.api.delete("Gateway", "other", NS)
+    wait_for("the other's objects are gone", lambda: not children(cluster, "other"), 10)
+    after = {kind: [one["metadata"]["uid"] for one in objects] for kind, objects in children(cluster, "orphan").items()}
+    assert before == after and "Deployment" in after, f"they were {before} and are {after}"
+    assert "orphan-portcullis" in readers(cluster), "its ServiceAccount may read no more"
+    cluster.replicas(NS, "orphan", 1)
+    cluster.apply(parameters(NS, "orphan", workload={"replicas": 1}))
+    cluster.gateway_is(NS, "orphan")
+    wait_for("it answers again", lambda: answers(address, 8080, "orphan.test"), 10)
+    cluster.api.delete("Gateway", "orphan", NS)
+
+
+@check("a Gateway that loses its parameters goes on serving what it served")
+def lost_parameters_serving(cluster):
+    address = lose_parameters(cluster, "bereft")
+    try:
+        for _ in range(20):
+            assert answers(address, 8080, "bereft.test"), "it answers no more"
+    finally:
+        cluster.api.delete("Gateway", "bereft", NS)
+
+
+@check("on the network of its node a Gateway has the node's address, and a privileged port")
+def on_host(cluster):
+    cluster.apply(
+        parameters(NS, "host", workload={"replicas": 1, "hostNetwork": True}),
+        gateway(NS, "host", (81,), parametersRef=parameters_ref("host")),
+        redirect(NS, "host", ["host"], "host.test"),
+    )
+    cluster.gateway_is(NS, "host")
+    wait_for("it answers", lambda: answers("172.31.255.1", 81, "host.test"), 10)
+    cluster.api.delete("Gateway", "host", NS)
+
+
+@check("routes of every kind get a status")
+def every_route(cluster):
+    cluster.apply(*echo(NS, "echo"))
+    kinds = "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"
+    for kind in kinds:
+        route = to_backend(NS, "any", ["web"], "echo", kind)
+        if kind == "TLSRoute":
+            route["spec"]["hostnames"] = ["tls.test"]
+        cluster.apply(route)
+    for kind in kinds:
+        wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
+        cluster.api.delete(kind, "any", NS)

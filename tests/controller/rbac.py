@@ -1,0 +1,4 @@
+"""To come."""
+from checks import check
+@check("x")
+def x(cluster): pass

@@ -1,0 +1,129 @@
+"""Conditions say what is so: Programmed and Accepted turn only once every ready replica does what they tell."""
+
+import http.client
+
+from api import condition, has, wait_for
+from checks import check
+from cluster import frozen, redirect_of
+from objects import gateway, namespace, parameters, parameters_ref, redirect
+
+NS = "truth"
+CHANGES = 50
+
+
+def prepare(cluster):
+    cluster.apply(
+        namespace(NS),
+        parameters(NS, "three", workload={"replicas": 3}),
+        gateway(NS, "edge", parametersRef=parameters_ref("three")),
+        redirect(NS, "mark", ["edge"], "v0.test"),
+    )
+    cluster.gateway_is(NS, "edge")
+    cluster.replicas(NS, "edge", 3)
+
+
+def ips(cluster) -> list[str]:
+    return [pod["status"]["podIP"] for pod in cluster.replicas(NS, "edge", 3)]
+
+
+def is_accepted(route: dict) -> bool:
+    parents = route.get("status", {}).get("parents", [])
+    return any(has(parent["conditions"], "Accepted", "True", route["metadata"]["generation"]) for parent in parents)
+
+
+def mark_route(cluster, mark: str, name: str = "mark") -> None:
+    """Changes where a route leads, and returns at the moment when its condition says that this holds."""
+    cluster.apply(redirect(NS, name, ["edge"], mark))
+    look = lambda: is_accepted(cluster.api.get("HTTPRoute", name, NS))  # noqa: E731
+    wait_for(f"route {name} is accepted for {mark}", look, 10, every=0.002)
+
+
+@check(f"once a route's Accepted speaks of a change, every replica obeys it: {CHANGES} changes")
+def no_stale_answer(cluster):
+    addresses = ips(cluster)
+    kept = {address: http.client.HTTPConnection(address, 8080, timeout=5) for address in addresses}
+    stale = []
+    for number in range(1, CHANGES + 1):
+        mark = f"v{number}.test"
+        mark_route(cluster, mark)
+        for address in addresses:
+            kept[address].request("GET", "/")
+            answer = kept[address].getresponse()
+            answer.read()
+            for location in answer.getheader("location", ""), redirect_of(address, 8080):
+                if mark not in location:
+                    stale.append(f"{address} sends {location!r} after {mark}")
+    assert not stale, f"{len(stale)} stale answers: {stale[:3]}"
+
+
+@check("once a new Gateway is Programmed, every ready replica answers")
+def programmed_means_served(cluster):
+    cluster.apply(gateway(NS, "fresh"), redirect(NS, "fresh", ["fresh"], "fresh.test"))
+    wait_for(
+        "it is programmed",
+        lambda: has(cluster.api.get("Gateway", "fresh", NS).get("status", {}).get("conditions", []), "Programmed", "True"),
+        30,
+        every=0.002,
+    )
+    ready = cluster.ready_pods(NS, "gateway.networking.k8s.io/gateway-name=fresh")
+    assert ready, "no pod is ready"
+    for pod in ready:
+        assert "fresh.test" in redirect_of(pod["status"]["podIP"], 8080), f"{pod['metadata']['name']} does not answer"
+    cluster.api.delete("Gateway", "fresh", NS)
+
+
+def state(cluster) -> tuple[dict, int]:
+    """The Gateway's Programmed, and its generation."""
+    found = cluster.api.get("Gateway", "edge", NS)
+    return condition(found["status"]["conditions"], "Programmed"), found["metadata"]["generation"]
+
+
+@check("a replica that cannot follow holds Programmed back for 5 s, then is named, and then is forgiven")
+def a_replica_behind(cluster):
+    behind = ips(cluster)[0]
+    with cluster.without_api_server("drop", behind):
+        cluster.apply(gateway(NS, "edge", (8080, 8081), parametersRef=parameters_ref("three")))
+        cluster.apply(redirect(NS, "mark", ["edge"], "behind.test"))
+
+        def look():
+            programmed, generation = state(cluster)
+            is_new = programmed["observedGeneration"] == generation
+            assert not is_new or programmed["status"] != "True", "it is said to be programmed"
+            return is_new and programmed
+
+        programmed = wait_for("Programmed speaks of the change", look, 8, every=0.02)
+        assert programmed["reason"] == "Pending" and behind in programmed["message"], programmed
+    cluster.gateway_is(NS, "edge", seconds=20)
+    assert "behind.test" in redirect_of(behind, 8081), "the replica does not obey yet"
+    cluster.apply(gateway(NS, "edge", parametersRef=parameters_ref("three")))
+    cluster.gateway_is(NS, "edge")
+
+
+@check("a replica that stands still is waited for, and counts no more once it is not ready")
+def a_frozen_replica(cluster):
+    pods = cluster.replicas(NS, "edge", 3)
+    with frozen(pods[0]):
+        cluster.apply(gateway(NS, "edge", (8080, 8082), parametersRef=parameters_ref("three")))
+
+        def look():
+            programmed, generation = state(cluster)
+            return programmed["observedGeneration"] == generation and programmed["status"] == "True"
+
+        wait_for("it is programmed by the others", look, 20, every=0.02)
+        ready = {pod["metadata"]["name"] for pod in cluster.ready_pods(NS, "gateway.networking.k8s.io/gateway-name=edge")}
+        assert pods[0]["metadata"]["name"] not in ready, "it was programmed while that replica was ready"
+    cluster.replicas(NS, "edge", 3)
+    for pod in pods:
+        redirect_of(pod["status"]["podIP"], 8082)
+    cluster.apply(gateway(NS, "edge", parametersRef=parameters_ref("three")))
+    cluster.gateway_is(NS, "edge")
+
+
+@check("a Gateway without a ready replica is not Programmed, and says why")
+def no_replica(cluster):
+    cluster.apply(parameters(NS, "none", workload={"replicas": 1, "nodeSelector": {"no": "such"}}))
+    cluster.apply(gateway(NS, "nowhere", parametersRef=parameters_ref("none")))
+    found = cluster.gateway_is(NS, "nowhere", "False")
+    programmed = condition(found["status"]["conditions"], "Programmed")
+    assert programmed["reason"] == "Pending" and "no replica" in programmed["message"], programmed
+    cluster.api.delete("Gateway", "nowhere", NS)
