@@ -393,6 +393,36 @@ fn values_that_validation_would_refuse_are_faults_here_too() {
 }
 
 #[test]
+fn hosts_and_ports_that_are_none_are_not_served() {
+    for name in ["", "*.", "a..b", "a:80", "*"] {
+        let mut strange = route(&json!({}));
+        strange["spec"]["hostnames"] = json!(["a.example.com", name]);
+        let translation = run(&[gateway(&json!({})), strange], None);
+        let accepted = route_condition(&translation, ConditionType::Accepted);
+        assert!(
+            accepted.message.contains("spec.hostnames[1]"),
+            "{}",
+            accepted.message
+        );
+        let listeners = translation.ir.ports.iter().flat_map(|port| &port.listeners);
+        assert!(
+            listeners
+                .flat_map(|listener| &listener.routes)
+                .next()
+                .is_none()
+        );
+    }
+    for listener in [
+        json!({"name": "http", "port": 0, "protocol": "HTTP"}),
+        json!({"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*."}),
+    ] {
+        let translation = run(&[gateway(&json!({"listeners": [listener]}))], None);
+        assert!(listener_condition(&translation, ConditionType::Accepted).is_problem());
+        assert!(translation.ir.ports.is_empty());
+    }
+}
+
+#[test]
 fn problems_name_the_object_and_tell_each_cause_once() {
     let translation = run(
         &[
