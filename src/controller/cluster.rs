@@ -291,7 +291,13 @@ impl World {
             (gateway.clone(), state)
         };
         let states: BTreeMap<_, _> = verdicts.iter().map(state).collect();
-        let report = self.translation.report.clone().with_bundle_version(version);
+        let report = self.translation.report.clone();
+        let mut report = report.with_bundle_version(version);
+        for problem in &self.load.problems {
+            if let Some(object) = &problem.object {
+                report.refuse(object, problem.generation, &problem.message);
+            }
+        }
         report.with_data_planes(&states, |set| self.sets.get(set).cloned())
     }
 
