@@ -48,8 +48,8 @@ pub struct Outputs<P> {
     pub uses: watch::Sender<Uses>,
     /// Whether addresses of nodes are wanted.
     pub wants_nodes: watch::Sender<bool>,
-    /// Statuses to write.
-    pub statuses: watch::Sender<Statuses>,
+    /// Statuses to write; none while another process leads.
+    pub statuses: watch::Sender<Option<Statuses>>,
     /// Takes note of a report; of none while another process leads, which alone can tell.
     pub publish: P,
 }
@@ -104,9 +104,14 @@ where
                     Arc::new(world.report(&verdicts, &failures, &nodes, version.as_deref()));
                 (outputs.publish)(&world.load, Some(&report));
                 let held = Arc::new(world.held(&verdicts));
-                outputs.statuses.send_replace(Statuses { report, held });
+                let statuses = Statuses { report, held };
+                outputs.statuses.send_replace(Some(statuses));
             }
-            _ => (outputs.publish)(&load, None),
+            _ => {
+                (outputs.publish)(&load, None);
+                // By the time that this leads again they would be old.
+                outputs.statuses.send_replace(None);
+            }
         }
         tokio::select! {
             changed = inputs.loads.changed() => if changed.is_err() {
@@ -302,17 +307,11 @@ impl World {
     }
 
     fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
+        let (snapshot, needs) = (&self.load.snapshot, &self.needs);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);
-        addresses::state(
-            &self.load.snapshot,
-            &self.needs,
-            gateway,
-            requested,
-            replicas,
-            nodes,
-        )
+        addresses::state(snapshot, needs, gateway, requested, replicas, nodes)
     }
 
     /// Objects whose status waits for data planes to follow.

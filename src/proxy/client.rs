@@ -109,6 +109,12 @@ impl Client {
         self.worker.draining.get() || self.port.closed.get()
     }
 
+    /// Whether an HTTP/1 connection is to end with its current request, if there is one. Who is told so with an answer
+    /// goes elsewhere; one whose idle connection is closed later may have sent a request meanwhile, which is lost.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.worker.leaving.get()
+    }
+
     /// Counts what ended this connection or a stream of it.
     pub(crate) fn timed_out(&self, phase: Phase) {
         if let Some(kind) = phase.timeout() {

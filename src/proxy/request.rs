@@ -36,7 +36,8 @@ pub(crate) async fn handle(
     let (mut parts, incoming) = request.into_parts();
     client.on_request();
     let mut record = Record::open(client.clone(), activity.clone(), &parts);
-    let one_way = parts.version != Version::HTTP_2 || parts.headers.contains_key(CONTENT_LENGTH);
+    let version = parts.version;
+    let one_way = version != Version::HTTP_2 || parts.headers.contains_key(CONTENT_LENGTH);
     let body = RequestBody::new(incoming, activity, one_way);
     let waiting = record.activity().clone();
     let outcome = in_time(
@@ -45,7 +46,7 @@ pub(crate) async fn handle(
         &client,
     )
     .await;
-    Ok(match outcome {
+    let mut response = match outcome {
         Ok(Outcome::Answer {
             answer,
             rule,
@@ -57,7 +58,13 @@ pub(crate) async fn handle(
             head.map(|()| ResponseBody::new(Source::None, record, None))
         }
         Err(error) => refuse(error, record),
-    })
+    };
+    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if client.is_leaving() && version != Version::HTTP_2 && !switches {
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
 }
 
 /// What became of a request.

@@ -87,7 +87,9 @@ pub(crate) struct Worker {
     pub(crate) access_log: AccessLog,
     /// Where connections are counted.
     pub(crate) stats: Arc<ConnectionStats>,
-    /// Whether the process is leaving.
+    /// Whether the process is about to leave: clients had better go elsewhere.
+    pub(crate) leaving: Cell<bool>,
+    /// Whether connections are to end.
     pub(crate) draining: Cell<bool>,
     ports: RefCell<BTreeMap<Bind, Rc<PortState>>>,
     index: usize,
@@ -130,6 +132,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         trusted_proxies: common.trusted_proxies,
         access_log: common.access_log,
         stats: common.stats,
+        leaving: Cell::new(false),
         draining: Cell::new(false),
         ports: RefCell::default(),
         index,
@@ -138,11 +141,13 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     });
     spawn_local(async move { clock.run().await });
     spawn_local(worker.clone().sweep());
-    let (mut draining, mut forced) = (common.shutdown.clone(), common.shutdown);
+    let (mut leaving, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
+    let mut forced = common.shutdown;
     let mut accepting = BTreeMap::new();
     loop {
         tokio::select! {
             Some(command) = commands.recv() => worker.obey(command, &mut accepting),
+            () = leaving.leaving(), if !worker.leaving.get() => worker.leaving.set(true),
             () = draining.draining() => break,
         }
     }

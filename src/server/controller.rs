@@ -108,7 +108,7 @@ struct Channels {
     nodes: watch::Sender<BTreeSet<IpAddr>>,
     replicas: watch::Sender<BTreeSet<Replica>>,
     answers: watch::Sender<Answers>,
-    statuses: watch::Sender<Statuses>,
+    statuses: watch::Sender<Option<Statuses>>,
     uses: watch::Sender<Uses>,
     bundle_version: watch::Sender<Option<String>>,
 }

@@ -74,14 +74,19 @@ enum Outcome {
 type Written = HashMap<ObjectRef, (u64, u64)>;
 
 impl Writer {
-    /// Writes for as long as it is polled. `changes` tells of objects whose stored status has changed.
+    /// Writes for as long as it is polled and something is wanted; waits until it is. `changes` tells of objects whose
+    /// stored status has changed.
     pub async fn run(
         &self,
-        mut wanted: watch::Receiver<Statuses>,
+        mut wanted: watch::Receiver<Option<Statuses>>,
         changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
     ) {
         let (mut queue, mut written) = (Queue::default(), Written::new());
-        let mut statuses = wanted.borrow_and_update().clone();
+        // What nobody has wanted yet is not to be taken for what nobody wants.
+        let mut statuses = match wanted.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(first)) => first.clone(),
+            _ => return,
+        };
         for object in self.stored.objects() {
             queue.push(object);
         }
@@ -100,7 +105,9 @@ impl Writer {
                     if changed.is_err() {
                         return;
                     }
-                    let new = wanted.borrow_and_update().clone();
+                    let Some(new) = wanted.borrow_and_update().clone() else {
+                        return;
+                    };
                     differing(&statuses, &new, |object| queue.push(object.clone()));
                     statuses = new;
                 }

@@ -1,4 +1,61 @@
-"""To come."""
+"""Rollouts under load: of a backend, and of the Gateway's own pods. No request may fail."""
+
+from api import wait_for
 from checks import check
-@check("x")
-def x(cluster): pass
+from objects import echo, gateway, namespace, parameters, parameters_ref, to_backend
+from traffic import Load
+
+NS = "rollouts"
+OWN_ROLLOUTS = 10
+# A backend that leaves as it should: it serves until those who route to it have heard that it goes.
+SANE = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
+
+
+def prepare(cluster):
+    cluster.apply(
+        namespace(NS),
+        *echo(NS, "echo", 3, container=SANE, terminationGracePeriodSeconds=10),
+        parameters(NS, "edge", drain={"delay": "2s", "deadline": "5s"}),
+        gateway(NS, "edge", parametersRef=parameters_ref("edge")),
+        to_backend(NS, "echo", ["edge"], "echo"),
+    )
+    cluster.gateway_is(NS, "edge")
+    settled(cluster, "echo")
+
+
+def settled(cluster, name: str) -> None:
+    """Waits until a Deployment's rollout is over: all its replicas are new and ready, and there are no others."""
+
+    def look():
+        deployment = cluster.api.get("Deployment", name, NS)
+        status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
+        counts = (status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
+        is_seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
+        return is_seen and all(count == wanted for count in counts)
+
+    wait_for(f"Deployment {name} is rolled out", look, 60)
+
+
+@check("a backend is rolled again and again, and no request fails")
+def backend(cluster):
+    with Load(cluster.address(NS, "edge"), 8080) as load:
+        for number in range(cluster.rollouts):
+            annotation = {"rollout": str(number)}
+            cluster.api.patch("Deployment", "echo", NS, {"spec": {"template": {"metadata": {"annotations": annotation}}}})
+            settled(cluster, "echo")
+    assert len(load.backends) >= 3 * cluster.rollouts, f"only {len(load.backends)} pods have answered"
+    return f"{cluster.rollouts} rollouts, {load.verdict()} by {len(load.backends)} pods"
+
+
+@check(f"the Gateway's own pods are rolled {OWN_ROLLOUTS} times, and no request fails")
+def own(cluster):
+    name = "edge-portcullis"
+    with Load(cluster.address(NS, "edge"), 8080) as load:
+        for number in range(OWN_ROLLOUTS):
+            before = cluster.api.get("Deployment", name, NS)["metadata"]["generation"]
+            workload = {"annotations": {"rollout": str(number)}}
+            cluster.apply(parameters(NS, "edge", workload=workload, drain={"delay": "2s", "deadline": "5s"}))
+            changed = lambda: cluster.api.get("Deployment", name, NS)["metadata"]["generation"] > before  # noqa: E731
+            wait_for("the Deployment is changed", changed, 10)
+            settled(cluster, name)
+    return f"{OWN_ROLLOUTS} rollouts, {load.verdict()}"

@@ -61,6 +61,8 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     let (plain, secure, admin) = (scene.at(80), scene.at(443), scene.admin_address());
     let mut idle = Client::http1(plain).await;
     assert_eq!(idle.get("a.com", "/").await.text(), "done");
+    let mut busy = Client::http1(plain).await;
+    assert_eq!(busy.get("a.com", "/").await.header("connection"), "");
     let mut frames = Frames::open(plain).await;
     let config = tls::client(&["http/1.1"]);
     let mut held = Vec::new();
@@ -75,7 +77,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
             async move { (client.send(request).await, client) },
         ));
     }
-    origin.until_requests(1 + held.len()).await;
+    origin.until_requests(2 + held.len()).await;
     assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
 
     let begin = Instant::now();
@@ -85,6 +87,8 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     }
     // Load balancers have not noticed yet.
     assert_eq!(get(plain, "a.com", "/").await.text(), "done");
+    assert_eq!(busy.get("a.com", "/").await.header("connection"), "close");
+    busy.ended().await;
     assert!(begin.elapsed() < DELAY, "too slow to tell");
     idle.ended().await;
     frames.until_told_to_go().await;

@@ -1,0 +1,90 @@
+"""Owns a steady load of requests on a Gateway, over connections that are kept and over new ones, and what went wrong."""
+
+import http.client
+import json
+import threading
+import time
+
+# A client of a real program waits longer; here whoever waits so long has been lost.
+TIMEOUT = 10
+BODY = b"x" * 3000
+
+
+class Load:
+    """Asks `address` some `rate` times a second, for as long as it is entered."""
+
+    def __init__(self, address: str, port: int, rate: int = 300, kept: int = 8, fresh: int = 2):
+        self._address, self._port = address, port
+        self._pause = (kept + fresh) / rate
+        self._ends = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask_on, args=(number, number < kept)) for number in range(kept + fresh)]
+        self.requests, self.connections = 0, 0
+        self.failures: list[str] = []
+        self.backends: dict[str, int] = {}
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    def figures(self) -> str:
+        return f"{self.requests} requests over {self.connections} connections, {len(self.failures)} failures"
+
+    def verdict(self) -> str:
+        """The figures; fails when a request has."""
+        assert self.requests and not self.failures, f"{self.figures()}: {self.failures}"
+        return self.figures()
+
+    def _ask_on(self, number: int, is_kept: bool) -> None:
+        connection, count, due = self._connect(), 0, time.monotonic()
+        while not self._ends.is_set():
+            count += 1
+            method = "POST" if count % 2 else "GET"
+            had = count if connection.sock else 0
+            try:
+                backend, is_last = self._exchange(connection, method, f"/{number}/{count}")
+                self._note(backend)
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+                kind = "kept" if had else "new"
+                self._fail(f"{time.strftime('%H:%M:%S')} {method} /{number}/{count} on a {kind} connection: {error!r}")
+                is_last = True
+            if is_last or not is_kept:
+                connection.close()
+                connection = self._connect()
+            due = max(due + self._pause, time.monotonic() - 1)
+            self._ends.wait(max(0, due - time.monotonic()))
+        connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        with self._lock:
+            self.connections += 1
+        return http.client.HTTPConnection(self._address, self._port, timeout=TIMEOUT)
+
+    @staticmethod
+    def _exchange(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[str, bool]:
+        """The pod that has answered, and whether the connection ends."""
+        connection.request(method, path, BODY if method == "POST" else None)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}, {body[:100]!r}")
+        told = json.loads(body)
+        if (told["method"], told["path"]) != (method, path):
+            raise ValueError(f"the answer is to {told['method']} {told['path']}")
+        return told["pod"], answer.will_close
+
+    def _note(self, backend: str) -> None:
+        with self._lock:
+            self.requests += 1
+            self.backends[backend] = self.backends.get(backend, 0) + 1
+
+    def _fail(self, what: str) -> None:
+        with self._lock:
+            self.requests += 1
+            self.failures.append(what)
