@@ -122,7 +122,7 @@ fn route(index: usize, hosts: usize, weight: usize) -> Value {
     json!({
         "apiVersion": GATEWAY_API,
         "kind": "HTTPRoute",
-        "metadata": {"name": format!("route-{index}"), "namespace": "default"},
+        "metadata": {"name": format!("route-{index}"), "namespace": "default", "generation": weight},
         "spec": {
             "parentRefs": [{"name": "edge"}],
             "hostnames": [format!("host-{}.example.com", index % hosts)],

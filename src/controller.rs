@@ -5,6 +5,7 @@ mod addresses;
 pub mod cluster;
 mod confirmation;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ use crate::translate::{Options, Translator};
 
 /// How long a port that could not be bound is left alone before it is tried again.
 const BIND_RETRY: Duration = Duration::from_secs(1);
+
+/// How long a table that is no longer served is kept. A worker may still be looking into it, and whoever is the last to
+/// let go of it frees what only it held: that must not be a worker amid a request.
+const RETIREMENT: Duration = Duration::from_secs(1);
 
 /// What a configuration came to.
 #[derive(Clone, Debug)]
@@ -54,9 +59,12 @@ pub async fn run<F, P>(
     P: FnMut(Outcome),
 {
     let mut translator = Translator::new(options);
+    let mut retired = None;
     loop {
         let load = loads.borrow_and_update().clone();
-        let mut report = Some(serve(&load, &mut translator, &outputs.table));
+        let (unbound, replaced) = serve(&load, &mut translator, &outputs.table);
+        retired = replaced.or(retired);
+        let mut report = Some(unbound);
         let table = outputs.table.load_full();
         let mut binds = (outputs.follow)(&table);
         while let Some(unbound) = report.take() {
@@ -75,23 +83,37 @@ pub async fn run<F, P>(
                     Err(_) => return,
                 },
                 retried = retry(&binds, &table, &mut outputs.follow) => binds = retried,
+                never = release(&mut retired) => match never {},
             }
         }
     }
 }
 
-/// Translates a snapshot and puts it into service, unless what is served is the same already.
-fn serve(load: &Load, translator: &mut Translator, current: &ArcSwap<Table>) -> StatusReport {
+/// Translates a snapshot and puts it into service, unless what is served is the same already. Returns the table that was
+/// replaced beside the report.
+fn serve(
+    load: &Load,
+    translator: &mut Translator,
+    current: &ArcSwap<Table>,
+) -> (StatusReport, Option<Arc<Table>>) {
     let previous = current.load_full();
     let translation = translator.translate(&load.snapshot, Some(&previous.ir));
     // Equal parts are the same nodes, which are not looked into.
-    if translation.ir != *previous.ir || previous.generation == 0 {
-        current.store(Arc::new(Table::build(
-            Arc::new(translation.ir),
-            Some(&previous),
-        )));
+    if translation.ir == *previous.ir && previous.generation > 0 {
+        return (translation.report, None);
     }
-    translation.report
+    let table = Table::build(Arc::new(translation.ir), Some(&previous));
+    current.store(Arc::new(table));
+    (translation.report, Some(previous))
+}
+
+/// Frees a retired table after a while.
+async fn release(retired: &mut Option<Arc<Table>>) -> Infallible {
+    if retired.is_some() {
+        sleep(RETIREMENT).await;
+        *retired = None;
+    }
+    std::future::pending().await
 }
 
 /// Tries ports that could not be bound again until something has changed; for ever if there are none.

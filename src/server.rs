@@ -304,7 +304,7 @@ impl Control {
             table: state.table.clone(),
             follow: |table: &Table| proxy.follow(table),
             publish: |outcome: Outcome| {
-                told.tell(&outcome.load.problems, &outcome.report);
+                told.tell(&outcome.load, &outcome.report);
                 announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
                 let served = Served::new(&state.table.load().ir, &outcome.binds);

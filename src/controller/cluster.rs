@@ -69,7 +69,7 @@ struct World {
 /// Runs until the provider is gone. `image` is what data planes run unless their parameters say otherwise.
 pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, mut outputs: Outputs<P>)
 where
-    P: FnMut(&Load, Option<&Arc<StatusReport>>),
+    P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
 {
     let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();
@@ -296,7 +296,13 @@ impl World {
             (gateway.clone(), state)
         };
         let states: BTreeMap<_, _> = verdicts.iter().map(state).collect();
-        let report = self.translation.report.clone().with_bundle_version(version);
+        let report = self.translation.report.clone();
+        let mut report = report.with_bundle_version(version);
+        for problem in &self.load.problems {
+            if let Some(object) = &problem.object {
+                report.refuse(object, problem.generation, &problem.message);
+            }
+        }
         report.with_data_planes(&states, |set| self.sets.get(set).cloned())
     }
 

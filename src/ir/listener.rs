@@ -141,6 +141,14 @@ impl Hostname {
         }
     }
 
+    /// Whether objects may write this for a set of hosts: a name, with `*.` in front or not. Empty is none.
+    pub fn is_valid(text: &str) -> bool {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        name.split('.')
+            .all(|label| !label.is_empty() && label.bytes().all(fits))
+    }
+
     /// Whether `host`, in lower case and without port, is in the set.
     pub fn contains(&self, host: &str) -> bool {
         match self {

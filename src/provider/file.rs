@@ -99,6 +99,7 @@ impl Place<'_> {
             file: self.file.to_owned(),
             document: self.document,
             line: self.line,
+            generation: 0,
             object: object.cloned(),
             field: finding.field.clone(),
             message: finding.message.clone(),

@@ -11,7 +11,7 @@ const RULE_SHOWN: usize = 160;
 const NAME_SHOWN: usize = 600;
 
 /// Something wrong with the input.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
@@ -23,6 +23,8 @@ pub struct Problem {
     pub line: usize,
     /// The object, as far as its name is known.
     pub object: Option<ObjectRef>,
+    /// Generation of the object; 0 where nothing counts it.
+    pub generation: i64,
     /// Where in the object, such as `spec.rules[0].matches[1].path.value`; empty for the whole.
     pub field: String,
     /// What is wrong, and what comes of it.
@@ -44,6 +46,7 @@ impl Problem {
             document: 0,
             line: 0,
             object: None,
+            generation: 0,
             field: String::new(),
             message: message.into(),
             rule: String::new(),
@@ -51,9 +54,10 @@ impl Problem {
     }
 
     /// A problem of an object of a cluster.
-    pub fn of_object(object: ObjectRef, message: impl Into<String>) -> Self {
+    pub fn of_object(object: ObjectRef, generation: i64, message: impl Into<String>) -> Self {
         Self {
             object: Some(object),
+            generation,
             ..Self::of_file(Severity::Error, PathBuf::new(), message)
         }
     }

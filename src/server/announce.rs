@@ -2,42 +2,36 @@
 //! what is served.
 
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use crate::api::Severity;
-use crate::provider::Problem;
+use crate::provider::Load;
 use crate::status::StatusReport;
 
-/// What has been told, as hashes of the lines: there may be very many.
+/// What has been told.
 #[derive(Debug, Default)]
-pub(super) struct Told(HashSet<u64>);
+pub(super) struct Told {
+    load: Arc<Load>,
+    report: Arc<StatusReport>,
+}
 
 impl Told {
     /// Tells what is new since the last call.
-    pub(super) fn tell(&mut self, problems: &[Problem], report: &StatusReport) {
-        let mut lines = HashSet::new();
-        let mut is_news = |line: &str| {
-            let mut hasher = DefaultHasher::new();
-            line.hash(&mut hasher);
-            let line = hasher.finish();
-            lines.insert(line) && !self.0.contains(&line)
-        };
-        for problem in problems {
-            let line = problem.to_string();
-            if !is_news(&line) {
-                continue;
-            }
+    pub(super) fn tell(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) {
+        let known: HashSet<_> = self.load.problems.iter().collect();
+        let problems = load.problems.iter();
+        for problem in problems.filter(|problem| !known.contains(problem)) {
             match problem.severity {
-                Severity::Error => tracing::error!("{line}"),
-                Severity::Warning => tracing::warn!("{line}"),
+                Severity::Error => tracing::error!("{problem}"),
+                Severity::Warning => tracing::warn!("{problem}"),
             }
         }
-        for (object, message) in report.problems() {
-            let line = format!("{object}: {message}");
-            if is_news(&line) {
-                tracing::warn!("{line}");
-            }
+        for (object, message) in report.new_problems(&self.report) {
+            tracing::warn!("{object}: {message}");
         }
-        self.0 = lines;
+        *self = Self {
+            load: load.clone(),
+            report: report.clone(),
+        };
     }
 }

@@ -142,9 +142,9 @@ async fn follow(
         replicas: channels.replicas.clone(),
         statuses: channels.statuses.clone(),
         uses: channels.uses.clone(),
-        publish: |load: &Load, report: Option<&Arc<StatusReport>>| {
+        publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
             let report = report.cloned().unwrap_or_default();
-            told.tell(&load.problems, &report);
+            told.tell(load, &report);
             state.report.store(report);
             state.ready.store(true, Release);
         },

@@ -152,6 +152,7 @@ pub enum Reason {
     RefNotPermitted,
     ResolvedRefs,
     SupportedVersion,
+    Unsupported,
     UnsupportedAddress,
     UnsupportedProtocol,
     UnsupportedValue,

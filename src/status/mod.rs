@@ -10,6 +10,7 @@ mod queue;
 pub mod report;
 pub mod served;
 pub mod stored;
+mod unreadable;
 pub mod writer;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};

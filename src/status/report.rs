@@ -1,7 +1,7 @@
 //! The status of every object after one translation, and what binding sockets makes of it. Plain data: knows neither
 //! how it came about nor where it is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -174,7 +174,19 @@ impl StatusReport {
     }
 
     /// Everything that is not as its author wanted it, in order of objects, each with the object that has to change.
-    pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> {
+    pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
+        self.problems_unlike(&Self::default()).into_iter()
+    }
+
+    /// The problems that `before` does not have.
+    pub fn new_problems(&self, before: &Self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
+        let known: HashSet<_> = before.problems_unlike(self).into_iter().collect();
+        let problems = self.problems_unlike(before).into_iter();
+        problems.filter(move |problem| !known.contains(problem))
+    }
+
+    /// All problems but for those of routes that share their conditions with `other`.
+    fn problems_unlike(&self, other: &Self) -> Vec<(ObjectRef, String)> {
         let mut problems = Vec::new();
         for (object, conditions) in &self.gateway_classes {
             collect(&mut problems, object, "", conditions);
@@ -187,15 +199,26 @@ impl StatusReport {
             collect(&mut problems, object, "", &status.conditions);
             collect_listeners(&mut problems, object, &status.listeners);
         }
+        let is_bad = |parent: &&ParentStatus| parent.conditions.iter().any(Condition::is_problem);
         for (object, parents) in self.routes.iter() {
-            for parent in parents.iter() {
+            let mut bad = parents.iter().filter(is_bad).peekable();
+            let shared = || {
+                other
+                    .routes
+                    .get(object)
+                    .is_some_and(|it| Arc::ptr_eq(it, parents))
+            };
+            if bad.peek().is_none() || shared() {
+                continue;
+            }
+            for parent in bad {
                 let place = format!("parent {}: ", parent.parent_ref.shown());
                 collect(&mut problems, object, &place, &parent.conditions);
             }
         }
         let notes = self.notes.iter();
         problems.extend(notes.map(|note| (note.object.clone(), note.message.clone())));
-        problems.into_iter()
+        problems
     }
 }
 

@@ -7,7 +7,7 @@ use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::BackendRef;
 use crate::api::{Key, duration};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, WeightedBackend};
-use crate::ir::{Backend, BackendId, Filter, ObjectRef, Route, Rule, RuleId};
+use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, Rule, RuleId};
 use crate::status::Condition;
 
 use super::attachment::{Attachment, Parents, Place};
@@ -100,6 +100,21 @@ pub(super) fn build(
     } else {
         &object.spec.rules
     };
+    let strange = object
+        .spec
+        .hostnames
+        .iter()
+        .position(|name| !Hostname::is_valid(name));
+    if let Some(index) = strange {
+        let name = &object.spec.hostnames[index];
+        let message =
+            format!("spec.hostnames[{index}]: {name:?} is not a hostname; the route is not served");
+        found
+            .faults
+            .push(Fault::new(Reason::UnsupportedValue, message));
+    }
+    // Nothing says which hosts such a route would be for.
+    let specs = if strange.is_some() { &[] } else { specs };
     let mut rules = Vec::with_capacity(specs.len());
     for (index, spec) in specs.iter().enumerate() {
         let builder = RuleBuilder {

@@ -97,6 +97,7 @@ impl<'a> ListenerDraft<'a> {
             held_over: Vec::new(),
         };
         draft.check_protocol();
+        draft.check_values();
         draft.read_kinds();
         if protocol == Protocol::Https {
             draft.read_tls();
@@ -194,6 +195,23 @@ impl<'a> ListenerDraft<'a> {
             Reason::UnsupportedProtocol,
             format!("{place}: {protocol} {message}; use HTTP or HTTPS"),
         );
+    }
+
+    /// What an API server would not take, but a file may have.
+    fn check_values(&mut self) {
+        if self.spec.port == 0 {
+            let message = format!("{}: 0 is not a port", self.place("port"));
+            self.reject(Reason::PortUnavailable, message);
+        }
+        let hostname = self
+            .spec
+            .hostname
+            .as_deref()
+            .filter(|name| !name.is_empty());
+        if let Some(name) = hostname.filter(|name| !Hostname::is_valid(name)) {
+            let message = format!("{}: {name:?} is not a hostname", self.place("hostname"));
+            self.reject(Reason::UnsupportedValue, message);
+        }
     }
 
     fn read_kinds(&mut self) {

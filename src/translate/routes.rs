@@ -37,6 +37,8 @@ struct Entry {
     attached: Vec<(Place, Arc<AttachedRoute>)>,
     /// Whether one of them is served, so that its backends are part of the configuration.
     is_served: bool,
+    /// Its conditions, if one of its parents is ours.
+    status: Option<Arc<[ParentStatus]>>,
     notes: Vec<Note>,
 }
 
@@ -93,12 +95,10 @@ impl Routes {
             .map(|change| (change.key.clone(), change.after, Work::Translate));
         for (key, object, work) in around.chain(changed) {
             let former = self.entries.remove(&key);
-            let entry = object.map(|object| {
-                let known = former.as_ref();
-                let (entry, status) = Entry::new(input, object, known, work, parents, backends);
-                self.set_status(&entry.name, status);
-                entry
-            });
+            let known = former.as_ref();
+            let entry =
+                object.map(|object| Entry::new(input, object, known, work, parents, backends));
+            self.replace_status(known, entry.as_ref());
             // What both versions use must not be let go in between.
             if let Some(entry) = &entry {
                 let claims = entry.claims();
@@ -107,9 +107,6 @@ impl Routes {
             if let Some(former) = &former {
                 let claims = former.claims();
                 claims.for_each(|id| backends.release(id, former.is_served));
-                if entry.is_none() {
-                    self.set_status(&former.name, None);
-                }
             }
             self.entries.extend(entry.map(|entry| (key, entry)));
         }
@@ -118,11 +115,13 @@ impl Routes {
 
     /// Takes the conditions of routes of other kinds over.
     pub(super) fn replace_unserved(&mut self, before: &Statuses, now: &Statuses) {
-        for name in before.keys().filter(|name| !now.contains_key(*name)) {
-            self.set_status(name, None);
-        }
-        for (name, status) in now {
-            self.set_status(name, Some(status.clone()));
+        if before != now {
+            let statuses = Arc::make_mut(&mut self.statuses);
+            statuses.retain(|name, _| !before.contains_key(name));
+            statuses.extend(
+                now.iter()
+                    .map(|(name, status)| (name.clone(), status.clone())),
+            );
         }
     }
 
@@ -165,16 +164,19 @@ impl Routes {
         unchanged.filter_map(work).collect()
     }
 
-    /// Copies the conditions of all routes only when one's are different.
-    fn set_status(&mut self, name: &ObjectRef, status: Option<Arc<[ParentStatus]>>) {
-        if self.statuses.get(name) == status.as_ref() {
+    /// Copies the conditions of all routes only when those of one are different.
+    fn replace_status(&mut self, former: Option<&Entry>, entry: Option<&Entry>) {
+        let before = former.and_then(|former| former.status.as_ref());
+        let now = entry.and_then(|entry| entry.status.as_ref());
+        if before == now {
             return;
         }
         let statuses = Arc::make_mut(&mut self.statuses);
-        match status {
-            Some(status) => statuses.insert(name.clone(), status),
-            None => statuses.remove(name),
-        };
+        match (former, entry, now) {
+            (_, Some(entry), Some(now)) => drop(statuses.insert(entry.name.clone(), now.clone())),
+            (Some(former), _, _) => drop(statuses.remove(&former.name)),
+            _ => {}
+        }
     }
 }
 
@@ -199,7 +201,7 @@ impl Entry {
         work: Work,
         parents: &Parents,
         backends: &mut Backends,
-    ) -> (Self, Option<Arc<[ParentStatus]>>) {
+    ) -> Self {
         let name = former.map_or_else(|| object.object_ref(), |former| former.name.clone());
         let hostnames = object.spec.hostnames.iter();
         let hostnames: Vec<_> = hostnames.map(|name| Hostname::new(name)).collect();
@@ -218,10 +220,11 @@ impl Entry {
             built: None,
             attached: Vec::new(),
             is_served: false,
+            status: None,
             name,
         };
         if reached.is_empty() {
-            return (entry, None);
+            return entry;
         }
         let known = former.and_then(|former| former.built.as_ref());
         let built = match known {
@@ -244,9 +247,13 @@ impl Entry {
             controller_name: input.options.controller_name.clone(),
             conditions: built.conditions(attachment, parents, object.metadata.generation),
         });
-        let status = status.collect();
+        let status: Arc<[_]> = status.collect();
+        let known = former.and_then(|former| former.status.as_ref());
+        // What is equal stays the same node, so that whoever compares need not look into it.
+        let same = known.filter(|known| **known == status).cloned();
+        entry.status = Some(same.unwrap_or(status));
         entry.built = Some(built);
-        (entry, Some(status))
+        entry
     }
 
     /// Two parentRefs may reach one listener; it holds the route once. A route without rules is on none.
@@ -262,7 +269,6 @@ impl Entry {
             return;
         }
         let route = AttachedRoute::new(hostnames.to_vec(), built.route.clone());
-        // What is equal stays the same node, so that whoever compares need not look into it.
         let known = former.into_iter().flat_map(|former| &former.attached);
         let same = known
             .map(|(_, known)| known)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Options, Translation, translate};
+use super::{Options, Translation, Translator, translate};
 use crate::api::Kind;
 use crate::ir::{Certificate, Ir};
 use crate::snapshot::Snapshot;
@@ -150,6 +150,53 @@ fn a_secret_that_turns_bad_keeps_its_last_good_certificate() {
         "the last good certificate survives any number of translations"
     );
     assert!(served(&run(&bad_key, None)).is_empty());
+}
+
+#[test]
+fn a_translator_looks_at_what_is_served_while_a_secret_is_bad() {
+    let (certificate, key) = pair("a.example.com");
+    let (_, other_key) = pair("a.example.com");
+    let good = [https("default"), secret("default", &certificate, &key)];
+    let bad = [
+        https("default"),
+        secret("default", &certificate, &other_key),
+    ];
+    let served = run(&good, None).ir;
+    let mut translator = Translator::new(Options::default());
+    for previous in [Some(&served), None, Some(&served), None] {
+        let followed = translator.translate(&snapshot(&bad), previous);
+        assert_eq!(followed, run(&bad, previous));
+    }
+}
+
+#[test]
+fn a_translator_keeps_the_nodes_of_what_stays() {
+    let other = |name: &str| {
+        let mut route = route(&json!({"backendRefs": [{"name": "app", "port": 80}]}));
+        route["metadata"]["name"] = json!(name);
+        route
+    };
+    let before = [gateway(&json!({})), other("a"), other("b")];
+    let mut translator = Translator::new(Options::default());
+    let first = translator.translate(&snapshot(&before), None);
+    let same = translator.translate(&snapshot(&before), Some(&first.ir));
+    assert!(Arc::ptr_eq(&first.ir.ports[0], &same.ir.ports[0]));
+    assert!(Arc::ptr_eq(&first.report.routes, &same.report.routes));
+
+    let mut changed = other("b");
+    changed["spec"]["hostnames"] = json!(["b.example.com"]);
+    let after = [gateway(&json!({})), other("a"), changed];
+    let second = translator.translate(&snapshot(&after), Some(&first.ir));
+    let routes = |translation: &Translation| translation.ir.ports[0].listeners[0].routes.clone();
+    let (old, new) = (routes(&first), routes(&second));
+    assert!(Arc::ptr_eq(&old[0], &new[0]));
+    assert!(!Arc::ptr_eq(&old[1], &new[1]));
+    assert!(Arc::ptr_eq(&old[1].route, &new[1].route));
+    let name = &old[0].route.object;
+    assert!(Arc::ptr_eq(
+        &first.report.routes[name],
+        &second.report.routes[name]
+    ));
 }
 
 #[test]
@@ -342,6 +389,36 @@ fn values_that_validation_would_refuse_are_faults_here_too() {
             "{rule}: {}",
             accepted.message
         );
+    }
+}
+
+#[test]
+fn hosts_and_ports_that_are_none_are_not_served() {
+    for name in ["", "*.", "a..b", "a:80", "*"] {
+        let mut strange = route(&json!({}));
+        strange["spec"]["hostnames"] = json!(["a.example.com", name]);
+        let translation = run(&[gateway(&json!({})), strange], None);
+        let accepted = route_condition(&translation, ConditionType::Accepted);
+        assert!(
+            accepted.message.contains("spec.hostnames[1]"),
+            "{}",
+            accepted.message
+        );
+        let listeners = translation.ir.ports.iter().flat_map(|port| &port.listeners);
+        assert!(
+            listeners
+                .flat_map(|listener| &listener.routes)
+                .next()
+                .is_none()
+        );
+    }
+    for listener in [
+        json!({"name": "http", "port": 0, "protocol": "HTTP"}),
+        json!({"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*."}),
+    ] {
+        let translation = run(&[gateway(&json!({"listeners": [listener]}))], None);
+        assert!(listener_condition(&translation, ConditionType::Accepted).is_problem());
+        assert!(translation.ir.ports.is_empty());
     }
 }
 

@@ -166,7 +166,7 @@ fn a_sequence_of_changes_is_followed_exactly() {
     let steps = vec((any::<Index>(), step()), 150);
     let worlds = (vec(any::<Index>(), 1..5), steps, 1..4_usize, any::<bool>());
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 120,
+        cases: 300,
         failure_persistence: None,
         max_shrink_iters: 200,
         ..ProptestConfig::default()

@@ -151,14 +151,14 @@ fn gateways_that_no_definition_would_let_through_cost_no_others() {
         "listeners[0].port",
     );
     scene.judge(listening(&json!([listener("l", -1)])), "listeners[0].port");
-    scene.judge(listening(&json!([listener("l", 0)])), "");
-    scene.judge(listening(&json!([])), "none of its listeners can be served");
-    scene.judge(listening(&json!("none")), "spec.listeners");
+    scene.judge(listening(&json!([listener("l", 0)])), "0 is not a port");
     let twice = json!([listener("l", one), listener("l", other)]);
     scene.judge(listening(&twice), "");
+    scene.judge(listening(&json!([])), "none of its listeners can be served");
+    scene.judge(listening(&json!("none")), "spec.listeners");
     let mut starred = listener("l", one);
     starred["hostname"] = "*.".into();
-    scene.judge(listening(&json!([starred])), "");
+    scene.judge(listening(&json!([starred])), "is not a hostname");
     let own_parent = json!({"parentRef": {"kind": "ListenerSet", "name": "bad"}, "listeners": [listener("l", one)]});
     scene.judge(object("ListenerSet", &own_parent), "");
     let empty = json!({"parentRef": {"name": "edge"}, "listeners": []});

@@ -191,6 +191,48 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
     )
 }
 
+/// `now` with some routes and backends of `before`, as the very same nodes, and some backends of neither.
+pub(crate) fn mixed(before: &Ir, now: &Ir, choices: &[u8]) -> Ir {
+    let mut choices = choices.iter().cycle().copied();
+    let mut choose = |among: u8| choices.next().unwrap_or_default() % among;
+    let mut ir = now.clone();
+    let known = |key: &ListenerKey| {
+        let mut listeners = before.ports.iter().flat_map(|port| &port.listeners);
+        listeners.find(|listener| listener.key == *key)
+    };
+    for port in ir.ports.iter_mut().map(Arc::make_mut) {
+        for node in &mut port.listeners {
+            let Some(old) = known(&node.key) else {
+                continue;
+            };
+            if choose(4) == 0 {
+                *node = old.clone();
+                continue;
+            }
+            let listener = Arc::make_mut(node);
+            for route in old.routes.iter().filter(|_| choose(3) > 0) {
+                let name = &route.route.object;
+                listener.routes.retain(|own| own.route.object != *name);
+                listener.routes.push(route.clone());
+            }
+            listener
+                .routes
+                .sort_by(|one, two| one.route.object.cmp(&two.route.object));
+        }
+    }
+    let mut backends = Vec::new();
+    for backend in &*now.backends {
+        let old = before.backend(&backend.id).unwrap_or(backend);
+        match choose(5) {
+            0 => {}
+            1 => backends.push(backend.clone()),
+            _ => backends.push(old.clone()),
+        }
+    }
+    ir.backends = backends.into();
+    ir
+}
+
 /// An equal IR without a single node in common.
 pub(crate) fn copy(ir: &Ir) -> Ir {
     let route = |route: &Route| {

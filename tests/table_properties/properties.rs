@@ -5,10 +5,10 @@ use std::sync::Arc;
 use portcullis::ir::ListenerKey;
 use portcullis::table::{self, MatchVerdict, Table};
 use proptest::collection::vec;
-use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
 use crate::BIND;
-use crate::configuration::{copy, ir};
+use crate::configuration::{copy, ir, mixed};
 use crate::request::{Request, request};
 use crate::scan::{fits, scan};
 
@@ -90,6 +90,23 @@ proptest! {
         prop_assert_eq!(second.rules().count(), fresh.rules().count());
         for request in requests {
             prop_assert_eq!(outcome(&second, &request), outcome(&fresh, &request));
+        }
+    }
+
+    #[test]
+    fn serves_the_same_after_a_sequence_of_changes(
+        steps in vec((ir(), vec(any::<u8>(), 16)), 5),
+        requests in vec(request(), 20),
+    ) {
+        let mut table = Table::empty();
+        for (step, choices) in steps {
+            let ir = Arc::new(mixed(&table.ir, &step, &choices));
+            table = Table::build(ir.clone(), Some(&table));
+            let fresh = Table::build(ir, None);
+            prop_assert_eq!(table.rules().count(), fresh.rules().count());
+            for request in &requests {
+                prop_assert_eq!(outcome(&table, request), outcome(&fresh, request));
+            }
         }
     }
 

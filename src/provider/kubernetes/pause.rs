@@ -2,7 +2,6 @@
 //! the same for all, and told in few lines of log. Knows not what is tried.
 
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 use rand::RngExt;
@@ -50,6 +49,17 @@ impl Failure {
             // As good as any answer, if it is no longer the same glitch.
             Self::Loss { .. } => Duration::from_secs(1),
             _ => asked(self).unwrap_or_default().min(LONGEST_ASKED),
+        }
+    }
+
+    /// What is wrong, on one line.
+    fn text(&self) -> String {
+        match self {
+            // Its own words are the status twice, once with all its fields.
+            Self::Api(kube::Error::Api(status)) => {
+                line(&format!("status {}: {}", status.code, status.message))
+            }
+            _ => line(&chain(self)),
         }
     }
 }
@@ -102,7 +112,7 @@ impl Pause {
     /// Waits until it may be tried again.
     pub(super) async fn after(&mut self, failure: &Failure) {
         let now = Instant::now();
-        self.tell(chain(failure), now);
+        self.tell(failure.text(), now);
         sleep(self.next(failure.at_least(), now)).await;
     }
 
@@ -154,7 +164,7 @@ fn wait(failures: u32, at_least: Duration) -> Duration {
     from + (until - from).mul_f64(rand::rng().random_range(0.0..1.0))
 }
 
-/// An error with its causes, each told once, on one line.
+/// An error with its causes, each told once.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -165,21 +175,23 @@ fn chain(error: &dyn Error) -> String {
         }
         cause = error.source();
     }
-    Line(&text).to_string()
+    text
 }
 
 /// Text from outside on one line and in bounds.
-struct Line<'a>(&'a str);
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars().take(SHOWN) {
-            let is_plain = !character.is_control();
-            write!(f, "{}", if is_plain { character } else { ' ' })?;
+fn line(text: &str) -> String {
+    let plain = |character: char| {
+        if character.is_control() {
+            ' '
+        } else {
+            character
         }
-        let is_cut = self.0.chars().nth(SHOWN).is_some();
-        f.write_str(if is_cut { "…" } else { "" })
+    };
+    let mut line: String = text.chars().take(SHOWN).map(plain).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        line.push('…');
     }
+    line
 }
 
 #[cfg(test)]
@@ -245,7 +257,7 @@ mod tests {
     fn pages_are_told_as_one_short_line() {
         let page = format!("<html>\n<body>{}", "x".repeat(10_000));
         let status = kube::core::Status::failure(&page, "Failed").with_code(502);
-        let text = chain(&Failure::Api(kube::Error::Api(status.boxed())));
+        let text = Failure::Api(kube::Error::Api(status.boxed())).text();
         assert!(
             text.chars().count() <= SHOWN + 1 && !text.contains('\n'),
             "{text}"

@@ -13,6 +13,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) key: Key,
+    pub(super) generation: i64,
     /// Its version, if it is one that can be compared.
     pub(super) version: Option<u64>,
     pub(super) object: Result<Object, String>,
@@ -29,6 +30,7 @@ impl Reading {
         }
         Self {
             key: key(&object),
+            generation: object.metadata.generation.unwrap_or_default(),
             version: object
                 .metadata
                 .resource_version

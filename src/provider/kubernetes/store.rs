@@ -231,7 +231,7 @@ impl Store {
             Err(error) => {
                 let message =
                     format!("cannot be read: {error}; its previous version, if any, stays");
-                let problem = Problem::of_object(name.clone(), message);
+                let problem = Problem::of_object(name.clone(), reading.generation, message);
                 let former = self.problems.insert(name, problem.clone());
                 former.as_ref() != Some(&problem)
             }

@@ -197,6 +197,9 @@ impl Watch {
             sleep(REDISCOVERY).await;
             return Ok(());
         }
+        if progress.is_missed {
+            tracing::warn!("{} is no longer known to the cluster", self.scope);
+        }
         *progress = Progress::default();
         self.tell(Change::Absent).await?;
         sleep(DISCOVERY).await;

@@ -104,17 +104,16 @@ impl Backends {
         let kind = kind.ok_or_else(|| unknown(&name, place))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
         input.grants.check(from, &name, place)?;
-        if let Some(port) = reference.port {
-            let id = BackendId {
-                object: name.clone(),
-                port,
-            };
-            if let Some(known) = self.resolved.get(&id) {
-                return Ok(known.backend.clone());
-            }
+        let id = BackendId {
+            object: name,
+            port: reference.port.unwrap_or_default(),
+        };
+        if let Some(known) = reference.port.and_then(|_| self.resolved.get(&id)) {
+            return Ok(known.backend.clone());
         }
-        let sources = self.sources(input.snapshot);
-        let backend = (kind.resolve)(&sources, &name, reference.port).map_err(|fault| {
+        let name = &id.object;
+        let found = (kind.resolve)(&self.sources(input.snapshot), name, reference.port);
+        let backend = found.map_err(|fault| {
             Fault::new(fault.reason, format!("{place}: {name} {}", fault.message))
         })?;
         let backend = Arc::new(backend);

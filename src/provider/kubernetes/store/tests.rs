@@ -22,6 +22,7 @@ fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> Reading {
         json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
     let object = Kind::all()[index(kind)].decode(&value);
     Reading {
+        generation: 1,
         key: Key::new("default", name),
         object: object.map_err(|error| error.to_string()),
         version: None,

@@ -1,0 +1,76 @@
+//! What a report says of objects whose present version cannot be read, while the last one that could serves on. Pure.
+
+use std::sync::Arc;
+
+use super::condition::{Condition, ConditionType, Reason};
+use super::report::StatusReport;
+use crate::ir::ObjectRef;
+
+impl StatusReport {
+    /// Makes `Accepted` false for a generation of an object that cannot be read. Objects of which no version could ever
+    /// be read are not known well enough to have a place for that.
+    pub fn refuse(&mut self, object: &ObjectRef, generation: i64, why: &str) {
+        let refused = |reason| Condition::fails(ConditionType::Accepted, reason, why, generation);
+        let put = |conditions: &mut Vec<Condition>, condition: Condition| {
+            let accepted = conditions.iter_mut().find(|old| old.kind == condition.kind);
+            match accepted {
+                Some(old) => *old = condition,
+                None => conditions.push(condition),
+            }
+        };
+        if let Some(conditions) = self.gateway_classes.get_mut(object) {
+            put(conditions, refused(Reason::Unsupported));
+        } else if let Some(gateway) = self.gateways.get_mut(object) {
+            put(&mut gateway.conditions, refused(Reason::Invalid));
+        } else if let Some(set) = self.listener_sets.get_mut(object) {
+            put(&mut set.conditions, refused(Reason::Invalid));
+        } else if let Some(parents) = self.routes.get(object) {
+            let mut parents = parents.to_vec();
+            for parent in &mut parents {
+                put(&mut parent.conditions, refused(Reason::UnsupportedValue));
+            }
+            Arc::make_mut(&mut self.routes).insert(object.clone(), parents.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{ParentRef, ParentStatus};
+
+    #[test]
+    fn a_route_is_refused_with_the_generation_that_cannot_be_read() {
+        let route = ObjectRef::gateway_api("HTTPRoute", "shop", "a");
+        let kinds = [ConditionType::Accepted, ConditionType::ResolvedRefs];
+        let parent = ParentStatus {
+            parent_ref: ParentRef {
+                group: String::new(),
+                kind: "Gateway".to_owned(),
+                namespace: None,
+                name: "edge".to_owned(),
+                section_name: None,
+                port: None,
+            },
+            controller_name: "example.com/controller".into(),
+            conditions: kinds
+                .map(|kind| Condition::holds(kind, Reason::Accepted, 1))
+                .to_vec(),
+        };
+        let mut report = StatusReport::default();
+        report.refuse(&route, 2, "why");
+        assert_eq!(report, StatusReport::default());
+        Arc::make_mut(&mut report.routes).insert(route.clone(), [parent].into());
+        report.refuse(&route, 2, "why");
+        let conditions = &report.routes[&route][0].conditions;
+        let of = |condition: &Condition| {
+            (
+                condition.kind,
+                condition.is_problem(),
+                condition.observed_generation,
+            )
+        };
+        let found: Vec<_> = conditions.iter().map(of).collect();
+        assert_eq!(found, [(kinds[0], true, 2), (kinds[1], false, 1)]);
+    }
+}
