@@ -88,11 +88,13 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let channels = Channels::default();
     let (loads, first) = watch::channel(Arc::<Load>::default());
     tokio::select! {
+        // Who has stood still first learns that it leads no more.
+        biased;
+        () = leaving.leaving() => {}
+        () = candidate.stand(&channels.leading) => {}
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
         () = follow(first, settings, &channels, &state) => {}
-        () = candidate.stand(&channels.leading) => {}
         () = lead(&client, &channels, stored, &mut changes) => {}
-        () = leaving.leaving() => {}
     }
     candidate.resign().await;
     Ok(())
@@ -175,6 +177,7 @@ async fn lead(
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         tokio::select! {
+            biased;
             _ = leading.wait_for(|leads| !leads) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
             () = provision::keep(client, channels.needs.subscribe(), &channels.failures) => {}
