@@ -70,13 +70,16 @@ class Cluster:
 
     @contextmanager
     def without_api_server(self, verdict: str, *addresses: str):
-        """Pods at these addresses, or all, do not reach the API server: nft's `drop` keeps them waiting, `reject` refuses."""
+        """Pods at these addresses, or all, do not reach the API server: with `drop` it is silent, as when its machine is
+        gone, and with `reject` it refuses and has closed all connections, as when its process is gone."""
         pods = f"{{ {', '.join(addresses)} }}" if addresses else "10.244.0.0/16"
-        action = {"drop": "drop", "reject": "reject with tcp reset"}[verdict]
+        to, back = {"drop": ("drop", "drop"), "reject": ("reject with tcp reset", "accept")}[verdict]
         _nft(f"""table inet away {{
-            chain input {{ type filter hook input priority 0; ip saddr {pods} tcp dport 6443 {action}; }}
-            chain output {{ type filter hook output priority 0; ip daddr {pods} tcp sport 6443 drop; }}
+            chain input {{ type filter hook input priority 0; ip saddr {pods} tcp dport 6443 {to}; }}
+            chain output {{ type filter hook output priority 0; ip daddr {pods} tcp sport 6443 {back}; }}
         }}""")
+        if verdict == "reject":
+            subprocess.run(["ss", "-K", "-tn", "sport = :6443", "dst 10.244.0.0/16"], check=True, stdout=subprocess.DEVNULL)
         try:
             yield
         finally:

@@ -59,9 +59,9 @@ def survive(cluster, verdict: str, seconds: float) -> str:
     return f"{load.verdict()}; the change was served after {served:.1f} s and said after {said:.1f} s"
 
 
-@check(f"an API server that refuses connections for {AWAY_SECONDS} s costs no request, and changes take effect within 5 s")
+@check(f"an API server that refuses connections for {AWAY_SECONDS} s costs no request, and changes take effect within 6 s")
 def refuses(cluster):
-    return survive(cluster, "reject", 5)
+    return survive(cluster, "reject", 6)
 
 
 @check(f"an API server that is silent for {AWAY_SECONDS} s costs no request, and changes take effect afterwards")

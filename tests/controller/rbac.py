@@ -1,4 +1,107 @@
-"""To come."""
+"""What was asked of the API server, by its audit log, against what deploy/install.yaml grants: nothing denied, nothing idle.
+
+Runs last: the subjects before it do everything that needs a right.
+"""
+
+import audit
+from audit import WRITES
 from checks import check
-@check("x")
-def x(cluster): pass
+from cluster import SYSTEM
+from objects import echo, gateway, gateway_class, listener_set, namespace, parameters, parameters_ref, to_backend
+from api import condition, wait_for
+
+NS = "rights"
+CONTROLLER = "portcullis-controller"
+DATA_PLANE = "portcullis-data-plane"
+GATEWAY_GROUP = "gateway.networking.k8s.io"
+MADE = ["serviceaccounts", "services", "deployments", "daemonsets", "poddisruptionbudgets", "horizontalpodautoscalers"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes"]
+# Rights that no request shows, and why they are granted nevertheless.
+UNSEEN = {
+    **{("create", made): "a patch that makes an object needs it beside patch, and is logged as a patch" for made in MADE},
+    ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
+    **{("get", kind): "an object is read again when somebody else wrote its status first" for kind in WITH_STATUS},
+    ("create", "leases"): "only the very first controller makes the Lease",
+}
+
+
+def prepare(cluster):
+    """Does what no other subject needs: every kind of route, a ListenerSet, and addresses of nodes."""
+    on_nodes = parameters(NS, "nodes", workload={"replicas": 1}, service={"type": "NodePort"})
+    cluster.apply(namespace(NS), gateway_class("rights"), *echo(NS, "echo"), on_nodes)
+    edge = gateway(NS, "edge", class_name="rights", parametersRef=parameters_ref("nodes"))
+    edge["spec"]["allowedListeners"] = {"namespaces": {"from": "Same"}}
+    cluster.apply(edge, listener_set(NS, "more", "edge", 8081))
+    for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
+        route = to_backend(NS, "any", ["edge"], "echo", kind)
+        if kind == "TLSRoute":
+            route["spec"]["hostnames"] = ["tls.test"]
+        cluster.apply(route)
+    cluster.gateway_is(NS, "edge")
+    for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
+        wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
+    told = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
+    wait_for("the ListenerSet has a status", lambda: condition(told(), "Programmed").get("observedGeneration"), 10)
+
+
+def granted(role: dict) -> set[tuple[str, str, str]]:
+    return {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def used(events: list[audit.Event]) -> set[tuple[str, str, str]]:
+    return {(event.verb, event.group, event.resource) for event in events}
+
+
+def of_data_planes(cluster) -> list[audit.Event]:
+    """Requests of all pods of Gateways, by the names that their ServiceAccounts have."""
+    return [event for event in audit.read(cluster.audit_log) if event.user.startswith("system:serviceaccount:") and _is_data_plane(event)]
+
+
+def _is_data_plane(event: audit.Event) -> bool:
+    return any(event.user.endswith(f"-{name}") for name in ("portcullis", "rights", "busy", "idle"))
+
+
+def denied(events: list[audit.Event]) -> list[str]:
+    return [f"{event.time} {event.user} {event.verb} {event.resource} {event.name}" for event in events if event.code == 403]
+
+
+@check("the controller is denied nothing")
+def controller_is_let(cluster):
+    faults = denied(audit.of_account(cluster.audit_log, SYSTEM, CONTROLLER))
+    assert not faults, f"{len(faults)}: {faults[:5]}"
+
+
+@check("pods of Gateways are denied nothing")
+def data_planes_are_let(cluster):
+    faults = denied(of_data_planes(cluster))
+    assert not faults, f"{len(faults)}: {faults[:5]}"
+
+
+@check("pods of Gateways write nothing, and may not")
+def data_planes_read(cluster):
+    events = of_data_planes(cluster)
+    assert events, "there is no request of theirs"
+    writes = [f"{event.verb} {event.resource}" for event in events if event.verb in WRITES]
+    assert not writes, writes[:5]
+    may = {verb for verb, _, _ in granted(cluster.api.get("ClusterRole", DATA_PLANE))}
+    assert may <= {"get", "list", "watch"}, may
+
+
+@check("every right of the controller is used")
+def controller_needs_all(cluster):
+    roles = cluster.api.get("ClusterRole", CONTROLLER), cluster.api.get("Role", CONTROLLER, SYSTEM)
+    idle = set().union(*map(granted, roles)) - used(audit.of_account(cluster.audit_log, SYSTEM, CONTROLLER))
+    surplus = sorted(one for one in idle if (one[0], one[2]) not in UNSEEN)
+    assert not surplus, f"never used: {surplus}"
+
+
+@check("every right of pods of Gateways is used")
+def data_planes_need_all(cluster):
+    idle = granted(cluster.api.get("ClusterRole", DATA_PLANE)) - used(of_data_planes(cluster))
+    assert not idle, f"never used: {sorted(idle)}"
