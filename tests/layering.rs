@@ -75,7 +75,7 @@ const LAYERS: &[Layer] = &[
     layer("status/lease", &["status", "ir"], NO_TRAFFIC),
     layer("status/queue", &["status", "ir"], NO_TRAFFIC),
     layer("status/stored", &["status", "ir"], NO_TRAFFIC),
-    layer("status/writer", &["status", "ir"], NO_TRAFFIC),
+    layer("status/writer", &["status", "ir", "telemetry"], NO_TRAFFIC),
     layer("replicas", &["ir", "settings", "status"], NO_CLUSTER),
     layer("data_plane", &["api"], PURE),
     layer(

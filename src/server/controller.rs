@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -25,6 +25,7 @@ use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
 use crate::status::{SUPPORTED_FEATURES, StatusReport};
 use crate::table::Table;
+use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
 
@@ -62,10 +63,14 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         .await?
         .observed_by(Arc::new(Seen(stored.clone())));
     let client = provider.client();
+    let stats = Arc::new(ControllerStats::default());
     let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
     let state = Arc::new(AdminState::new(
         table,
-        ProcessStats::default(),
+        ProcessStats {
+            controller: Some(stats.clone()),
+            ..ProcessStats::default()
+        },
         AccessLog::disabled(),
     ));
     let (trigger, shutdown) = shutdown::new(Drain::default());
@@ -94,7 +99,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         () = candidate.stand(&channels.leading) => {}
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
         () = follow(first, settings, &channels, &state) => {}
-        () = lead(&client, &channels, stored, &mut changes) => {}
+        () = lead(&client, &channels, stored, &stats, &mut changes) => {}
     }
     candidate.resign().await;
     Ok(())
@@ -159,6 +164,7 @@ async fn lead(
     client: &Client,
     channels: &Channels,
     stored: Arc<Stored>,
+    stats: &Arc<ControllerStats>,
     changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
 ) {
     let options = Options::default();
@@ -167,6 +173,7 @@ async fn lead(
         controller: options.controller_name,
         features: SUPPORTED_FEATURES,
         stored,
+        stats: stats.clone(),
     };
     let mut leading = channels.leading.subscribe();
     loop {
@@ -176,6 +183,7 @@ async fn lead(
             // What changes until then is looked at anew by then.
             () = async { while changes.recv().await.is_some() {} } => {}
         }
+        stats.leading.store(true, Relaxed);
         tokio::select! {
             biased;
             _ = leading.wait_for(|leads| !leads) => {}
@@ -186,6 +194,7 @@ async fn lead(
             () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
             () = crate::provider::follow_bundle_version(client, &channels.bundle_version) => {}
         }
+        stats.leading.store(false, Relaxed);
     }
 }
 

@@ -20,6 +20,7 @@ use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
 use crate::ir::ObjectRef;
+use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
 /// Writes that are under way at one time.
 const CONCURRENT: usize = 8;
@@ -49,6 +50,8 @@ pub struct Writer {
     pub features: &'static [&'static str],
     /// What is stored.
     pub stored: Arc<Stored>,
+    /// Where writes are counted.
+    pub stats: Arc<ControllerStats>,
 }
 
 /// A write that has to be made.
@@ -67,6 +70,18 @@ enum Outcome {
     /// The API server will never take it.
     Refused(String),
     Failed(String),
+}
+
+impl Outcome {
+    fn result(&self) -> WriteResult {
+        match self {
+            Self::Written(_) => WriteResult::Written,
+            Self::Overtaken(_) => WriteResult::Overtaken,
+            Self::Gone => WriteResult::Gone,
+            Self::Refused(_) => WriteResult::Refused,
+            Self::Failed(_) => WriteResult::Failed,
+        }
+    }
 }
 
 /// By object, hashes of the last status written and of what the API server made of it: fields that its CRD does not know
@@ -115,7 +130,7 @@ impl Writer {
                 Some((object, hash, outcome)) = writes.next() => {
                     self.settle(&mut queue, &mut written, &object, hash, outcome);
                 }
-                () = queue.due() => {}
+                () = queue.due(), if writes.len() < CONCURRENT => {}
             }
         }
     }
@@ -124,10 +139,6 @@ impl Writer {
     fn next(&self, queue: &mut Queue, written: &Written, statuses: &Statuses) -> Option<Write> {
         loop {
             let object = queue.pop()?;
-            tracing::debug!(
-                "looking at {object} held {}",
-                statuses.held.contains(&object)
-            );
             match self.look(&object, written, statuses) {
                 Some((stored, status)) => {
                     return Some(Write {
@@ -185,11 +196,7 @@ impl Writer {
         spacing: &mut Interval,
     ) -> impl Future<Output = (ObjectRef, u64, Outcome)> + use<> {
         spacing.tick().await;
-        tracing::debug!(
-            "{}: its status is written over version {}",
-            write.object,
-            write.stored.resource_version
-        );
+        tracing::debug!("{}: its status is written", write.object);
         let api = api(&self.client, &write.object);
         async move {
             let outcome = patch(&api, &write).await;
@@ -205,21 +212,14 @@ impl Writer {
         wanted: u64,
         outcome: Outcome,
     ) {
+        self.stats.wrote(outcome.result());
         match outcome {
             Outcome::Written(stored) => {
-                tracing::debug!(
-                    "{object}: its status is written as version {}",
-                    stored.resource_version
-                );
                 written.insert(object.clone(), (wanted, hash(&stored.json)));
                 self.stored.seen(object, stored);
                 queue.done(object);
             }
             Outcome::Overtaken(stored) => {
-                tracing::debug!(
-                    "{object}: its status was overtaken by version {}",
-                    stored.resource_version
-                );
                 self.stored.seen(object, stored);
                 queue.failed(object);
             }

@@ -3,7 +3,7 @@
 
 mod text;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -137,6 +137,64 @@ impl ConfigStats {
     }
 }
 
+/// Numbers of a controller.
+#[derive(Debug, Default)]
+pub struct ControllerStats {
+    /// Whether it leads.
+    pub leading: AtomicBool,
+    writes: [AtomicU64; WriteResult::ALL.len()],
+}
+
+/// What became of a status that had to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteResult {
+    /// It is written.
+    Written,
+    /// Somebody else wrote in between.
+    Overtaken,
+    /// The object is gone.
+    Gone,
+    /// The API server will never take it.
+    Refused,
+    /// It has to be tried again.
+    Failed,
+}
+
+impl WriteResult {
+    const ALL: [Self; 5] = [
+        Self::Written,
+        Self::Overtaken,
+        Self::Gone,
+        Self::Refused,
+        Self::Failed,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Overtaken => "overtaken",
+            Self::Gone => "gone",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl ControllerStats {
+    /// Counts a status write.
+    pub fn wrote(&self, result: WriteResult) {
+        self.writes[result as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Status writes so far, by what became of them.
+    pub fn writes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let count = |result: WriteResult| self.writes[result as usize].load(Ordering::Relaxed);
+        WriteResult::ALL
+            .into_iter()
+            .map(move |result| (result.name(), count(result)))
+    }
+}
+
 /// Milliseconds since 1970.
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -150,4 +208,6 @@ pub struct ProcessStats {
     pub connections: Arc<ConnectionStats>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
+    /// The controller, where this is one.
+    pub controller: Option<Arc<ControllerStats>>,
 }

@@ -35,6 +35,8 @@ struct Entry {
     built: Option<Arc<Built>>,
     /// The listeners that it is attached to, each once.
     attached: Vec<(Place, Arc<AttachedRoute>)>,
+    /// Whether it counts as attached there.
+    is_usable: bool,
     /// Whether one of them is served, so that its backends are part of the configuration.
     is_served: bool,
     /// Its conditions, if one of its parents is ours.
@@ -135,7 +137,7 @@ impl Routes {
         for entry in self.entries.values() {
             for (place, route) in &entry.attached {
                 sum.routes[*place].push(route.clone());
-                sum.counts[*place] += usize::from(entry.is_usable());
+                sum.counts[*place] += usize::from(entry.is_usable);
             }
             sum.notes.extend_from_slice(&entry.notes);
         }
@@ -219,6 +221,7 @@ impl Entry {
             notes: report::orphan_route(input, &name, &object.spec.parent_refs),
             built: None,
             attached: Vec::new(),
+            is_usable: false,
             is_served: false,
             status: None,
             name,
@@ -240,6 +243,7 @@ impl Entry {
         for (place, hostnames) in places.flatten() {
             entry.attach(*place, hostnames, &built, former);
         }
+        entry.is_usable = built.unusable.is_none();
         let mut places = entry.attached.iter().map(|(place, _)| *place);
         entry.is_served = places.any(|place| parents.listeners[place].is_served);
         let status = reached.iter().map(|(parent, attachment)| ParentStatus {
@@ -275,12 +279,6 @@ impl Entry {
             .find(|known| ***known == route);
         let route = same.cloned().unwrap_or_else(|| Arc::new(route));
         self.attached.push((place, route));
-    }
-
-    fn is_usable(&self) -> bool {
-        self.built
-            .as_ref()
-            .is_some_and(|built| built.unusable.is_none())
     }
 
     fn claims(&self) -> impl Iterator<Item = &BackendId> {

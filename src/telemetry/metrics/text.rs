@@ -47,7 +47,8 @@ impl Collector for Moment {
         self.rules(&mut page)?;
         self.backends(&mut page)?;
         self.connections(&mut page)?;
-        self.configuration(&mut page)
+        self.configuration(&mut page)?;
+        self.controller(&mut page)
     }
 }
 
@@ -210,6 +211,25 @@ impl Moment {
         page.gauges("certificate_expiry_timestamp", help, expiry)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.gauges("build", "The program", [(version, 1)])
+    }
+
+    fn controller(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Some(controller) = &self.process.controller else {
+            return Ok(());
+        };
+        let leading = i64::from(controller.leading.load(Relaxed));
+        page.gauge(
+            "controller_leading",
+            "Whether this controller leads",
+            leading,
+        )?;
+        let writes = controller.writes();
+        let writes = writes.map(|(result, count)| ([("result", result)], count));
+        page.counters(
+            "status_writes",
+            "Statuses written or tried to write",
+            writes,
+        )
     }
 }
 
