@@ -98,6 +98,8 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         () = leaving.leaving() => {}
         () = candidate.stand(&channels.leading) => {}
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
+        // Who begins to lead knows it already, and says nothing else meanwhile.
+        () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(first, settings, &channels, &state) => {}
         () = lead(&client, &channels, stored, &stats, &mut changes) => {}
     }
@@ -192,7 +194,6 @@ async fn lead(
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
             () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
-            () = crate::provider::follow_bundle_version(client, &channels.bundle_version) => {}
         }
         stats.leading.store(false, Relaxed);
     }

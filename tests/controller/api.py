@@ -16,6 +16,7 @@ KINDS = {
     "Namespace": ("/api/v1", "namespaces", False),
     "Node": ("/api/v1", "nodes", False),
     "Pod": ("/api/v1", "pods", True),
+    "ConfigMap": ("/api/v1", "configmaps", True),
     "Secret": ("/api/v1", "secrets", True),
     "Service": ("/api/v1", "services", True),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True),
@@ -38,6 +39,7 @@ KINDS = {
     "TLSRoute": (GATEWAY, "tlsroutes", True),
     "TCPRoute": (GATEWAY, "tcproutes", True),
     "UDPRoute": (GATEWAY, "udproutes", True),
+    "BackendTLSPolicy": (GATEWAY, "backendtlspolicies", True),
 }
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"

@@ -20,6 +20,7 @@ class Event:
     group: str
     resource: str
     """With its subresource, after a slash."""
+    namespace: str
     name: str
     code: int
 
@@ -43,6 +44,7 @@ def read(log: Path) -> Iterator[Event]:
             verb=event["verb"],
             group=target.get("apiGroup", ""),
             resource=target["resource"] + (f"/{target['subresource']}" if "subresource" in target else ""),
+            namespace=target.get("namespace", ""),
             name=target.get("name", ""),
             code=event["responseStatus"]["code"],
         )

@@ -58,6 +58,28 @@ def listener_set(namespace: str, name: str, parent: str, port: int) -> dict:
     return _object("ListenerSet", namespace, name, spec)
 
 
+def key_material(namespace: str, name: str) -> list[dict]:
+    """A Secret for a listener and a ConfigMap for a BackendTLSPolicy, by their shape; nobody could use what they hold."""
+    metadata = {"namespace": namespace, "name": name}
+    pair = {"tls.crt": "none", "tls.key": "none"}
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls", "stringData": pair},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": "none"}},
+    ]
+
+
+def https_listener(port: int, secret: str) -> dict:
+    return {"name": f"https-{port}", "port": port, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": secret}]}}
+
+
+def backend_tls(namespace: str, name: str, service: str, ca: str) -> dict:
+    spec = {
+        "targetRefs": [{"group": "", "kind": "Service", "name": service}],
+        "validation": {"hostname": "any.test", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": ca}]},
+    }
+    return _object("BackendTLSPolicy", namespace, name, spec)
+
+
 def echo(namespace: str, name: str, replicas: int = 1, **pod) -> list[dict]:
     """A Deployment of echo-basic, which leaves as a sane program does, and its Service. `pod` goes into the pod's spec."""
     variables = [

@@ -7,7 +7,8 @@ import audit
 from audit import WRITES
 from checks import check
 from cluster import SYSTEM
-from objects import echo, gateway, gateway_class, listener_set, namespace, parameters, parameters_ref, to_backend
+from objects import backend_tls, echo, gateway, gateway_class, https_listener, key_material, listener_set, namespace
+from objects import parameters, parameters_ref, to_backend
 from api import condition, wait_for
 
 NS = "rights"
@@ -26,9 +27,10 @@ UNSEEN = {
 
 
 def prepare(cluster):
-    """Does what no other subject needs: every kind of route, a ListenerSet, and addresses of nodes."""
+    """Does what no other subject needs: all kinds of routes, a ListenerSet, addresses of nodes, and key material that is
+    named when it has been there for some time."""
     on_nodes = parameters(NS, "nodes", workload={"replicas": 1}, service={"type": "NodePort"})
-    cluster.apply(namespace(NS), gateway_class("rights"), *echo(NS, "echo"), on_nodes)
+    cluster.apply(namespace(NS), gateway_class("rights"), *echo(NS, "echo"), on_nodes, *key_material(NS, "keys"))
     edge = gateway(NS, "edge", class_name="rights", parametersRef=parameters_ref("nodes"))
     edge["spec"]["allowedListeners"] = {"namespaces": {"from": "Same"}}
     cluster.apply(edge, listener_set(NS, "more", "edge", 8081))
@@ -40,6 +42,9 @@ def prepare(cluster):
     cluster.gateway_is(NS, "edge")
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
+    edge["spec"]["listeners"].append(https_listener(8443, "keys"))
+    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"))
+    cluster.gateway_is(NS, "edge")
     told = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
     wait_for("the ListenerSet has a status", lambda: condition(told(), "Programmed").get("observedGeneration"), 10)
 
@@ -59,12 +64,18 @@ def used(events: list[audit.Event]) -> set[tuple[str, str, str]]:
 
 
 def of_data_planes(cluster) -> list[audit.Event]:
-    """Requests of all pods of Gateways, by the names that their ServiceAccounts have."""
-    return [event for event in audit.read(cluster.audit_log) if event.user.startswith("system:serviceaccount:") and _is_data_plane(event)]
-
-
-def _is_data_plane(event: audit.Event) -> bool:
-    return any(event.user.endswith(f"-{name}") for name in ("portcullis", "rights", "busy", "idle"))
+    """Requests of all pods of Gateways, whose ServiceAccounts the controller has made, until these were deleted."""
+    alive, found = set(), []
+    maker = f"system:serviceaccount:{SYSTEM}:{CONTROLLER}"
+    for event in audit.read(cluster.audit_log):
+        account = f"system:serviceaccount:{event.namespace}:{event.name}"
+        if event.resource == "serviceaccounts" and event.verb == "patch" and event.user == maker:
+            alive.add(account)
+        elif event.resource == "serviceaccounts" and event.verb == "delete":
+            alive.discard(account)
+        elif event.user in alive:
+            found.append(event)
+    return found
 
 
 def denied(events: list[audit.Event]) -> list[str]:

@@ -17,8 +17,12 @@
   resources: [gatewayparameters]
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [namespaces, services, secrets, configmaps]
+  resources: [namespaces, services]
   verbs: [list, watch]
+# What is named later than it was made is asked for.
+- apiGroups: [""]
+  resources: [secrets, configmaps]
+  verbs: [get, list, watch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
