@@ -213,6 +213,8 @@ impl State {
     /// Applies and deletes until everything is as it is needed, and tells what could not be done.
     async fn settle(&mut self, client: &Client, needs: &Needs) -> Failures {
         let mut failures = Failures::new();
+        // Before there are pods that read.
+        self.let_read(client, needs, &mut failures).await;
         for (gateway, children) in &needs.children {
             let settled = self.settled.get(gateway);
             if settled.is_some_and(|settled| Arc::ptr_eq(settled, children)) {
@@ -234,7 +236,6 @@ impl State {
             }
         }
         self.delete_others(client, needs).await;
-        self.let_read(client, needs, &mut failures).await;
         failures
     }
 
@@ -315,9 +316,18 @@ impl State {
             .existing
             .iter()
             .filter(|(_, existing)| is_kept(existing));
+        // Pods that leave read to their end.
+        let account = |(namespace, name): &(String, String)| Place {
+            kind: ChildKind::ServiceAccount,
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        let former = self.readers.iter().flatten().map(account);
+        let leaving = former.filter(|place| self.existing.contains_key(place));
         let accounts: BTreeSet<_> = children
             .map(Place::of)
             .chain(kept.map(|(place, _)| place.clone()))
+            .chain(leaving)
             .filter(|place| place.kind == ChildKind::ServiceAccount)
             .map(|place| (place.namespace, place.name))
             .collect();

@@ -93,11 +93,13 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let channels = Channels::default();
     let (loads, first) = watch::channel(Arc::<Load>::default());
     tokio::select! {
+        // Who has stood still first learns that it leads no more.
+        biased;
+        () = leaving.leaving() => {}
+        () = candidate.stand(&channels.leading) => {}
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
         () = follow(first, settings, &channels, &state) => {}
-        () = candidate.stand(&channels.leading) => {}
         () = lead(&client, &channels, stored, &stats, &mut changes) => {}
-        () = leaving.leaving() => {}
     }
     candidate.resign().await;
     Ok(())
@@ -183,6 +185,7 @@ async fn lead(
         }
         stats.leading.store(true, Relaxed);
         tokio::select! {
+            biased;
             _ = leading.wait_for(|leads| !leads) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
             () = provision::keep(client, channels.needs.subscribe(), &channels.failures) => {}

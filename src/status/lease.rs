@@ -9,12 +9,14 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long a Lease is good for without being renewed. The three times are those of Kubernetes' own controllers.
 const GOOD_FOR: Duration = Duration::from_secs(15);
 /// How long a holder acts without having been able to renew: it ends before anybody else may begin.
 const ACTS_FOR: Duration = Duration::from_secs(10);
+/// The longest that one try may take.
+const PATIENCE: Duration = Duration::from_secs(8);
 /// How often the Lease is looked at, and renewed by its holder.
 const EVERY: Duration = Duration::from_secs(2);
 
@@ -42,17 +44,27 @@ impl Candidate {
     pub async fn stand(&mut self, leading: &watch::Sender<bool>) {
         let mut renewed: Option<Instant> = None;
         let mut told = String::new();
+        let may_act = |renewed: Option<Instant>| {
+            renewed.is_some_and(|renewed: Instant| renewed.elapsed() < ACTS_FOR)
+        };
         loop {
+            // The process may have stood still.
+            self.tell(leading, may_act(renewed));
             let began = Instant::now();
-            // Whoever waits for an answer for longer than it may act must not act on it.
-            let tried = timeout(ACTS_FOR.saturating_sub(EVERY), self.try_to_hold()).await;
-            match tried.unwrap_or_else(|_| Err("the API server does not answer".to_owned())) {
-                Ok(true) => {
-                    renewed = Some(began);
-                    told.clear();
-                }
-                Ok(false) => {
+            let tried = tokio::select! {
+                biased;
+                // Whoever waits for an answer for longer than it may act must not act on it.
+                () = lapse(renewed) => {
                     renewed = None;
+                    Err("it could not be renewed in time".to_owned())
+                }
+                tried = timeout(PATIENCE, self.try_to_hold()) => {
+                    tried.unwrap_or_else(|_| Err("the API server does not answer".to_owned()))
+                }
+            };
+            match tried {
+                Ok(holds) => {
+                    renewed = holds.then_some(began);
                     told.clear();
                 }
                 Err(error) => {
@@ -65,32 +77,39 @@ impl Candidate {
                     }
                 }
             }
-            let leads = renewed.is_some_and(|renewed| renewed.elapsed() < ACTS_FOR);
-            leading.send_if_modified(|leading| {
-                let was = std::mem::replace(leading, leads);
-                if was != leads {
-                    let what = if leads {
-                        "leads from now on"
-                    } else {
-                        "leads no more"
-                    };
-                    tracing::info!("this controller, {}, {what}", self.identity);
-                }
-                was != leads
-            });
+            self.tell(leading, may_act(renewed));
             sleep(EVERY).await;
         }
     }
 
-    /// Lets others lead at once.
+    fn tell(&self, leading: &watch::Sender<bool>, leads: bool) {
+        leading.send_if_modified(|leading| {
+            let was = std::mem::replace(leading, leads);
+            if was != leads {
+                let what = if leads {
+                    "leads from now on"
+                } else {
+                    "leads no more"
+                };
+                tracing::info!("this controller, {}, {what}", self.identity);
+            }
+            was != leads
+        });
+    }
+
+    /// Lets others lead at once, if the API server answers in time.
     pub async fn resign(&self) {
+        // Who fails here is waited for like one that died.
+        let _ = timeout(EVERY, self.give_back()).await;
+    }
+
+    async fn give_back(&self) {
         let Ok(Some(mut lease)) = self.leases.get_opt(&self.name).await else {
             return;
         };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() == Some(&self.identity) {
             spec.holder_identity = None;
-            // Who fails here is waited for like one that died.
             let _ = self
                 .leases
                 .replace(&self.name, &PostParams::default(), &lease)
@@ -163,6 +182,14 @@ impl Candidate {
             lease_transitions: Some(transitions.saturating_add(i32::from(!is_ours))),
             ..former.cloned().unwrap_or_default()
         }
+    }
+}
+
+/// Returns when one who renewed last at this time may act no more, and never for one who does not hold the Lease.
+async fn lapse(renewed: Option<Instant>) {
+    match renewed {
+        Some(renewed) => sleep_until(renewed + ACTS_FOR).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,14 +12,14 @@
   - udproutes
   - backendtlspolicies
   - referencegrants
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [portcullis.dev]
   resources: [gatewayparameters]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [namespaces, services, secrets, configmaps]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- end }}
