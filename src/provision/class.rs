@@ -15,8 +15,10 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The finalizer that the Gateway API asks for (GatewayClass, `GatewayClassFinalizerGatewaysExist`).
 const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
-/// The longest that one request may take, and the wait after a failure.
+/// The longest that one request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The wait after a failure: mostly, somebody else wrote in the meantime.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// GatewayClasses of ours by name, and whether a Gateway uses them.
 pub type Uses = BTreeMap<String, bool>;
@@ -51,7 +53,7 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<Uses>) {
             if !has_failed {
                 std::future::pending::<()>().await;
             }
-            sleep(PATIENCE).await;
+            sleep(WAIT).await;
         };
         tokio::select! {
             changed = uses.changed() => if changed.is_err() {

@@ -21,6 +21,8 @@ def prepare(cluster):
     )
     cluster.gateway_is(NS, "edge")
     settled(cluster, "echo")
+    with Load(cluster.address(NS, "edge"), 8080, kept=0, fresh=1) as load:
+        wait_for("its address leads there", lambda: load.backends, 10)
 
 
 def settled(cluster, name: str) -> None:
