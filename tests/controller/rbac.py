@@ -21,14 +21,16 @@ UNSEEN = {
     **{("create", made): "a patch that makes an object needs it beside patch, and is logged as a patch" for made in MADE},
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
     **{("get", kind): "an object is read again when somebody else wrote its status first" for kind in WITH_STATUS},
+    ("get", "configmaps"): "a CA bundle is read when a policy begins to name it",
     ("create", "leases"): "only the very first controller makes the Lease",
 }
 
 
 def prepare(cluster):
-    """Does what no other subject needs: every kind of route, a ListenerSet, and addresses of nodes."""
+    """Does what no other subject needs: every kind of route, a ListenerSet, addresses of nodes, a Secret that is named late."""
     on_nodes = parameters(NS, "nodes", workload={"replicas": 1}, service={"type": "NodePort"})
-    cluster.apply(namespace(NS), gateway_class("rights"), *echo(NS, "echo"), on_nodes)
+    named_late = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "late", "namespace": NS}, "stringData": {"tls.crt": "none"}}
+    cluster.apply(namespace(NS), gateway_class("rights"), *echo(NS, "echo"), on_nodes, named_late)
     edge = gateway(NS, "edge", class_name="rights", parametersRef=parameters_ref("nodes"))
     edge["spec"]["allowedListeners"] = {"namespaces": {"from": "Same"}}
     cluster.apply(edge, listener_set(NS, "more", "edge", 8081))
@@ -37,6 +39,10 @@ def prepare(cluster):
         if kind == "TLSRoute":
             route["spec"]["hostnames"] = ["tls.test"]
         cluster.apply(route)
+    cluster.gateway_is(NS, "edge")
+    certificate = {"certificateRefs": [{"name": "late"}]}
+    edge["spec"]["listeners"].append({"name": "https", "port": 8443, "protocol": "HTTPS", "tls": certificate})
+    cluster.apply(edge)
     cluster.gateway_is(NS, "edge")
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)

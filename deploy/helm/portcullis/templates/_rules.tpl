@@ -17,8 +17,12 @@
   resources: [gatewayparameters]
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [namespaces, services, secrets, configmaps]
+  resources: [namespaces, services]
   verbs: [list, watch]
+# Only those that something names are kept. One that is named later is read then.
+- apiGroups: [""]
+  resources: [secrets, configmaps]
+  verbs: [get, list, watch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
