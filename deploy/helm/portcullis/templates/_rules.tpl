@@ -19,7 +19,7 @@
 - apiGroups: [""]
   resources: [namespaces, services]
   verbs: [list, watch]
-# What is named later than it was made is asked for.
+# Only those that something names are kept. One that is named later is read then.
 - apiGroups: [""]
   resources: [secrets, configmaps]
   verbs: [get, list, watch]
