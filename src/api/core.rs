@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
 
@@ -96,14 +96,22 @@ pub struct EndpointSlice {
     pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6` or `FQDN`.
     pub address_type: String,
-    /// Endpoints.
-    #[serde(default)]
+    /// Endpoints. None are written as `null`.
+    #[serde(default, deserialize_with = "null_as_empty")]
     pub endpoints: Vec<SliceEndpoint>,
-    /// Ports.
-    #[serde(default)]
+    /// Ports. None are written as `null`.
+    #[serde(default, deserialize_with = "null_as_empty")]
     pub ports: Vec<SlicePort>,
 }
 resource!(EndpointSlice, "discovery.k8s.io", "EndpointSlice");
+
+fn null_as_empty<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
 
 /// An endpoint of an [`EndpointSlice`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

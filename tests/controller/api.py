@@ -126,7 +126,7 @@ class Api:
 
 
 def wait_for(what: str, look, seconds: float, every: float = 0.05):
-    """What `look` returns as soon as that is true. Fails with `what`, and what was seen last, when it never is."""
+    """What `look` returns as soon as that is true. Fails with `what` when it never is."""
     until = time.monotonic() + seconds
     while True:
         seen = look()

@@ -106,8 +106,11 @@ def process(pod: dict) -> int:
 
 @contextmanager
 def frozen(pod: dict):
-    """The pod's process stands still."""
+    """The pod's process stands still, with all its threads."""
     send(pod, signal.SIGSTOP)
+    threads = Path(f"/proc/{process(pod)}/task")
+    stopped = lambda: all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads.iterdir())  # noqa: E731
+    wait_for("the process stands still", stopped, 5, every=0.005)
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from api import wait_for
 from checks import check
 from objects import echo, gateway, namespace, parameters, parameters_ref, to_backend
-from traffic import Load
+from traffic import Load, status_of
 
 NS = "rollouts"
 OWN_ROLLOUTS = 10
@@ -47,6 +47,24 @@ def backend(cluster):
             settled(cluster, "echo")
     assert len(load.backends) >= 3 * cluster.rollouts, f"only {len(load.backends)} pods have answered"
     return f"{cluster.rollouts} rollouts, {load.verdict()} by {len(load.backends)} pods"
+
+
+@check("a backend that is scaled to nothing is known to have no endpoint, until it has some again")
+def scaled_to_nothing(cluster):
+    address = cluster.address(NS, "edge")
+    cluster.api.patch("Deployment", "echo", NS, {"spec": {"replicas": 0}})
+    wait_for("there is no pod", lambda: not cluster.api.list("Pod", NS, "app=echo"), 20)
+    seen: list[int] = []
+    try:
+        wait_for("nothing answers", lambda: seen.append(status_of(address, 8080)) or seen[-1] == 503, 5)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the last answers were {seen[-3:]}") from error
+    for pod in cluster.replicas(NS, "edge", 2):
+        log = cluster.log(pod["metadata"]["name"], NS)
+        assert "cannot be read" not in log, next(line for line in log.splitlines() if "cannot be read" in line)
+    cluster.api.patch("Deployment", "echo", NS, {"spec": {"replicas": 3}})
+    settled(cluster, "echo")
+    wait_for("it answers", lambda: status_of(address, 8080) == 200, 5)
 
 
 @check(f"the Gateway's own pods are rolled {OWN_ROLLOUTS} times, and no request fails")

@@ -10,6 +10,16 @@ TIMEOUT = 10
 BODY = b"x" * 3000
 
 
+def status_of(address: str, port: int) -> int:
+    """The status that one request gets."""
+    connection = http.client.HTTPConnection(address, port, timeout=TIMEOUT)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 class Load:
     """Asks `address` some `rate` times a second, for as long as it is entered."""
 
@@ -38,7 +48,7 @@ class Load:
 
     def verdict(self) -> str:
         """The figures; fails when a request has."""
-        assert self.requests and not self.failures, f"{self.figures()}: {self.failures}"
+        assert self.requests and not self.failures, f"{self.figures()}: {self.failures[:5]}"
         return self.figures()
 
     def _ask_on(self, number: int, is_kept: bool) -> None:
