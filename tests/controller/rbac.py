@@ -14,7 +14,6 @@ from api import condition, wait_for
 NS = "rights"
 CONTROLLER = "portcullis-controller"
 DATA_PLANE = "portcullis-data-plane"
-GATEWAY_GROUP = "gateway.networking.k8s.io"
 MADE = ["serviceaccounts", "services", "deployments", "daemonsets", "poddisruptionbudgets", "horizontalpodautoscalers"]
 WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes"]
 # Rights that no request shows, and why they are granted nevertheless.
