@@ -11,7 +11,7 @@ use futures_util::stream::{BoxStream, select_all};
 use kube::Client;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch,
-    PatchParams,
+    PatchParams, PostParams,
 };
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
@@ -213,23 +213,27 @@ impl State {
     /// Applies and deletes until everything is as it is needed, and tells what could not be done.
     async fn settle(&mut self, client: &Client, needs: &Needs) -> Failures {
         let mut failures = Failures::new();
-        // Before there are pods that read.
-        self.let_read(client, needs, &mut failures).await;
-        for (gateway, children) in &needs.children {
+        let settled = |gateway: &ObjectRef, children: &Arc<[Child]>| {
             let settled = self.settled.get(gateway);
-            if settled.is_some_and(|settled| Arc::ptr_eq(settled, children)) {
-                continue;
-            }
-            for child in children.iter() {
-                if let Err(error) = self.apply(client, gateway, child).await {
-                    let message = format!(
-                        "{} {} cannot be applied: {error}",
-                        child.kind.kind(),
-                        child.name
-                    );
-                    tracing::warn!("{gateway}: {message}; it is tried again");
-                    failures.entry(gateway.clone()).or_insert(message);
-                }
+            settled.is_some_and(|settled| Arc::ptr_eq(settled, children))
+        };
+        let unsettled: Vec<_> = needs
+            .children
+            .iter()
+            .filter(|(gateway, children)| !settled(gateway, children))
+            .collect();
+        // Only accounts that are ours may be let read, and that before there are pods that do.
+        let is_account = |child: &&Child| child.kind == ChildKind::ServiceAccount;
+        for (gateway, children) in &unsettled {
+            let accounts = children.iter().filter(is_account);
+            self.apply_all(client, gateway, accounts, &mut failures)
+                .await;
+        }
+        self.let_read(client, needs, &mut failures).await;
+        for (gateway, children) in unsettled {
+            let others = children.iter().filter(|child| !is_account(child));
+            if !failures.contains_key(gateway) {
+                self.apply_all(client, gateway, others, &mut failures).await;
             }
             if !failures.contains_key(gateway) {
                 self.settled.insert(gateway.clone(), children.clone());
@@ -237,6 +241,23 @@ impl State {
         }
         self.delete_others(client, needs).await;
         failures
+    }
+
+    async fn apply_all<'a>(
+        &mut self,
+        client: &Client,
+        gateway: &ObjectRef,
+        children: impl Iterator<Item = &'a Child>,
+        failures: &mut Failures,
+    ) {
+        for child in children {
+            if let Err(error) = self.apply(client, gateway, child).await {
+                let (kind, name) = (child.kind.kind(), &child.name);
+                let message = format!("{kind} {name} cannot be applied: {error}");
+                tracing::warn!("{gateway}: {message}; it is tried again");
+                failures.entry(gateway.clone()).or_insert(message);
+            }
+        }
     }
 
     /// Deletes what no Gateway needs any more.
@@ -271,7 +292,11 @@ impl State {
         if look.is_some() && self.applied.get(&place).copied() == look.map(|look| (wanted, look)) {
             return Ok(());
         }
-        let object = send(&api(client, &place), child).await?;
+        let api = api(client, &place);
+        if look.is_none() && !self.applied.contains_key(&place) {
+            leave_to_others(&api, child).await?;
+        }
+        let object = send(&api, child).await?;
         let look = look_of(&object.metadata);
         self.applied.insert(place.clone(), (wanted, look));
         let owner = gateway.clone();
@@ -310,26 +335,12 @@ impl State {
 
     /// Lets the ServiceAccounts of all data planes read what they serve from, and nobody else.
     async fn let_read(&mut self, client: &Client, needs: &Needs, failures: &mut Failures) {
-        let children = needs.children.values().flat_map(|children| children.iter());
-        let is_kept = |existing: &Existing| needs.kept.contains(&existing.owner);
-        let kept = self
+        // Those that are not needed any more are deleted; until then, pods that leave read to their end.
+        let accounts: BTreeSet<_> = self
             .existing
-            .iter()
-            .filter(|(_, existing)| is_kept(existing));
-        // Pods that leave read to their end.
-        let account = |(namespace, name): &(String, String)| Place {
-            kind: ChildKind::ServiceAccount,
-            namespace: namespace.clone(),
-            name: name.clone(),
-        };
-        let former = self.readers.iter().flatten().map(account);
-        let leaving = former.filter(|place| self.existing.contains_key(place));
-        let accounts: BTreeSet<_> = children
-            .map(Place::of)
-            .chain(kept.map(|(place, _)| place.clone()))
-            .chain(leaving)
+            .keys()
             .filter(|place| place.kind == ChildKind::ServiceAccount)
-            .map(|place| (place.namespace, place.name))
+            .map(|place| (place.namespace.clone(), place.name.clone()))
             .collect();
         if self.readers.as_ref() == Some(&accounts) {
             return;
@@ -367,6 +378,23 @@ impl State {
                 .entry(gateway.clone())
                 .or_insert_with(|| message.clone());
         }
+    }
+}
+
+/// Fails when there is an object under this name that is not ours: applying would take it over.
+async fn leave_to_others(api: &Api<DynamicObject>, child: &Child) -> Result<(), String> {
+    let object = serde_json::from_value(child.object.clone()).map_err(|error| error.to_string())?;
+    let only_tried = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    match request(api.create(&only_tried, &object)).await? {
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+            let why = "one of this name exists already and is not ours; rename it or the Gateway";
+            Err(why.to_owned())
+        }
+        // Whatever else is wrong, applying tells.
+        _ => Ok(()),
     }
 }
 

@@ -57,6 +57,23 @@ def made_and_taken_away(cluster):
     wait_for("its ServiceAccount may read no more", lambda: "brief-portcullis" not in readers(cluster), 5)
 
 
+@check("an object of somebody else under a name that is needed stays theirs, and the Gateway says so")
+def not_taken_over(cluster):
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "taken-portcullis", "namespace": NS}}
+    cluster.apply(account, gateway(NS, "taken"))
+
+    def look():
+        conditions = cluster.api.get("Gateway", "taken", NS).get("status", {}).get("conditions", [])
+        return "is not ours" in condition(conditions, "Programmed").get("message", "")
+
+    wait_for("the Gateway says so", look, 10)
+    metadata = cluster.api.get("ServiceAccount", "taken-portcullis", NS)["metadata"]
+    assert "ownerReferences" not in metadata and "labels" not in metadata, metadata
+    cluster.api.delete("ServiceAccount", "taken-portcullis", NS)
+    cluster.gateway_is(NS, "taken")
+    cluster.api.delete("Gateway", "taken", NS)
+
+
 @check("what others delete comes back within seconds")
 def comes_back(cluster):
     for kind in KINDS:

@@ -14,11 +14,9 @@ from api import condition, wait_for
 NS = "rights"
 CONTROLLER = "portcullis-controller"
 DATA_PLANE = "portcullis-data-plane"
-MADE = ["serviceaccounts", "services", "deployments", "daemonsets", "poddisruptionbudgets", "horizontalpodautoscalers"]
 WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes"]
 # Rights that no request shows, and why they are granted nevertheless.
 UNSEEN = {
-    **{("create", made): "a patch that makes an object needs it beside patch, and is logged as a patch" for made in MADE},
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
     **{("get", kind): "an object is read again when somebody else wrote its status first" for kind in WITH_STATUS},
     ("get", "configmaps"): "a CA bundle is read when a policy begins to name it",
