@@ -9,7 +9,7 @@ use super::{AttachedRoute, Ir, Listener, ObjectRef, Port, ServerTls};
 ///
 /// The hasher has fixed keys, but neither its algorithm nor the layout of what is hashed is promised: programs of one
 /// version agree, others need not.
-pub(super) fn of(value: &impl Hash) -> u64 {
+pub fn of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

@@ -3,7 +3,7 @@
 
 pub mod backend;
 pub mod filter;
-mod fingerprint;
+pub mod fingerprint;
 pub mod listener;
 pub mod object_ref;
 pub mod pattern;

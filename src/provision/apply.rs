@@ -2,7 +2,6 @@
 //! what is no longer needed, and repairs what others change. Knows not why an object looks as it does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +19,8 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
-use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::{ObjectRef, fingerprint};
 
 /// Who applies, in the objects' managedFields.
 const FIELD_MANAGER: &str = "portcullis.dev/controller";
@@ -34,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(20);
 /// The first and the longest wait after something failed.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Seconds after which the API server ends a watch.
-const WATCH_SECONDS: u32 = 45;
+pub(super) const WATCH_SECONDS: u32 = 45;
 
 /// The objects that Gateways need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -287,7 +286,7 @@ impl State {
         child: &Child,
     ) -> Result<(), String> {
         let place = Place::of(child);
-        let wanted = hash(&child.object.to_string());
+        let wanted = fingerprint::of(&child.object);
         let look = self.existing.get(&place).map(|existing| existing.look);
         if look.is_some() && self.applied.get(&place).copied() == look.map(|look| (wanted, look)) {
             return Ok(());
@@ -468,16 +467,10 @@ fn look_of(metadata: &ObjectMeta) -> u64 {
         .generation
         .is_none()
         .then_some(&metadata.resource_version);
-    hash(&(
+    fingerprint::of(&(
         metadata.generation,
         version,
         &metadata.labels,
         &metadata.annotations,
     ))
-}
-
-fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }

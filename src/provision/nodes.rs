@@ -11,8 +11,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 
-/// Seconds after which the API server ends a watch.
-const WATCH_SECONDS: u32 = 45;
+use super::apply::WATCH_SECONDS;
 
 /// Addresses by node.
 type Nodes = BTreeMap<String, Addresses>;

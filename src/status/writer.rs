@@ -19,7 +19,7 @@ use super::merge::{Wanted, merge};
 use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
-use crate::ir::ObjectRef;
+use crate::ir::{ObjectRef, fingerprint};
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
 /// Writes that are under way at one time.
@@ -169,7 +169,8 @@ impl Writer {
             .to_string();
         // What is outdated is computed anew as soon as the newer object is seen.
         let status = merge(&stored.value(), wanted, &now).ok()??;
-        let is_known = written.get(object) == Some(&(timeless(&status), hash(&stored.json)));
+        let is_known =
+            written.get(object) == Some(&(timeless(&status), fingerprint::of(&stored.json)));
         (!is_known).then_some((stored, status))
     }
 
@@ -215,7 +216,7 @@ impl Writer {
         self.stats.wrote(outcome.result());
         match outcome {
             Outcome::Written(stored) => {
-                written.insert(object.clone(), (wanted, hash(&stored.json)));
+                written.insert(object.clone(), (wanted, fingerprint::of(&stored.json)));
                 self.stored.seen(object, stored);
                 queue.done(object);
             }
@@ -317,12 +318,6 @@ fn differing_entries<T: PartialEq>(
     changed.chain(gone).for_each(|(object, _)| tell(object));
 }
 
-fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
-
 /// A hash of a status without its times, which are new in every try.
 fn timeless(status: &Value) -> u64 {
     fn feed(value: &Value, hasher: &mut DefaultHasher) {
@@ -340,7 +335,7 @@ fn timeless(status: &Value) -> u64 {
                 items.len().hash(hasher);
                 items.iter().for_each(|item| feed(item, hasher));
             }
-            plain => plain.to_string().hash(hasher),
+            plain => plain.hash(hasher),
         }
     }
     let mut hasher = DefaultHasher::new();

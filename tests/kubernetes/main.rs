@@ -52,6 +52,15 @@ fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) {
 
 /// A route that redirects `host`.example to `target`.
 fn route(host: &str, target: &str) -> String {
+    let redirect = format!("{{scheme: https, hostname: {target}, statusCode: 302}}");
+    route_with(
+        host,
+        &format!("{{filters: [{{type: RequestRedirect, requestRedirect: {redirect}}}]}}"),
+    )
+}
+
+/// A route of `host`.example with one rule.
+fn route_with(host: &str, rule: &str) -> String {
     format!(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -60,7 +69,7 @@ metadata: {{name: {host}, namespace: default}}
 spec:
   parentRefs: [{{name: edge}}]
   hostnames: [{host}.example]
-  rules: [{{filters: [{{type: RequestRedirect, requestRedirect: {{scheme: https, hostname: {target}, statusCode: 302}}}}]}}]
+  rules: [{rule}]
 "
     )
 }

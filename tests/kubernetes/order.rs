@@ -13,7 +13,7 @@ use crate::harness::origin::Origin;
 use crate::harness::tls::{Certificate, client};
 use crate::plane::{DataPlane, free_ports};
 use crate::watching::Watching;
-use crate::{PATIENCE, eventually, route};
+use crate::{PATIENCE, eventually, route, route_with};
 
 /// How soon the last piece takes effect.
 const LIVE: Duration = Duration::from_millis(100);
@@ -24,17 +24,8 @@ const TIMES: usize = 5;
 
 /// A route of a host to a Service of its name, or of another namespace.
 fn forward(host: &str, namespace: &str) -> String {
-    format!(
-        "
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {{name: {host}, namespace: default}}
-spec:
-  parentRefs: [{{name: edge}}]
-  hostnames: [{host}.example]
-  rules: [{{backendRefs: [{{name: {host}, namespace: {namespace}, port: 80}}]}}]
-"
-    )
+    let rule = format!("{{backendRefs: [{{name: {host}, namespace: {namespace}, port: 80}}]}}");
+    route_with(host, &rule)
 }
 
 fn service(name: &str, namespace: &str) -> String {
