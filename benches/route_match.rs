@@ -12,16 +12,13 @@ use portcullis::ir::route::{
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
-    PortProtocol, Route, Rule, RuleId, UpstreamProtocol,
+    Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use portcullis::table::{RequestView, Table};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
-const BIND: Bind = Bind {
-    address: None,
-    port: 80,
-};
+const BIND: Bind = Bind::tcp(None, 80);
 
 fn backend() -> BackendId {
     BackendId {
@@ -56,7 +53,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         }]),
         timeouts: Timeouts::default(),
     };
-    let route = Route::new(object, None, vec![Arc::new(rule)], &[]);
+    let route = Route::new(RouteKind::Http, object, None, vec![Arc::new(rule)], &[]);
     AttachedRoute::new(hostnames, Arc::new(route))
 }
 
@@ -69,8 +66,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
                 name: hostname.to_string().into(),
             },
             hostname,
-            tls: None,
-            held_over: Vec::new(),
+            protocol: Protocol::Http,
             routes: routes.into_iter().map(Arc::new).collect(),
         })
     };
@@ -83,7 +79,6 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
         ports: vec![Arc::new(Port {
             bind: BIND,
             gateway: gateway.clone(),
-            protocol: PortProtocol::Http,
             listeners: listeners.into_iter().map(listener).collect(),
         })],
         backends: [Arc::new(backend)].into(),
@@ -209,10 +204,12 @@ fn find(criterion: &mut Criterion) {
                     path,
                     query: Some("page=1"),
                     headers: &headers,
+                    added: &[],
                 };
                 let port = table.port(&BIND).expect("configured");
                 let listener = port.listener(view.host).expect("configured");
-                black_box(listener.find(&view).expect("configured").pick());
+                let rule = listener.find(&view).expect("configured");
+                black_box(rule.select(rule.draw(None)));
             });
         });
     }

@@ -72,7 +72,8 @@ impl Clock {
         }
     }
 
-    fn advance(&self, now: u64) {
+    /// Moves the clock to this time, and wakes what is due.
+    pub(crate) fn advance(&self, now: u64) {
         self.now.set(now);
         for (_, slot) in self.slots.borrow().iter() {
             if slot.due.get() <= now {
@@ -103,6 +104,11 @@ impl Deadline {
         self.slot
             .due
             .set(self.clock.now() + after.as_millis() as u64);
+    }
+
+    /// The clock that it is read from.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Never due.

@@ -7,6 +7,8 @@
 
 pub mod admin;
 pub mod api;
+pub mod api_server;
+pub mod backoff;
 pub mod cli;
 pub mod clock;
 pub mod controller;

@@ -1,5 +1,4 @@
-//! What the replicas of data planes serve: asks each of them, and waits at each for its next answer. Knows not what an
-//! answer ought to be.
+//! What the replicas of data planes serve: asks each of them, and waits at each for its next answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +23,7 @@ use crate::status::Served;
 /// Seconds that a replica may wait for its next answer.
 const WAIT: u64 = 25;
 /// The longest that connecting, or an answer beyond that wait, may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// The first and the longest wait before a replica that cannot be reached is asked again.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Bytes of an answer.
@@ -85,7 +84,7 @@ pub async fn ask(mut wanted: watch::Receiver<BTreeSet<Replica>>, answers: &watch
     }
 }
 
-/// Asks one replica for ever.
+/// Asks one replica again and again.
 async fn keep_asking(replica: Replica, answers: watch::Sender<Answers>) {
     let address = SocketAddr::new(replica.address, Settings::ADMIN.port());
     let mut wait = WAITS.0;
@@ -122,7 +121,7 @@ async fn exchange(
     known: &mut Option<HeaderValue>,
     mut tell: impl FnMut(Arc<Served>),
 ) -> Result<(), String> {
-    let stream = timeout(PATIENCE, TcpStream::connect(address));
+    let stream = timeout(TIMEOUT, TcpStream::connect(address));
     let stream = stream
         .await
         .map_err(|_| "no connection within 3 s".to_owned())?;
@@ -162,7 +161,7 @@ async fn ask_once(
     let request = request
         .body(Empty::new())
         .map_err(|error| error.to_string())?;
-    let answered = timeout(Duration::from_secs(WAIT) + PATIENCE, async {
+    let answered = timeout(Duration::from_secs(WAIT) + TIMEOUT, async {
         let response = sender.send_request(request).await?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;

@@ -13,7 +13,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
-use self::announce::Told;
+use self::announce::Announced;
 use crate::admin::{self, AdminState};
 use crate::controller::{Outcome, Outputs};
 use crate::ir::BindReport;
@@ -299,12 +299,12 @@ impl Control {
             publish,
         } = self;
         let mut leaving = shutdown.clone();
-        let mut told = Told::default();
+        let mut announced = Announced::default();
         let outputs = Outputs {
             table: state.table.clone(),
             follow: |table: &Table| proxy.follow(table),
             publish: |outcome: Outcome| {
-                told.tell(&outcome.load, &outcome.report);
+                announced.announce(&outcome.load, &outcome.report);
                 announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
                 let served = Served::new(&state.table.load().ir, &outcome.binds);
@@ -330,15 +330,15 @@ impl Control {
     }
 }
 
-/// Tells the operator what is served, as far as that is new.
+/// Logs what is served, as far as that is new.
 fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     for (bind, result) in &outcome.binds {
         let news = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {
             Ok(address) if news => tracing::info!("listening on {address} for port {}", bind.port),
-            Err(error) if news => tracing::error!(
-                "port {bind} cannot be bound: {error}; it is tried again every second"
-            ),
+            Err(error) if news => {
+                tracing::error!("port {bind} cannot be bound: {error}; it is retried every second")
+            }
             _ => {}
         }
     }

@@ -25,7 +25,7 @@ pub struct Settings {
     pub ports: Ports,
     /// Timeouts and caps.
     pub limits: Limits,
-    /// Peers whose `X-Forwarded-*` and `Forwarded` fields are believed. Default: none.
+    /// Peers whose `X-Forwarded-*` and `Forwarded` headers are believed. Default: none.
     pub trusted_proxies: Vec<IpNet>,
     /// How the process leaves.
     pub drain: Drain,
@@ -167,7 +167,7 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// A TLS handshake. Default: 10 s.
     pub handshake_timeout: Duration,
-    /// No byte either way while an answer is awaited or streamed. Default: 5 min.
+    /// No byte either way while a response is awaited or streamed. Default: 5 min.
     pub stream_idle_timeout: Duration,
     /// No byte either way in an upgraded connection, such as a WebSocket. Default: 1 h.
     pub tunnel_idle_timeout: Duration,
@@ -183,7 +183,7 @@ pub struct Limits {
     pub max_handshakes: usize,
     /// Bytes of a request's or response's head. Default: 64 KiB.
     pub max_header_bytes: usize,
-    /// Header fields of a request or response. Default: 100.
+    /// Headers of a request or a response. Default: 100.
     pub max_headers: usize,
     /// Streams of an HTTP/2 connection at one time. Default: 100.
     pub max_streams: u32,

@@ -10,7 +10,7 @@ use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
-use crate::api::{Key, Kind, Object, Resource};
+use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 
 /// The objects of one kind, in key order. Copies share them until one of the copies changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -130,112 +130,88 @@ impl<T: Resource + PartialEq> Objects<T> {
     }
 }
 
-/// Every object that a translation may look at.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// GatewayClasses.
-    pub gateway_classes: Objects<GatewayClass>,
-    /// Gateways.
-    pub gateways: Objects<Gateway>,
-    /// ListenerSets.
-    pub listener_sets: Objects<ListenerSet>,
-    /// HTTPRoutes.
-    pub http_routes: Objects<HttpRoute>,
-    /// Routes of kinds without a translator, keyed by `Kind/name` within their namespace.
-    pub unserved_routes: Objects<UnservedRoute>,
-    /// BackendTLSPolicies.
-    pub backend_tls_policies: Objects<BackendTlsPolicy>,
-    /// ReferenceGrants.
-    pub reference_grants: Objects<ReferenceGrant>,
-    /// GatewayParameters.
-    pub gateway_parameters: Objects<GatewayParameters>,
-    /// Namespaces.
-    pub namespaces: Objects<Namespace>,
-    /// Services.
-    pub services: Objects<Service>,
-    /// EndpointSlices.
-    pub endpoint_slices: Objects<EndpointSlice>,
-    /// Secrets.
-    pub secrets: Objects<Secret>,
-    /// ConfigMaps.
-    pub config_maps: Objects<ConfigMap>,
-}
+/// Declares [`Snapshot`] from the one list of its kinds, which have the names of their variants of [`Object`].
+macro_rules! snapshot {
+    ($($(#[$doc:meta])+ $objects:ident: $kind:ident,)+) => {
+        /// Every object that a translation may look at.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Snapshot {
+            $($(#[$doc])+ pub $objects: Objects<$kind>,)+
+            /// Routes of kinds without a translator, keyed by `Kind/name` within their namespace.
+            pub unserved_routes: Objects<UnservedRoute>,
+        }
 
-/// Calls `$body` with the objects of the kind of this name as `$objects`, else with `$unserved`.
-macro_rules! of_kind {
-    ([$($borrow:tt)+] $snapshot:expr, $kind:expr, $objects:ident => $body:expr, $unserved:ident => $other:expr) => {
-        match $kind {
-            "GatewayClass" => of_kind!(@ [$($borrow)+] $snapshot.gateway_classes, $objects => $body),
-            "Gateway" => of_kind!(@ [$($borrow)+] $snapshot.gateways, $objects => $body),
-            "ListenerSet" => of_kind!(@ [$($borrow)+] $snapshot.listener_sets, $objects => $body),
-            "HTTPRoute" => of_kind!(@ [$($borrow)+] $snapshot.http_routes, $objects => $body),
-            "BackendTLSPolicy" => of_kind!(@ [$($borrow)+] $snapshot.backend_tls_policies, $objects => $body),
-            "ReferenceGrant" => of_kind!(@ [$($borrow)+] $snapshot.reference_grants, $objects => $body),
-            "GatewayParameters" => of_kind!(@ [$($borrow)+] $snapshot.gateway_parameters, $objects => $body),
-            "Namespace" => of_kind!(@ [$($borrow)+] $snapshot.namespaces, $objects => $body),
-            "Service" => of_kind!(@ [$($borrow)+] $snapshot.services, $objects => $body),
-            "EndpointSlice" => of_kind!(@ [$($borrow)+] $snapshot.endpoint_slices, $objects => $body),
-            "Secret" => of_kind!(@ [$($borrow)+] $snapshot.secrets, $objects => $body),
-            "ConfigMap" => of_kind!(@ [$($borrow)+] $snapshot.config_maps, $objects => $body),
-            _ => of_kind!(@ [$($borrow)+] $snapshot.unserved_routes, $unserved => $other),
+        impl Snapshot {
+            /// Puts an object in its place, replacing the one of the same kind and key, and tells whether that changes
+            /// anything.
+            pub fn insert(&mut self, object: Object) -> bool {
+                match object {
+                    $(Object::$kind(object) => self.$objects.insert(object),)+
+                    Object::UnservedRoute(object) => {
+                        let ObjectMeta { namespace, name, .. } = &object.metadata;
+                        let key = unserved(&object.kind, namespace, name);
+                        self.unserved_routes.insert_at(key, object)
+                    }
+                }
+            }
+
+            /// Takes an object out, and tells whether it was there.
+            pub fn remove(&mut self, kind: &Kind, key: &Key) -> bool {
+                match (kind.group, kind.kind) {
+                    $(($kind::GROUP, $kind::KIND) => self.$objects.remove(key),)+
+                    (_, kind) => {
+                        let key = unserved(kind, &key.namespace, &key.name);
+                        self.unserved_routes.remove(&key)
+                    }
+                }
+            }
+
+            /// The keys of all objects of a kind.
+            pub fn keys(&self, kind: &Kind) -> Vec<Key> {
+                match (kind.group, kind.kind) {
+                    $(($kind::GROUP, $kind::KIND) => self.$objects.keys().cloned().collect(),)+
+                    (_, kind) => self.unserved_keys(kind),
+                }
+            }
         }
     };
-    (@ [$($borrow:tt)+] $field:expr, $objects:ident => $body:expr) => {{
-        let $objects = $($borrow)+ $field;
-        $body
-    }};
+}
+
+snapshot! {
+    /// GatewayClasses.
+    gateway_classes: GatewayClass,
+    /// Gateways.
+    gateways: Gateway,
+    /// ListenerSets.
+    listener_sets: ListenerSet,
+    /// HTTPRoutes.
+    http_routes: HttpRoute,
+    /// BackendTLSPolicies.
+    backend_tls_policies: BackendTlsPolicy,
+    /// ReferenceGrants.
+    reference_grants: ReferenceGrant,
+    /// GatewayParameters.
+    gateway_parameters: GatewayParameters,
+    /// Namespaces.
+    namespaces: Namespace,
+    /// Services.
+    services: Service,
+    /// EndpointSlices.
+    endpoint_slices: EndpointSlice,
+    /// Secrets.
+    secrets: Secret,
+    /// ConfigMaps.
+    config_maps: ConfigMap,
 }
 
 impl Snapshot {
-    /// Puts an object in its place, replacing the one of the same kind and key, and tells whether that changes anything.
-    pub fn insert(&mut self, object: Object) -> bool {
-        match object {
-            Object::GatewayClass(object) => self.gateway_classes.insert(object),
-            Object::Gateway(object) => self.gateways.insert(object),
-            Object::ListenerSet(object) => self.listener_sets.insert(object),
-            Object::HttpRoute(object) => self.http_routes.insert(object),
-            Object::UnservedRoute(object) => {
-                let key = unserved(
-                    &object.kind,
-                    &object.metadata.namespace,
-                    &object.metadata.name,
-                );
-                self.unserved_routes.insert_at(key, object)
-            }
-            Object::BackendTlsPolicy(object) => self.backend_tls_policies.insert(object),
-            Object::ReferenceGrant(object) => self.reference_grants.insert(object),
-            Object::GatewayParameters(object) => self.gateway_parameters.insert(object),
-            Object::Namespace(object) => self.namespaces.insert(object),
-            Object::Service(object) => self.services.insert(object),
-            Object::EndpointSlice(object) => self.endpoint_slices.insert(object),
-            Object::Secret(object) => self.secrets.insert(object),
-            Object::ConfigMap(object) => self.config_maps.insert(object),
-        }
-    }
-
-    /// Takes an object out, and tells whether it was there.
-    pub fn remove(&mut self, kind: &Kind, key: &Key) -> bool {
-        of_kind!(
-            [&mut] self,
-            kind.kind,
-            objects => objects.remove(key),
-            routes => routes.remove(&unserved(kind.kind, &key.namespace, &key.name))
-        )
-    }
-
-    /// The keys of all objects of a kind.
-    pub fn keys(&self, kind: &Kind) -> Vec<Key> {
-        let own = format!("{}/", kind.kind);
+    fn unserved_keys(&self, kind: &str) -> Vec<Key> {
+        let own = format!("{kind}/");
         let route = |key: &Key| {
             let name = key.name.strip_prefix(&own)?;
             Some(Key::new(&key.namespace, name))
         };
-        of_kind!(
-            [&] self,
-            kind.kind,
-            objects => objects.keys().cloned().collect(),
-            routes => routes.keys().filter_map(route).collect()
-        )
+        self.unserved_routes.keys().filter_map(route).collect()
     }
 }
 

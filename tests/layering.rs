@@ -63,6 +63,8 @@ const NO_CLUSTER: &[&str] = &[
 /// What those who talk to the API server must not know.
 const NO_TRAFFIC: &[&str] = &["hyper", "tokio_rustls", "h2", "socket2", "clap"];
 
+const PROVISION_IO: &[&str] = &["provision", "ir", "api_server", "backoff"];
+
 const LAYERS: &[Layer] = &[
     layer("ir", &["ir"], PURE),
     layer("api", &["api", "ir::object_ref", "ir::ObjectRef"], PURE),
@@ -72,10 +74,14 @@ const LAYERS: &[Layer] = &[
         PURE,
     ),
     layer("status", &["status", "ir"], PURE),
-    layer("status/lease", &["status", "ir"], NO_TRAFFIC),
-    layer("status/queue", &["status", "ir"], NO_TRAFFIC),
+    layer("status/lease", &["status", "ir", "api_server"], NO_TRAFFIC),
+    layer("status/queue", &["status", "ir", "backoff"], NO_TRAFFIC),
     layer("status/stored", &["status", "ir"], NO_TRAFFIC),
-    layer("status/writer", &["status", "ir", "telemetry"], NO_TRAFFIC),
+    layer(
+        "status/writer",
+        &["status", "ir", "telemetry", "api_server"],
+        NO_TRAFFIC,
+    ),
     layer("replicas", &["ir", "settings", "status"], NO_CLUSTER),
     layer("data_plane", &["api"], PURE),
     layer(
@@ -88,14 +94,16 @@ const LAYERS: &[Layer] = &[
         &["provision", "api", "data_plane", "ir", "settings", "status"],
         PURE,
     ),
-    layer("provision/apply", &["provision", "ir"], NO_TRAFFIC),
+    layer("provision/apply", PROVISION_IO, NO_TRAFFIC),
     layer("tls", &["tls", "ir"], PURE),
     layer("table", &["table", "ir", "tls"], PURE),
     layer("filter", &["filter", "ir", "table"], PURE),
     layer("settings", &[], &["tokio", "hyper", "kube", "rustls"]),
     layer("clock", &[], NO_CLUSTER),
-    layer("provision/class", &["provision", "ir"], NO_TRAFFIC),
-    layer("provision/nodes", &["provision", "ir"], NO_TRAFFIC),
+    layer("api_server", &[], NO_TRAFFIC),
+    layer("backoff", &[], PURE),
+    layer("provision/class", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/nodes", PROVISION_IO, NO_TRAFFIC),
     layer(
         "shutdown",
         &["settings"],
@@ -108,7 +116,7 @@ const LAYERS: &[Layer] = &[
     ),
     layer(
         "provider",
-        &["provider", "api", "snapshot"],
+        &["provider", "api", "snapshot", "api_server", "backoff"],
         &["hyper", "rustls", "clap"],
     ),
     layer(

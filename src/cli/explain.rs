@@ -108,6 +108,8 @@ fn protocol(protocol: PortProtocol) -> &'static str {
     match protocol {
         PortProtocol::Http => "http",
         PortProtocol::Tls => "https",
+        PortProtocol::Tcp => "tcp",
+        PortProtocol::Udp => "udp",
     }
 }
 
@@ -120,7 +122,7 @@ fn explain_port(text: &mut String, port: &Port, ir: &Ir, asked: &Asked) -> bool 
     );
     line(text, "port", &place);
     let listener = match port.protocol() {
-        PortProtocol::Http => port.listener(&asked.host),
+        PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => port.listener(&asked.host),
         PortProtocol::Tls => port.listener_for_sni(asked.sni()),
     };
     let Some(listener) = listener else {
@@ -132,6 +134,7 @@ fn explain_port(text: &mut String, port: &Port, ir: &Ir, asked: &Asked) -> bool 
         let outcome = match port.protocol() {
             PortProtocol::Http => "404",
             PortProtocol::Tls => "the handshake is refused",
+            PortProtocol::Tcp | PortProtocol::Udp => "nothing is forwarded",
         };
         let none = format!("none for {}, only for {}", asked.host, hosts.join(", "));
         line(text, "listener", &format!("{none}: {outcome}"));
@@ -158,7 +161,7 @@ fn explain_listeners(text: &mut String, port: &Port, chosen: &Arc<Listener>, ask
         let passed = format!("not {name}: hostname {} {why}", other.ir.hostname);
         line(text, "", &passed);
     }
-    if let Some(tls) = &chosen.ir.tls {
+    if let Some(tls) = chosen.ir.tls() {
         line(text, "TLS", &describe::tls(tls));
     }
 }

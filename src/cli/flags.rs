@@ -17,7 +17,7 @@ pub struct ServeFlags {
     /// Worker threads [default: the cores that the process may use]
     #[arg(long, value_name = "N", env = "PORTCULLIS_WORKERS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
-    /// Clients whose X-Forwarded-* and Forwarded fields are believed; those of all others are overwritten
+    /// Clients whose X-Forwarded-* and Forwarded headers are believed; those of all others are overwritten
     #[arg(
         long,
         value_name = "CIDR,…",
@@ -106,7 +106,7 @@ limit_flags! {
     write_timeout: Span, "TIME", "PORTCULLIS_WRITE_TIMEOUT";
     /// A TLS handshake
     handshake_timeout: Span, "TIME", "PORTCULLIS_HANDSHAKE_TIMEOUT";
-    /// No byte either way while an answer is awaited or streamed
+    /// No byte either way while a response is awaited or streamed
     stream_idle_timeout: Span, "TIME", "PORTCULLIS_STREAM_IDLE_TIMEOUT";
     /// No byte either way in an upgraded connection, such as a WebSocket
     tunnel_idle_timeout: Span, "TIME", "PORTCULLIS_TUNNEL_IDLE_TIMEOUT";
@@ -120,9 +120,9 @@ limit_flags! {
     max_connections: usize, "N", "PORTCULLIS_MAX_CONNECTIONS";
     /// TLS handshakes of the process at one time; the oldest make room
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
-    /// Bytes of a request's or response's head
+    /// Bytes of the head of a request or a response, in HTTP/1.1 and HTTP/2
     max_header_bytes: Size, "SIZE", "PORTCULLIS_MAX_HEADER_BYTES";
-    /// Header fields of a request or response
+    /// Headers of a request or a response
     max_headers: usize, "N", "PORTCULLIS_MAX_HEADERS";
     /// Streams of an HTTP/2 connection at one time
     max_streams: u32, "N", "PORTCULLIS_MAX_STREAMS";

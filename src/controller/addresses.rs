@@ -1,5 +1,5 @@
 //! Where the data planes of a Gateway are reached, and which replicas of them are ready: what Services and their
-//! EndpointSlices say. Pure; knows nothing of what is served.
+//! EndpointSlices say. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::api::Key;
 use crate::api::core::{SERVICE_NAME_LABEL, Service};
 use crate::ir::ObjectRef;
-use crate::provision::{ChildKind, Needs, is_made_for};
+use crate::provision::{ChildKind, DesiredState, is_made_for};
 use crate::snapshot::Snapshot;
 use crate::status::{Address, DataPlaneState, Reason};
 
@@ -18,10 +18,10 @@ const MAX_ADDRESSES: usize = 16;
 /// Addresses of ready pods, by Gateway.
 pub(super) fn replicas(
     snapshot: &Snapshot,
-    needs: &Needs,
+    needs: &DesiredState,
 ) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
     // Several Services of one Gateway have the same pods behind them.
-    let all = needs.children.keys().chain(&needs.kept);
+    let all = needs.children.keys().chain(&needs.retained);
     let gateways: BTreeMap<Key, &ObjectRef> = all
         .filter_map(|gateway| Some((services(snapshot, needs, gateway).next()?, gateway)))
         .collect();
@@ -50,7 +50,7 @@ pub(super) fn replicas(
 /// The addresses of a Gateway whose spec asks for `requested`.
 pub(super) fn state(
     snapshot: &Snapshot,
-    needs: &Needs,
+    needs: &DesiredState,
     gateway: &ObjectRef,
     requested: &[Option<IpAddr>],
     replicas: Option<&BTreeSet<IpAddr>>,
@@ -94,14 +94,18 @@ pub(super) fn state(
     state
 }
 
-/// The Services of a Gateway: those that it needs, or, where nobody knows what it needs, those that it has.
-fn services(snapshot: &Snapshot, needs: &Needs, gateway: &ObjectRef) -> impl Iterator<Item = Key> {
+/// The Services of a Gateway: those that it needs, or, where its needs are unknown, those that it has.
+fn services(
+    snapshot: &Snapshot,
+    needs: &DesiredState,
+    gateway: &ObjectRef,
+) -> impl Iterator<Item = Key> {
     let children = needs.children.get(gateway);
     let needed = children.into_iter().flat_map(|children| children.iter());
     let needed = needed
         .filter(|child| child.kind == ChildKind::Service)
         .map(|child| Key::new(&child.namespace, &child.name));
-    let is_kept = needs.kept.contains(gateway);
+    let is_kept = needs.retained.contains(gateway);
     let all = is_kept.then(|| snapshot.services.iter()).into_iter();
     let kept = all.flatten().filter(|service| {
         let metadata = &service.metadata;

@@ -1,4 +1,4 @@
-//! The controller's loop: a snapshot is translated, the objects that its Gateways need are told, and statuses are
+//! The controller's loop: a snapshot is translated, the objects that its Gateways need are published, and statuses are
 //! released as data planes confirm them. Owns the order of these steps; what applies, asks and writes is given to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -16,7 +16,7 @@ use crate::api::parameters::ServiceType;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::provider::Load;
-use crate::provision::{self, Failures, Needs, Uses};
+use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::replicas::{Answers, Replica};
 use crate::status::writer::Statuses;
 use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport, served};
@@ -34,33 +34,33 @@ pub struct Inputs {
     pub failures: watch::Receiver<Failures>,
     /// Whether this process is the one that applies, asks and writes.
     pub leading: watch::Receiver<bool>,
-    /// Version of the Gateway API's CRDs, as they tell it.
+    /// Version of the Gateway API's CRDs.
     pub bundle_version: watch::Receiver<Option<String>>,
 }
 
-/// What the loop tells.
+/// What the loop publishes.
 pub struct Outputs<P> {
     /// Objects that Gateways need.
-    pub needs: watch::Sender<Option<Arc<Needs>>>,
+    pub needs: watch::Sender<Option<Arc<DesiredState>>>,
     /// Replicas to ask.
     pub replicas: watch::Sender<BTreeSet<Replica>>,
     /// GatewayClasses of ours, and whether they are in use.
-    pub uses: watch::Sender<Uses>,
+    pub uses: watch::Sender<ClassUsage>,
     /// Whether addresses of nodes are wanted.
     pub wants_nodes: watch::Sender<bool>,
     /// Statuses to write; none while another process leads.
     pub statuses: watch::Sender<Option<Statuses>>,
-    /// Takes note of a report; of none while another process leads, which alone can tell.
+    /// Takes note of a report; of none while another process leads, which alone can make one.
     pub publish: P,
 }
 
 /// What is made of one snapshot.
-struct World {
+struct ClusterState {
     load: Arc<Load>,
     translation: Translation,
     /// Fingerprints of Gateways that have ports.
     fingerprints: BTreeMap<ObjectRef, String>,
-    needs: Arc<Needs>,
+    needs: Arc<DesiredState>,
     replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>>,
     /// Which Gateway a ListenerSet belongs to.
     sets: BTreeMap<ObjectRef, ObjectRef>,
@@ -73,37 +73,37 @@ where
 {
     let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();
-    let mut world: Option<World> = None;
+    let mut state: Option<ClusterState> = None;
     let mut is_leading = false;
     loop {
         let load = inputs.loads.borrow_and_update().clone();
-        if world
+        if state
             .as_ref()
-            .is_none_or(|world| !Arc::ptr_eq(&world.load, &load))
+            .is_none_or(|state| !Arc::ptr_eq(&state.load, &load))
         {
-            let previous = world.as_ref().map(|world| &world.translation.ir);
+            let previous = state.as_ref().map(|state| &state.translation.ir);
             let translation = translator.translate(&load.snapshot, previous);
-            let new = World::new(load.clone(), translation, image, world.as_ref());
+            let new = ClusterState::new(load.clone(), translation, image, state.as_ref());
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
-            tell(&outputs, &new);
-            world = Some(new);
+            publish(&outputs, &new);
+            state = Some(new);
         }
         let was_leading = std::mem::replace(&mut is_leading, *inputs.leading.borrow_and_update());
         if is_leading && !was_leading {
             confirmations.restart();
         }
         let mut until = None;
-        match &world {
-            Some(world) if is_leading => {
-                let verdicts = world.judge(&mut confirmations, &inputs.answers.borrow_and_update());
+        match &state {
+            Some(state) if is_leading => {
+                let verdicts = state.judge(&mut confirmations, &inputs.answers.borrow_and_update());
                 until = verdicts.values().filter_map(Verdict::deadline).min();
                 let nodes = inputs.nodes.borrow_and_update().clone();
                 let failures = inputs.failures.borrow_and_update().clone();
                 let version = inputs.bundle_version.borrow_and_update().clone();
                 let report =
-                    Arc::new(world.report(&verdicts, &failures, &nodes, version.as_deref()));
-                (outputs.publish)(&world.load, Some(&report));
-                let held = Arc::new(world.held(&verdicts));
+                    Arc::new(state.report(&verdicts, &failures, &nodes, version.as_deref()));
+                (outputs.publish)(&state.load, Some(&report));
+                let held = Arc::new(state.held(&verdicts));
                 let statuses = Statuses { report, held };
                 outputs.statuses.send_replace(Some(statuses));
             }
@@ -127,24 +127,29 @@ where
     }
 }
 
-/// What Gateways need; what those need whose class or parameters are at fault, nobody knows.
-fn needs(load: &Load, translation: &Translation, image: &str, previous: Option<&World>) -> Needs {
-    let mut needs = Needs::default();
+/// What Gateways need. The needs of those whose class or parameters are at fault are unknown.
+fn needs(
+    load: &Load,
+    translation: &Translation,
+    image: &str,
+    previous: Option<&ClusterState>,
+) -> DesiredState {
+    let mut needs = DesiredState::default();
     for name in translation.report.gateways.keys() {
         let gateway = load.snapshot.gateways.get(&name.namespace, &name.name);
         let Some((gateway, data_plane)) = gateway.zip(translation.data_planes.get(name)) else {
-            needs.kept.insert(name.clone());
+            needs.retained.insert(name.clone());
             continue;
         };
-        let known = previous.and_then(|world| {
-            let former = world
+        let known = previous.and_then(|state| {
+            let former = state
                 .load
                 .snapshot
                 .gateways
                 .get(&name.namespace, &name.name)?;
             let is_same = Arc::ptr_eq(former, gateway)
-                && world.translation.data_planes.get(name) == Some(data_plane);
-            world.needs.children.get(name).filter(|_| is_same).cloned()
+                && state.translation.data_planes.get(name) == Some(data_plane);
+            state.needs.children.get(name).filter(|_| is_same).cloned()
         });
         let children =
             known.unwrap_or_else(|| provision::children(gateway, data_plane, image).into());
@@ -160,25 +165,25 @@ async fn deadline(until: Option<Instant>) {
     }
 }
 
-fn tell<P>(outputs: &Outputs<P>, world: &World) {
+fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
     outputs.needs.send_if_modified(|needs| {
-        let is_news = needs.as_ref() != Some(&world.needs);
-        *needs = Some(world.needs.clone());
+        let is_news = needs.as_ref() != Some(&state.needs);
+        *needs = Some(state.needs.clone());
         is_news
     });
-    let data_planes = world.translation.data_planes.values();
+    let data_planes = state.translation.data_planes.values();
     let mut types = data_planes.map(|data_plane| data_plane.parameters.service.kind);
     let wants_nodes = types.any(|kind| kind == Some(ServiceType::NodePort));
     outputs
         .wants_nodes
         .send_if_modified(|wants| std::mem::replace(wants, wants_nodes) != wants_nodes);
-    let uses = world.uses();
+    let uses = state.uses();
     outputs.uses.send_if_modified(|known| {
         let is_news = *known != uses;
         *known = uses;
         is_news
     });
-    let replicas = world.replicas.iter().flat_map(|(gateway, addresses)| {
+    let replicas = state.replicas.iter().flat_map(|(gateway, addresses)| {
         addresses.iter().map(|address| Replica {
             gateway: gateway.clone(),
             address: *address,
@@ -192,7 +197,7 @@ fn tell<P>(outputs: &Outputs<P>, world: &World) {
     });
 }
 
-impl World {
+impl ClusterState {
     /// What of `previous` is the same is used again.
     fn new(
         load: Arc<Load>,
@@ -230,7 +235,7 @@ impl World {
     }
 
     /// Which classes of ours are in use.
-    fn uses(&self) -> Uses {
+    fn uses(&self) -> ClassUsage {
         let snapshot = &self.load.snapshot;
         let used: BTreeSet<_> = snapshot
             .gateways

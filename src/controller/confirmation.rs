@@ -1,5 +1,5 @@
 //! Whether the data planes of a Gateway serve what the controller has computed for it: when every ready replica says
-//! so. Pure but for the time, which is given. Knows not how replicas are asked.
+//! so. Pure but for the time, which is given.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// When it has to be judged anew, even if nobody says anything.
+    /// When it has to be judged anew, even without news.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Awaited(until) => Some(*until),
@@ -54,7 +54,7 @@ struct State {
 type Fingerprint = Option<String>;
 
 impl Confirmations {
-    /// Forgets how long anything has taken: nobody has asked the replicas in that time.
+    /// Forgets how long anything has taken: the replicas were not asked in that time.
     pub(super) fn restart(&mut self) {
         self.gateways.clear();
     }

@@ -13,7 +13,7 @@ pub(super) fn apply(changes: &HeaderChanges, headers: &mut HeaderMap) -> Result<
     for (name, value) in set {
         headers
             .try_insert(name, value.clone())
-            .map_err(|_| FilterError::TooManyFields)?;
+            .map_err(|_| FilterError::TooManyHeaders)?;
     }
     for (name, value) in add {
         append(headers, name, value)?;
@@ -38,7 +38,7 @@ fn append(
         Some(joined) => headers.try_insert(name, joined).map(drop),
         None => headers.try_append(name, value.clone()).map(drop),
     }
-    .map_err(|_| FilterError::TooManyFields)
+    .map_err(|_| FilterError::TooManyHeaders)
 }
 
 /// What stands between the values of a field; none where values must stay on lines of their own (RFC 9110, 5.3).

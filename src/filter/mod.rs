@@ -1,26 +1,33 @@
-//! Applies the filters of a rule or of a backend to a message head: pure functions over `http` types, one file per
-//! filter. Knows nothing of bodies, connections or how a rule was found.
+//! The filters that need nothing but a message head: pure functions over `http` types, one file per filter. A request's
+//! filters also decide what is done to its response.
 
 mod header;
 mod path;
 mod redirect;
+mod response;
 mod rewrite;
 
-use http::HeaderMap;
+use bytes::Bytes;
+use http::Response;
 use http::request::Parts;
 
+pub use self::response::ResponsePhase;
 pub use crate::ir::filter::Scheme;
 
+use self::response::Step;
 use crate::ir::Filter;
 
-/// What the filters of a request came to.
+/// What a filter makes of a request.
 #[derive(Debug)]
 pub enum Verdict {
-    /// The request goes on.
+    /// The request goes on to the next filter.
     Continue,
-    /// The client gets this answer, without a body.
-    Answer(http::Response<()>),
+    /// The client gets this response; no other filter and no backend sees the request.
+    Respond(LocalResponse),
 }
+
+/// A response that a filter makes. Boxed, since it is rare and every request has room for it.
+pub type LocalResponse = Box<Response<Bytes>>;
 
 /// What filters need to know of a request beyond its head.
 #[derive(Clone, Copy, Debug)]
@@ -48,36 +55,38 @@ pub enum FilterError {
     /// The redirect keeps the host, and the request names none.
     #[error("the request names no host to redirect to")]
     NoHost,
-    /// The message would have more fields than it can hold.
-    #[error("too many header fields")]
-    TooManyFields,
+    /// There would be more headers than a message can hold.
+    #[error("too many headers")]
+    TooManyHeaders,
 }
 
-/// Applies `filters` to a request, in order, up to the first that answers it.
+/// Applies a filter of `level` to a request, and notes in `phase` what the filter does to the response.
+///
+/// # Errors
+/// When the filter and the request do not go together, such as a redirect without any host.
 pub fn request(
-    filters: &[Filter],
+    filter: &Filter,
+    level: Level,
     parts: &mut Parts,
     facts: &RequestFacts<'_>,
+    phase: &mut ResponsePhase,
 ) -> Result<Verdict, FilterError> {
-    for filter in filters {
-        match filter {
-            Filter::RequestHeaders(changes) => header::apply(changes, &mut parts.headers)?,
-            Filter::ResponseHeaders(_) => {}
-            Filter::Redirect(redirect) => {
-                return redirect::answer(redirect, parts, facts).map(Verdict::Answer);
-            }
-            Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts)?,
+    match filter {
+        Filter::RequestHeaders(changes) => header::apply(changes, &mut parts.headers)?,
+        Filter::ResponseHeaders(changes) => phase.push(level, Step::Headers(changes.clone())),
+        Filter::Redirect(redirect) => {
+            return redirect::response(redirect, parts, facts).map(Verdict::Respond);
         }
+        Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts)?,
     }
     Ok(Verdict::Continue)
 }
 
-/// Applies `filters` to the head of a response, in order.
-pub fn response(filters: &[Filter], headers: &mut HeaderMap) {
-    for filter in filters {
-        if let Filter::ResponseHeaders(changes) = filter {
-            // It fails only beyond 24,000 fields, which no parser lets through; such a response stays as it is.
-            let _ = header::apply(changes, headers);
-        }
-    }
+/// Where a filter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// In a rule.
+    Rule,
+    /// In a backendRef.
+    Backend,
 }

@@ -1,26 +1,27 @@
-//! RequestRedirect: answers with the place to ask instead. Knows nothing of other filters.
+//! RequestRedirect: responds with the location to ask instead.
 
 use std::fmt::Write;
 
+use bytes::Bytes;
 use http::header::LOCATION;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 
-use super::{FilterError, RequestFacts, Scheme, path};
+use super::{FilterError, LocalResponse, RequestFacts, Scheme, path};
 use crate::ir::filter::Redirect;
 
-/// The answer to a request.
-pub(super) fn answer(
+/// The response to a request.
+pub(super) fn response(
     redirect: &Redirect,
     parts: &Parts,
     facts: &RequestFacts<'_>,
-) -> Result<Response<()>, FilterError> {
+) -> Result<LocalResponse, FilterError> {
     let location = location(redirect, parts, facts)?;
     let location = HeaderValue::try_from(location).map_err(|_| FilterError::Location)?;
-    let mut answer = Response::new(());
-    *answer.status_mut() = redirect.status;
-    answer.headers_mut().insert(LOCATION, location);
-    Ok(answer)
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = redirect.status;
+    response.headers_mut().insert(LOCATION, location);
+    Ok(Box::new(response))
 }
 
 fn location(
@@ -186,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_with_status_and_location_only() {
+    fn responds_with_status_and_location_only() {
         let mut redirect = redirect(None, None);
         redirect.status = StatusCode::PERMANENT_REDIRECT;
         let parts = http::Request::get("/x").body(()).unwrap().into_parts().0;
-        let answer = answer(&redirect, &parts, &HERE).unwrap();
-        assert_eq!(answer.status(), 308);
-        assert_eq!(answer.headers()[LOCATION], "http://a.com:8080/x");
-        assert_eq!(answer.headers().len(), 1);
+        let response = response(&redirect, &parts, &HERE).unwrap();
+        assert_eq!(response.status(), 308);
+        assert_eq!(response.headers()[LOCATION], "http://a.com:8080/x");
+        assert_eq!(response.headers().len(), 1);
     }
 }

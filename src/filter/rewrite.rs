@@ -27,7 +27,7 @@ fn set_host(host: &HeaderValue, parts: &mut Parts) -> Result<(), FilterError> {
     parts
         .headers
         .try_insert(HOST, host.clone())
-        .map_err(|_| FilterError::TooManyFields)?;
+        .map_err(|_| FilterError::TooManyHeaders)?;
     if parts.uri.authority().is_none() {
         return Ok(());
     }

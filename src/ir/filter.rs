@@ -10,8 +10,8 @@ use serde::{Serialize, Serializer};
 pub enum Filter {
     /// Changes the request's header fields.
     RequestHeaders(HeaderChanges),
-    /// Changes the response's header fields.
-    ResponseHeaders(HeaderChanges),
+    /// Changes the response's headers. Shared, so that a request takes it to its response at no cost.
+    ResponseHeaders(Arc<HeaderChanges>),
     /// Answers with a redirect.
     Redirect(Redirect),
     /// Changes host or path of the forwarded request.

@@ -2,8 +2,9 @@
 //! program. Knows what belongs to the configuration and what a process merely found: endpoints and history.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
 
-use super::{AttachedRoute, Ir, Listener, ObjectRef, Port, ServerTls};
+use super::{AttachedRoute, Ir, Listener, ObjectRef, Port, Protocol, ServerTls, TlsTermination};
 
 /// The fingerprint of a value.
 ///
@@ -39,32 +40,28 @@ impl Ir {
 
 /// Whether a process without a past serves this listener too.
 fn is_by_itself(listener: &Listener) -> bool {
-    let tls = listener.tls.as_deref();
-    tls.is_none_or(|tls| tls.certificates.len() > listener.held_over.len())
+    let termination = listener.protocol.termination();
+    termination.is_none_or(|one| one.tls.certificates.len() > one.held_over.len())
 }
 
 fn hash_port(port: &Port, hasher: &mut impl Hasher) {
     let Port {
         bind,
         gateway: _,
-        protocol,
         listeners: _,
     } = port;
-    (bind, protocol).hash(hasher);
+    bind.hash(hasher);
 }
 
 fn hash_listener(listener: &Listener, hasher: &mut impl Hasher) {
     let Listener {
         key,
         hostname,
-        tls,
-        held_over,
+        protocol,
         routes,
     } = listener;
-    (key, hostname, tls.is_some()).hash(hasher);
-    if let Some(tls) = tls {
-        hash_tls(tls, held_over, hasher);
-    }
+    (key, hostname).hash(hasher);
+    hash_protocol(protocol, hasher);
     routes.len().hash(hasher);
     routes
         .iter()
@@ -72,12 +69,23 @@ fn hash_listener(listener: &Listener, hasher: &mut impl Hasher) {
         .for_each(|route| hasher.write_u64(route));
 }
 
-fn hash_tls(tls: &ServerTls, held_over: &[ObjectRef], hasher: &mut impl Hasher) {
+fn hash_protocol(protocol: &Protocol, hasher: &mut impl Hasher) {
+    discriminant(protocol).hash(hasher);
+    match protocol {
+        Protocol::Https(termination) | Protocol::TlsTerminate(termination) => {
+            hash_termination(termination, hasher);
+        }
+        Protocol::Http | Protocol::TlsPassthrough | Protocol::Tcp | Protocol::Udp => {}
+    }
+}
+
+fn hash_termination(termination: &TlsTermination, hasher: &mut impl Hasher) {
+    let TlsTermination { tls, held_over } = termination;
     let ServerTls {
         certificates,
         min_version,
         ciphers,
-    } = tls;
+    } = &**tls;
     (min_version, ciphers).hash(hasher);
     let certificates = certificates.iter();
     for certificate in certificates.filter(|one| !held_over.contains(&one.source)) {

@@ -12,19 +12,47 @@ use serde::{Serialize, Serializer};
 use super::{ObjectRef, Route, ServerTls, fingerprint};
 
 /// Something to bind: a port on one address, or on every address of both families.
+///
+/// Prints as `address:port`, with `/udp` behind it for UDP; `*` is every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bind {
     /// The address; `None` means all, IPv4 and IPv6.
     pub address: Option<IpAddr>,
     /// The port that listeners declare.
     pub port: u16,
+    /// The transport: TCP 53 and UDP 53 are two ports.
+    pub transport: Transport,
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Bind {
+    /// A TCP port.
+    pub const fn tcp(address: Option<IpAddr>, port: u16) -> Self {
+        Self {
+            address,
+            port,
+            transport: Transport::Tcp,
+        }
+    }
 }
 
 impl fmt::Display for Bind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
-            Some(address) => SocketAddr::new(address, self.port).fmt(f),
-            None => write!(f, "*:{}", self.port),
+            Some(address) => SocketAddr::new(address, self.port).fmt(f)?,
+            None => write!(f, "*:{}", self.port)?,
+        }
+        match self.transport {
+            Transport::Tcp => Ok(()),
+            Transport::Udp => f.write_str("/udp"),
         }
     }
 }
@@ -45,19 +73,78 @@ pub struct Port {
     pub bind: Bind,
     /// The Gateway that it belongs to.
     pub gateway: ObjectRef,
-    /// What clients speak.
-    pub protocol: PortProtocol,
-    /// Listeners with distinct hostnames; never empty.
+    /// Listeners with distinct hostnames; never empty. All have one [`Protocol::port_protocol`], since others are in
+    /// conflict.
     pub listeners: Vec<Arc<Listener>>,
 }
 
+impl Port {
+    /// What clients speak first.
+    pub fn protocol(&self) -> PortProtocol {
+        let first = self.listeners.first();
+        first.map_or(PortProtocol::Http, |one| one.protocol.port_protocol())
+    }
+}
+
 /// What clients of a port speak first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PortProtocol {
     /// HTTP/1.1, or HTTP/2 with prior knowledge.
     Http,
     /// TLS.
     Tls,
+    /// Anything over TCP: bytes are forwarded as they are.
+    Tcp,
+    /// Anything over UDP: datagrams are forwarded as they are.
+    Udp,
+}
+
+/// What a listener speaks, with what it needs for that.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Protocol {
+    /// HTTP.
+    Http,
+    /// HTTP over TLS.
+    Https(TlsTermination),
+    /// TLS, forwarded in plain text.
+    TlsTerminate(TlsTermination),
+    /// TLS, forwarded as it is.
+    TlsPassthrough,
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// What clients speak first.
+    pub fn port_protocol(&self) -> PortProtocol {
+        match self {
+            Self::Http => PortProtocol::Http,
+            Self::Https(_) | Self::TlsTerminate(_) | Self::TlsPassthrough => PortProtocol::Tls,
+            Self::Tcp => PortProtocol::Tcp,
+            Self::Udp => PortProtocol::Udp,
+        }
+    }
+
+    /// How TLS is terminated, where it is.
+    pub fn termination(&self) -> Option<&TlsTermination> {
+        match self {
+            Self::Https(termination) | Self::TlsTerminate(termination) => Some(termination),
+            Self::Http | Self::TlsPassthrough | Self::Tcp | Self::Udp => None,
+        }
+    }
+}
+
+/// How a listener terminates TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct TlsTermination {
+    /// Certificates and settings.
+    #[serde(flatten)]
+    pub tls: Arc<ServerTls>,
+    /// Secrets among those of [`Self::tls`] whose present content cannot be used, so that an earlier one is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_over: Vec<ObjectRef>,
 }
 
 /// The name of a listener: names are unique only within their own object.
@@ -82,13 +169,17 @@ pub struct Listener {
     pub key: ListenerKey,
     /// The hosts that it serves.
     pub hostname: Hostname,
-    /// TLS termination; `None` on ports of [`PortProtocol::Http`].
-    pub tls: Option<Arc<ServerTls>>,
-    /// Secrets among those of [`Self::tls`] whose present content cannot be used, so that an earlier one is.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub held_over: Vec<ObjectRef>,
+    /// What it speaks.
+    pub protocol: Protocol,
     /// Routes attached to it.
     pub routes: Vec<Arc<AttachedRoute>>,
+}
+
+impl Listener {
+    /// Certificates and settings, where TLS is terminated.
+    pub fn tls(&self) -> Option<&Arc<ServerTls>> {
+        self.protocol.termination().map(|one| &one.tls)
+    }
 }
 
 /// A route on one listener.
@@ -224,6 +315,22 @@ impl Serialize for Hostname {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tells_transports_of_one_port_apart() {
+        let tcp = Bind::tcp(None, 53);
+        let udp = Bind {
+            transport: Transport::Udp,
+            ..tcp
+        };
+        assert_ne!(tcp, udp);
+        assert_eq!(
+            [tcp, udp].map(|bind| bind.to_string()),
+            ["*:53", "*:53/udp"]
+        );
+        let address = Some("::1".parse().unwrap());
+        assert_eq!(Bind { address, ..udp }.to_string(), "[::1]:53/udp");
+    }
 
     #[test]
     fn wildcards_hold_one_or_more_labels_and_never_the_apex() {

@@ -4,9 +4,11 @@
 pub mod backend;
 pub mod filter;
 pub mod fingerprint;
+pub mod hop_by_hop;
 pub mod listener;
 pub mod object_ref;
 pub mod pattern;
+pub mod precedence;
 pub mod route;
 pub mod tls;
 
@@ -17,11 +19,13 @@ use serde::{Serialize, Serializer};
 pub use backend::{Backend, BackendId, UpstreamProtocol};
 pub use filter::Filter;
 pub use listener::{
-    AttachedRoute, Bind, BindReport, Hostname, Listener, ListenerKey, Port, PortProtocol,
+    AttachedRoute, Bind, BindReport, Hostname, Listener, ListenerKey, Port, PortProtocol, Protocol,
+    TlsTermination, Transport,
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;
-pub use route::{Precedence, Route, Rule, RuleId};
+pub use precedence::Precedence;
+pub use route::{Route, RouteKind, Rule, RuleId};
 pub use tls::{Certificate, ServerTls};
 
 /// One whole configuration.

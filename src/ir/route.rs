@@ -1,6 +1,5 @@
-//! Routes as rules with matches, and the order in which matches are tried. Knows nothing of indexes or requests.
+//! Routes as rules with matches, filters and backends.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +8,12 @@ use serde::{Serialize, Serializer};
 
 use super::{BackendId, Filter, ObjectRef, Pattern, UpstreamProtocol, fingerprint};
 
-/// A route of any HTTP kind, once for all listeners that it is attached to.
+/// A route, once for all listeners that it is attached to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Route {
+    /// Its kind.
+    #[serde(skip)]
+    pub kind: RouteKind,
     /// The object.
     pub object: ObjectRef,
     /// Creation time in seconds since 1970; `None` counts as older than any.
@@ -25,13 +27,15 @@ pub struct Route {
 impl Route {
     /// A route. `spoken` is what the backends of its rules speak, in the rules' order.
     pub fn new(
+        kind: RouteKind,
         object: ObjectRef,
         created: Option<i64>,
         rules: Vec<Arc<Rule>>,
         spoken: &[UpstreamProtocol],
     ) -> Self {
         Self {
-            fingerprint: fingerprint::of(&(&object, created, &rules, spoken)),
+            fingerprint: fingerprint::of(&(kind, &object, created, &rules, spoken)),
+            kind,
             object,
             created,
             rules,
@@ -42,6 +46,13 @@ impl Route {
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
+}
+
+/// The kind of a route, which decides in which order its matches are tried: see [`super::Precedence`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouteKind {
+    /// HTTPRoute.
+    Http,
 }
 
 /// The name of a rule in logs and metrics.
@@ -159,67 +170,6 @@ pub enum ValueMatch {
     Exact(Arc<str>),
     /// Matched as a whole.
     Regex(Pattern),
-}
-
-/// The rank of a path condition: exact paths first, then patterns, then prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PathRank {
-    /// `Exact`.
-    Exact,
-    /// `RegularExpression`. The API leaves its place open and suggests this one.
-    Regex,
-    /// `PathPrefix`.
-    Prefix,
-}
-
-/// The order of matches of equally specific hostnames: the smallest is tried first, and the first that fits wins.
-/// The fields stand in the order of the API's list (HTTPRouteRule.matches).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Precedence {
-    /// Kind of path condition.
-    pub path: PathRank,
-    /// Characters of the path, pattern or prefix; more is first.
-    pub path_length: Reverse<usize>,
-    /// Whether the method is matched; so is first.
-    pub method: Reverse<bool>,
-    /// Number of header conditions; more is first.
-    pub headers: Reverse<usize>,
-    /// Number of query conditions; more is first.
-    pub query: Reverse<usize>,
-    /// Creation time; older is first, and none is oldest.
-    pub created: Option<i64>,
-    /// Namespace of the route, alphabetically.
-    pub namespace: Arc<str>,
-    /// Name of the route, alphabetically.
-    pub name: Arc<str>,
-    /// Index of the rule.
-    pub rule: usize,
-    /// Index of the match.
-    pub r#match: usize,
-}
-
-impl Precedence {
-    /// The place of the `index`-th match of `rule` of an HTTPRoute that was created at this time.
-    pub fn http(created: Option<i64>, rule: &Rule, index: usize) -> Self {
-        let condition = &rule.matches[index];
-        let (path, length) = match &condition.path {
-            PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
-            PathMatch::Regex(pattern) => (PathRank::Regex, pattern.source().chars().count()),
-            PathMatch::Prefix(prefix) => (PathRank::Prefix, prefix.chars().count()),
-        };
-        Self {
-            path,
-            path_length: Reverse(length),
-            method: Reverse(condition.method.is_some()),
-            headers: Reverse(condition.headers.len()),
-            query: Reverse(condition.query.len()),
-            created,
-            namespace: rule.id.route.namespace.clone(),
-            name: rule.id.route.name.clone(),
-            rule: rule.id.index,
-            r#match: index,
-        }
-    }
 }
 
 fn method<S: Serializer>(method: &Option<Method>, serializer: S) -> Result<S::Ok, S::Error> {

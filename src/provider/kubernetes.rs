@@ -1,6 +1,5 @@
-//! The objects of a cluster, from watches of its API server. Owns when what they tell is published: never before every
-//! kind is known, at once when little happens, and not too often when much does. Keeps what it has while the API server
-//! is away.
+//! The objects of a cluster, from watches of its API server. Owns when changes are published: never before every kind is
+//! known, at once when little happens, and not too often when much does. Keeps what it has while the API server is away.
 
 pub mod bundle;
 mod client;
@@ -32,10 +31,10 @@ use super::Load;
 use crate::api::Key;
 
 /// How long it must be quiet until a change is published: what belongs together often comes together.
-const QUIET: Duration = Duration::from_millis(2);
+const DEBOUNCE: Duration = Duration::from_millis(2);
 /// The longest that a change waits for quiet.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// Changes that may wait to be taken note of. Watches that are ahead wait.
+const LONGEST_DEBOUNCE: Duration = Duration::from_millis(100);
+/// Changes that may wait to be stored. Watches that are ahead wait.
 const QUEUE: usize = 128;
 /// How often missing kinds are named while the first configuration is incomplete.
 const REMINDER: Duration = Duration::from_secs(10);
@@ -86,7 +85,7 @@ impl KubernetesProvider {
     pub async fn from_environment() -> anyhow::Result<Self> {
         let config = Config::infer()
             .await
-            .context("neither a service account nor a kubeconfig tells which cluster to watch")?;
+            .context("neither a service account nor a kubeconfig names a cluster to watch")?;
         Self::new(config)
     }
 
@@ -127,7 +126,7 @@ impl KubernetesProvider {
         }
     }
 
-    /// The same, but an observer is told what the API server holds of each object.
+    /// The same, but an observer gets what the API server holds of each object.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         Self {
@@ -143,7 +142,7 @@ impl KubernetesProvider {
     }
 
     /// Publishes what the cluster has, first when every kind has been listed once, and then what changes; ends when
-    /// nobody listens. Calls `contacted` every few seconds while the API server answers.
+    /// no one listens. Calls `contacted` every few seconds while the API server answers.
     pub async fn watch(self, loads: watched::Sender<Arc<Load>>, contacted: impl Fn()) {
         let client = self.client.clone();
         tokio::select! {
@@ -224,18 +223,18 @@ impl News {
     }
 }
 
-/// Asks the API server for a sign of life, for ever. Watches cannot tell: a quiet one looks like a dead one.
+/// Asks the API server again and again whether it is there. A quiet watch looks like a dead one.
 async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
     let mut last = Instant::now();
-    let mut told = last;
+    let mut logged = last;
     loop {
         if let Ok(Ok(_)) = timeout(HEARTBEAT, client.apiserver_version()).await {
             contacted();
-            (last, told) = (Instant::now(), Instant::now());
-        } else if told.elapsed() >= COMPLAINT {
-            told = Instant::now();
+            (last, logged) = (Instant::now(), Instant::now());
+        } else if logged.elapsed() >= COMPLAINT {
+            logged = Instant::now();
             tracing::warn!(
-                "the API server has not answered for {} s; what is served may be out of date",
+                "the API server has not responded for {} s; what is served may be out of date",
                 last.elapsed().as_secs()
             );
         }
@@ -243,13 +242,13 @@ async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
     }
 }
 
-/// Takes note of what happens until it is quiet, and tells whether any was news. `None` when there will be no more.
+/// Stores changes until it is quiet, and returns whether any was news. `None` when there will be no more.
 async fn collect(store: &mut Store, messages: &mut mpsc::Receiver<Message>) -> Option<bool> {
     let message = first(store, messages).await?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + LONGEST_DEBOUNCE;
     let mut is_news = store.take(message);
     loop {
-        let quiet = (Instant::now() + QUIET).min(until);
+        let quiet = (Instant::now() + DEBOUNCE).min(until);
         let Ok(Some(message)) = timeout_at(quiet, messages.recv()).await else {
             return Some(is_news);
         };
@@ -257,7 +256,7 @@ async fn collect(store: &mut Store, messages: &mut mpsc::Receiver<Message>) -> O
     }
 }
 
-/// The next of what happens. Who waits for the first configuration is told now and then what is missing.
+/// The next change. While the first configuration is incomplete, the log names what is missing now and then.
 async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
         if store.awaited().next().is_none() {

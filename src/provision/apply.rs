@@ -1,7 +1,8 @@
-//! Keeps the objects that Gateways need in a cluster as they ought to be: applies what is missing or differs, deletes
-//! what is no longer needed, and repairs what others change. Knows not why an object looks as it does.
+//! Reconciles the objects that Gateways need in a cluster: applies those that are missing or differ, deletes those that
+//! are no longer needed, and repairs what others change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,43 +20,43 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
+use crate::api_server::{FIELD_MANAGER, describe, request};
+use crate::backoff::Backoff;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{ObjectRef, fingerprint};
 
-/// Who applies, in the objects' managedFields.
-const FIELD_MANAGER: &str = "portcullis.dev/controller";
 /// The ClusterRoleBinding, installed with the controller, that lets data planes read.
 const READERS: &str = "portcullis-data-plane";
-/// The longest that one request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// What comes together is dealt with together.
-const QUIET: Duration = Duration::from_millis(20);
-/// The first and the longest wait after something failed.
-const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Changes that follow each other sooner are reconciled together.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+};
 /// Seconds after which the API server ends a watch.
 pub(super) const WATCH_SECONDS: u32 = 45;
 
 /// The objects that Gateways need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct DesiredState {
     /// By Gateway. The same list means the same objects.
     pub children: BTreeMap<ObjectRef, Arc<[Child]>>,
-    /// Gateways of which nobody knows what they need: what they have stays as it is.
-    pub kept: BTreeSet<ObjectRef>,
+    /// Gateways whose needs are unknown: what they have stays as it is.
+    pub retained: BTreeSet<ObjectRef>,
 }
 
 /// Why a Gateway's objects could not be applied, by Gateway.
 pub type Failures = BTreeMap<ObjectRef, String>;
 
-/// An object by its name.
+/// The name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Place {
+struct ChildKey {
     kind: ChildKind,
     namespace: String,
     name: String,
 }
 
-impl Place {
+impl ChildKey {
     fn of(child: &Child) -> Self {
         Self {
             kind: child.kind,
@@ -65,45 +66,51 @@ impl Place {
     }
 }
 
+impl fmt::Display for ChildKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind.kind(), self.namespace, self.name)
+    }
+}
+
 /// An object that the cluster has.
 struct Existing {
     /// The Gateway that it belongs to.
     owner: ObjectRef,
-    /// A hash of what nobody but us should change.
-    look: u64,
+    /// A hash of what no one else should change.
+    hash: u64,
 }
 
 /// What the cluster has of ours, and what we have made of it.
 #[derive(Default)]
 struct State {
-    existing: BTreeMap<Place, Existing>,
+    existing: BTreeMap<ChildKey, Existing>,
     /// Lists that are not complete yet.
-    listed: BTreeMap<ChildKind, BTreeMap<Place, Existing>>,
+    listed: BTreeMap<ChildKind, BTreeMap<ChildKey, Existing>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
     /// By object, hashes of what was applied and of what the API server made of it.
-    applied: HashMap<Place, (u64, u64)>,
-    /// Gateways whose objects are as they should be, with these.
-    settled: BTreeMap<ObjectRef, Arc<[Child]>>,
+    applied: HashMap<ChildKey, (u64, u64)>,
+    /// Gateways whose objects are as desired, with these.
+    reconciled: BTreeMap<ObjectRef, Arc<[Child]>>,
     /// Subjects of the binding, as applied last.
     readers: Option<BTreeSet<(String, String)>>,
 }
 
-/// Keeps the objects that `needs` names, and no others of ours, for as long as it is polled. Until `needs` has a value
+/// Reconciles our objects with those that `desired` names for as long as it is polled. Without a value of `desired`
 /// nothing is touched.
-pub async fn keep(
+pub async fn reconcile(
     client: &Client,
-    mut needs: watch::Receiver<Option<Arc<Needs>>>,
+    mut desired: watch::Receiver<Option<Arc<DesiredState>>>,
     failures: &watch::Sender<Failures>,
 ) {
     let mut state = State::default();
     let mut changes = select_all(ChildKind::ALL.map(|kind| follow(client, kind)));
-    let mut wait = WAITS.0;
+    let mut failed_rounds = 0;
     loop {
-        let wanted = needs.borrow_and_update().clone();
+        let wanted = desired.borrow_and_update().clone();
         let mut found = Failures::new();
         if let Some(wanted) = wanted.filter(|_| state.known.len() == ChildKind::ALL.len()) {
-            found = state.settle(client, &wanted).await;
+            found = state.reconcile(client, &wanted).await;
         }
         let is_well = found.is_empty();
         failures.send_if_modified(|failures| {
@@ -115,29 +122,25 @@ pub async fn keep(
             if is_well {
                 std::future::pending::<()>().await;
             }
-            sleep(wait).await;
+            sleep(BACKOFF.after(failed_rounds)).await;
         };
         tokio::select! {
-            changed = needs.changed() => if changed.is_err() {
+            changed = desired.changed() => if changed.is_err() {
                 return;
             },
             Some((kind, event)) = changes.next() => {
                 state.take(kind, event);
-                while let Ok(Some((kind, event))) = timeout(QUIET, changes.next()).await {
+                while let Ok(Some((kind, event))) = timeout(DEBOUNCE, changes.next()).await {
                     state.take(kind, event);
                 }
             }
             () = again => {}
         }
-        wait = if is_well {
-            WAITS.0
-        } else {
-            (wait * 2).min(WAITS.1)
-        };
+        failed_rounds = if is_well { 0 } else { failed_rounds + 1 };
     }
 }
 
-/// Watches our objects of a kind, for ever.
+/// Watches our objects of a kind.
 fn follow(
     client: &Client,
     kind: ChildKind,
@@ -148,16 +151,16 @@ fn follow(
         .timeout(WATCH_SECONDS)
         .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
     let events = watcher::watcher(api, config).default_backoff();
-    let told = events.filter_map(move |event| async move {
+    let events = events.filter_map(move |event| async move {
         match event {
             Ok(event) => Some((kind, event)),
             Err(error) => {
-                tracing::warn!("{} cannot be watched: {error}", kind.kind());
+                tracing::warn!("{} cannot be watched: {}", kind.plural(), describe(&error));
                 None
             }
         }
     });
-    told.boxed()
+    events.boxed()
 }
 
 fn resource(kind: ChildKind) -> ApiResource {
@@ -171,7 +174,7 @@ fn resource(kind: ChildKind) -> ApiResource {
 }
 
 impl State {
-    /// Takes note of what a watch tells.
+    /// Takes note of an event.
     fn take(&mut self, kind: ChildKind, event: Event<PartialObjectMeta<DynamicObject>>) {
         match event {
             Event::Init => {
@@ -179,66 +182,66 @@ impl State {
             }
             Event::InitApply(object) => {
                 if let Some(existing) = ours(&object.metadata) {
-                    let place = place(kind, &object.metadata);
-                    self.listed.entry(kind).or_default().insert(place, existing);
+                    let key = key(kind, &object.metadata);
+                    self.listed.entry(kind).or_default().insert(key, existing);
                 }
             }
             Event::InitDone => {
                 let listed = self.listed.remove(&kind).unwrap_or_default();
-                self.existing.retain(|place, _| place.kind != kind);
+                self.existing.retain(|key, _| key.kind != kind);
                 self.existing.extend(listed);
                 self.known.insert(kind);
-                self.settled.clear();
+                self.reconciled.clear();
             }
             Event::Apply(object) => {
-                let place = place(kind, &object.metadata);
+                let key = key(kind, &object.metadata);
                 let Some(existing) = ours(&object.metadata) else {
-                    // What has lost its owner is no more ours than what is gone.
-                    return self.forget(&place);
+                    // An object that has lost its owner is no longer ours.
+                    return self.forget(&key);
                 };
-                self.settled.remove(&existing.owner);
-                self.existing.insert(place, existing);
+                self.reconciled.remove(&existing.owner);
+                self.existing.insert(key, existing);
             }
-            Event::Delete(object) => self.forget(&place(kind, &object.metadata)),
+            Event::Delete(object) => self.forget(&key(kind, &object.metadata)),
         }
     }
 
-    fn forget(&mut self, place: &Place) {
-        if let Some(former) = self.existing.remove(place) {
-            self.settled.remove(&former.owner);
+    fn forget(&mut self, key: &ChildKey) {
+        if let Some(former) = self.existing.remove(key) {
+            self.reconciled.remove(&former.owner);
         }
     }
 
-    /// Applies and deletes until everything is as it is needed, and tells what could not be done.
-    async fn settle(&mut self, client: &Client, needs: &Needs) -> Failures {
+    /// Applies and deletes until everything is as desired, and returns what failed.
+    async fn reconcile(&mut self, client: &Client, desired: &DesiredState) -> Failures {
         let mut failures = Failures::new();
-        let settled = |gateway: &ObjectRef, children: &Arc<[Child]>| {
-            let settled = self.settled.get(gateway);
-            settled.is_some_and(|settled| Arc::ptr_eq(settled, children))
+        let is_reconciled = |gateway: &ObjectRef, children: &Arc<[Child]>| {
+            let reconciled = self.reconciled.get(gateway);
+            reconciled.is_some_and(|reconciled| Arc::ptr_eq(reconciled, children))
         };
-        let unsettled: Vec<_> = needs
+        let pending: Vec<_> = desired
             .children
             .iter()
-            .filter(|(gateway, children)| !settled(gateway, children))
+            .filter(|(gateway, children)| !is_reconciled(gateway, children))
             .collect();
-        // Only accounts that are ours may be let read, and that before there are pods that do.
+        // Only accounts that are ours may be bound, and before there are pods that read.
         let is_account = |child: &&Child| child.kind == ChildKind::ServiceAccount;
-        for (gateway, children) in &unsettled {
+        for (gateway, children) in &pending {
             let accounts = children.iter().filter(is_account);
             self.apply_all(client, gateway, accounts, &mut failures)
                 .await;
         }
-        self.let_read(client, needs, &mut failures).await;
-        for (gateway, children) in unsettled {
+        self.bind_readers(client, desired, &mut failures).await;
+        for (gateway, children) in pending {
             let others = children.iter().filter(|child| !is_account(child));
             if !failures.contains_key(gateway) {
                 self.apply_all(client, gateway, others, &mut failures).await;
             }
             if !failures.contains_key(gateway) {
-                self.settled.insert(gateway.clone(), children.clone());
+                self.reconciled.insert(gateway.clone(), children.clone());
             }
         }
-        self.delete_others(client, needs).await;
+        self.delete_others(client, desired).await;
         failures
     }
 
@@ -253,30 +256,33 @@ impl State {
             if let Err(error) = self.apply(client, gateway, child).await {
                 let (kind, name) = (child.kind.kind(), &child.name);
                 let message = format!("{kind} {name} cannot be applied: {error}");
-                tracing::warn!("{gateway}: {message}; it is tried again");
+                tracing::warn!("{gateway}: {message}; it is retried");
                 failures.entry(gateway.clone()).or_insert(message);
             }
         }
     }
 
-    /// Deletes what no Gateway needs any more.
-    async fn delete_others(&mut self, client: &Client, needs: &Needs) {
-        let children = needs.children.values().flat_map(|children| children.iter());
-        let needed: BTreeSet<Place> = children.map(Place::of).collect();
-        let superfluous: Vec<Place> = self
+    /// Deletes what no Gateway needs.
+    async fn delete_others(&mut self, client: &Client, desired: &DesiredState) {
+        let children = desired
+            .children
+            .values()
+            .flat_map(|children| children.iter());
+        let needed: BTreeSet<ChildKey> = children.map(ChildKey::of).collect();
+        let superfluous: Vec<ChildKey> = self
             .existing
             .iter()
-            .filter(|(place, existing)| {
-                !needed.contains(place) && !needs.kept.contains(&existing.owner)
+            .filter(|(key, existing)| {
+                !needed.contains(key) && !desired.retained.contains(&existing.owner)
             })
-            .map(|(place, _)| place.clone())
+            .map(|(key, _)| key.clone())
             .collect();
-        for place in superfluous {
-            self.delete(client, place).await;
+        for key in superfluous {
+            self.delete(client, key).await;
         }
-        self.applied.retain(|place, _| needed.contains(place));
-        self.settled
-            .retain(|gateway, _| needs.children.contains_key(gateway));
+        self.applied.retain(|key, _| needed.contains(key));
+        self.reconciled
+            .retain(|gateway, _| desired.children.contains_key(gateway));
     }
 
     async fn apply(
@@ -285,61 +291,52 @@ impl State {
         gateway: &ObjectRef,
         child: &Child,
     ) -> Result<(), String> {
-        let place = Place::of(child);
+        let key = ChildKey::of(child);
         let wanted = fingerprint::of(&child.object);
-        let look = self.existing.get(&place).map(|existing| existing.look);
-        if look.is_some() && self.applied.get(&place).copied() == look.map(|look| (wanted, look)) {
+        let hash = self.existing.get(&key).map(|existing| existing.hash);
+        if hash.is_some() && self.applied.get(&key).copied() == hash.map(|hash| (wanted, hash)) {
             return Ok(());
         }
-        let api = api(client, &place);
-        if look.is_none() && !self.applied.contains_key(&place) {
-            leave_to_others(&api, child).await?;
+        let api = api(client, &key);
+        if hash.is_none() && !self.applied.contains_key(&key) {
+            check_ownership(&api, child).await?;
         }
         let object = send(&api, child).await?;
-        let look = look_of(&object.metadata);
-        self.applied.insert(place.clone(), (wanted, look));
+        let hash = hash_of(&object.metadata);
+        self.applied.insert(key.clone(), (wanted, hash));
         let owner = gateway.clone();
-        self.existing.insert(place, Existing { owner, look });
+        self.existing.insert(key, Existing { owner, hash });
         Ok(())
     }
 
-    /// Deletes what is not needed any more. What fails is still there, and is tried again.
-    async fn delete(&mut self, client: &Client, place: Place) {
-        let api = api(client, &place);
-        let deleted = timeout(
-            PATIENCE,
-            api.delete(&place.name, &DeleteParams::background()),
-        )
-        .await;
+    /// Deletes an object. One that remains is deleted with the next change.
+    async fn delete(&mut self, client: &Client, key: ChildKey) {
+        let api = api(client, &key);
+        let deleted = match request(api.delete(&key.name, &DeleteParams::background())).await {
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+            Ok(deleted) => deleted.map(drop).map_err(|error| describe(&error)),
+            Err(timeout) => Err(timeout),
+        };
         match deleted {
-            Ok(Ok(_)) => tracing::info!(
-                "{} {}/{} is not needed any more",
-                place.kind.kind(),
-                place.namespace,
-                place.name
-            ),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
-            _ => {
-                tracing::warn!(
-                    "{} {}/{} cannot be deleted",
-                    place.kind.kind(),
-                    place.namespace,
-                    place.name
-                );
-                return;
-            }
+            Ok(()) => tracing::info!("{key} is no longer needed and is deleted"),
+            Err(error) => return tracing::warn!("{key} cannot be deleted: {error}"),
         }
-        self.existing.remove(&place);
+        self.existing.remove(&key);
     }
 
-    /// Lets the ServiceAccounts of all data planes read what they serve from, and nobody else.
-    async fn let_read(&mut self, client: &Client, needs: &Needs, failures: &mut Failures) {
-        // Those that are not needed any more are deleted; until then, pods that leave read to their end.
+    /// Binds the ServiceAccounts of all data planes, and no others, to the ClusterRole that lets them read.
+    async fn bind_readers(
+        &mut self,
+        client: &Client,
+        desired: &DesiredState,
+        failures: &mut Failures,
+    ) {
+        // Accounts that are no longer needed stay bound until they are deleted: terminating pods still read.
         let accounts: BTreeSet<_> = self
             .existing
             .keys()
-            .filter(|place| place.kind == ChildKind::ServiceAccount)
-            .map(|place| (place.namespace.clone(), place.name.clone()))
+            .filter(|key| key.kind == ChildKind::ServiceAccount)
+            .map(|key| (key.namespace.clone(), key.name.clone()))
             .collect();
         if self.readers.as_ref() == Some(&accounts) {
             return;
@@ -362,17 +359,15 @@ impl State {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&binding);
-        let error = match timeout(PATIENCE, api.patch(READERS, &params, &patch)).await {
-            Ok(Ok(_)) => {
-                self.readers = Some(accounts);
-                return;
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer within 10 s".to_owned(),
+        let applied = request(api.patch(READERS, &params, &patch)).await;
+        let Err(error) = applied.and_then(|applied| applied.map_err(|error| describe(&error)))
+        else {
+            self.readers = Some(accounts);
+            return;
         };
         let message = format!("ClusterRoleBinding {READERS} cannot be applied: {error}");
-        tracing::warn!("{message}; it is tried again");
-        for gateway in needs.children.keys() {
+        tracing::warn!("{message}; it is retried");
+        for gateway in desired.children.keys() {
             failures
                 .entry(gateway.clone())
                 .or_insert_with(|| message.clone());
@@ -380,8 +375,8 @@ impl State {
     }
 }
 
-/// Fails when there is an object under this name that is not ours: applying would take it over.
-async fn leave_to_others(api: &Api<DynamicObject>, child: &Child) -> Result<(), String> {
+/// Fails when an object of this name exists that is not ours: applying would adopt it.
+async fn check_ownership(api: &Api<DynamicObject>, child: &Child) -> Result<(), String> {
     let object = serde_json::from_value(child.object.clone()).map_err(|error| error.to_string())?;
     let only_tried = PostParams {
         dry_run: true,
@@ -389,10 +384,10 @@ async fn leave_to_others(api: &Api<DynamicObject>, child: &Child) -> Result<(), 
     };
     match request(api.create(&only_tried, &object)).await? {
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            let why = "one of this name exists already and is not ours; rename it or the Gateway";
+            let why = "one of this name exists already and belongs to another owner; rename it or the Gateway";
             Err(why.to_owned())
         }
-        // Whatever else is wrong, applying tells.
+        // Applying reports whatever else is wrong.
         _ => Ok(()),
     }
 }
@@ -402,7 +397,7 @@ async fn send(api: &Api<DynamicObject>, child: &Child) -> Result<DynamicObject, 
     let forced = PatchParams::apply(FIELD_MANAGER).force();
     let object = Patch::Apply(&child.object);
     let mut sent = request(api.patch(&child.name, &forced, &object)).await?;
-    if has_strange_ports(child, &sent) {
+    if has_foreign_ports(child, &sent) {
         let ports = json!({"spec": {"ports": child.object["spec"]["ports"]}});
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -413,12 +408,12 @@ async fn send(api: &Api<DynamicObject>, child: &Child) -> Result<DynamicObject, 
             sent = request(api.patch(&child.name, &forced, &object)).await?;
         }
     }
-    sent.map_err(|error| error.to_string())
+    sent.map_err(|error| describe(&error))
 }
 
-/// Whether a Service has ports that others have given to it: applying leaves them there, and is refused where they have
-/// the names of ours.
-fn has_strange_ports(child: &Child, sent: &Result<DynamicObject, kube::Error>) -> bool {
+/// Whether a Service has ports of another field manager: applying leaves them there, and is refused where they have the
+/// names of ours.
+fn has_foreign_ports(child: &Child, sent: &Result<DynamicObject, kube::Error>) -> bool {
     let count = |object: &Value| object["spec"]["ports"].as_array().map(Vec::len);
     child.kind == ChildKind::Service
         && match sent {
@@ -428,18 +423,12 @@ fn has_strange_ports(child: &Child, sent: &Result<DynamicObject, kube::Error>) -
         }
 }
 
-/// What a request comes to, unless it takes too long.
-async fn request<T>(request: impl Future<Output = T>) -> Result<T, String> {
-    let answered = timeout(PATIENCE, request).await;
-    answered.map_err(|_| "no answer within 10 s".to_owned())
+fn api(client: &Client, key: &ChildKey) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), &key.namespace, &resource(key.kind))
 }
 
-fn api(client: &Client, place: &Place) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), &place.namespace, &resource(place.kind))
-}
-
-fn place(kind: ChildKind, metadata: &ObjectMeta) -> Place {
-    Place {
+fn key(kind: ChildKind, metadata: &ObjectMeta) -> ChildKey {
+    ChildKey {
         kind,
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
@@ -456,13 +445,13 @@ fn ours(metadata: &ObjectMeta) -> Option<Existing> {
     })?;
     Some(Existing {
         owner: ObjectRef::gateway_api("Gateway", namespace, &owner.name),
-        look: look_of(metadata),
+        hash: hash_of(metadata),
     })
 }
 
 /// A hash of what changes when somebody changes an object: its generation, or its version where nothing counts
 /// generations, and its labels and annotations.
-fn look_of(metadata: &ObjectMeta) -> u64 {
+fn hash_of(metadata: &ObjectMeta) -> u64 {
     let version = metadata
         .generation
         .is_none()

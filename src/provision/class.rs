@@ -1,5 +1,4 @@
-//! The finalizer of GatewayClasses in use: a class does not go while a Gateway needs it. Knows nothing of what Gateways
-//! need.
+//! The finalizer of GatewayClasses in use: a class is not deleted while a Gateway uses it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,25 +8,24 @@ use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::api_server::{describe, request};
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The finalizer that the Gateway API asks for (GatewayClass, `GatewayClassFinalizerGatewaysExist`).
 const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
-/// The longest that one request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The wait after a failure: mostly, somebody else wrote in the meantime.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// GatewayClasses of ours by name, and whether a Gateway uses them.
-pub type Uses = BTreeMap<String, bool>;
+pub type ClassUsage = BTreeMap<String, bool>;
 
 /// Keeps the finalizers of `uses` for as long as it is polled.
-pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<Uses>) {
+pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<ClassUsage>) {
     let kind = GroupVersionKind::gvk(GATEWAY_GROUP, "v1", "GatewayClass");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
-    let mut kept = Uses::new();
+    let mut kept = ClassUsage::new();
     loop {
         let wanted = uses.borrow_and_update().clone();
         kept.retain(|class, _| wanted.contains_key(class));
@@ -36,17 +34,17 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<Uses>) {
             if kept.get(class) == Some(used) {
                 continue;
             }
-            match timeout(PATIENCE, keep(&api, class, *used)).await {
-                Ok(Ok(())) => {
+            let written = request(write_finalizer(&api, class, *used)).await;
+            match written.and_then(|written| written.map_err(|error| describe(&error))) {
+                Ok(()) => {
                     kept.insert(class.clone(), *used);
                 }
-                Ok(Err(error)) => {
+                Err(error) => {
                     tracing::warn!(
-                        "GatewayClass {class}: its finalizer cannot be written: {error}; it is tried again"
+                        "GatewayClass {class}: its finalizer cannot be written: {error}; it is retried"
                     );
                     has_failed = true;
                 }
-                Err(_) => has_failed = true,
             }
         }
         let again = async {
@@ -64,7 +62,11 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<Uses>) {
     }
 }
 
-async fn keep(api: &Api<DynamicObject>, class: &str, used: bool) -> Result<(), kube::Error> {
+async fn write_finalizer(
+    api: &Api<DynamicObject>,
+    class: &str,
+    used: bool,
+) -> Result<(), kube::Error> {
     let Some(object) = api.get_metadata_opt(class).await? else {
         return Ok(());
     };

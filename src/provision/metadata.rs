@@ -1,4 +1,4 @@
-//! What all objects of a Gateway have in common: labels, annotations, their owner. Knows nothing of what they are for.
+//! What all objects of a Gateway have in common: labels, annotations, their owner.
 
 use std::collections::BTreeMap;
 

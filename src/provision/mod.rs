@@ -1,5 +1,4 @@
-//! The objects that a Gateway needs in a cluster, as server-side apply takes them: one set of bytes for one input. Knows
-//! neither which of them exist nor how they are applied.
+//! The objects that a Gateway needs in a cluster, as server-side apply takes them: one set of bytes for one input.
 
 mod apply;
 mod availability;
@@ -17,8 +16,8 @@ use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
 use crate::data_plane::DataPlane;
 
-pub use apply::{Failures, Needs, keep};
-pub use class::{Uses, keep_finalizers};
+pub use apply::{DesiredState, Failures, reconcile};
+pub use class::{ClassUsage, keep_finalizers};
 pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 pub use nodes::follow_nodes;
 
@@ -150,7 +149,7 @@ impl Plan<'_> {
 }
 
 fn service_account(plan: &Plan<'_>) -> Child {
-    // Whoever else runs a pod under this account has to ask for its token.
+    // Other pods under this account get its token only if they ask for it.
     let fields = json!({"automountServiceAccountToken": false});
     plan.child(ChildKind::ServiceAccount, &plan.name, None, fields)
 }

@@ -1,5 +1,5 @@
 //! Names and label values that fit the limits of Kubernetes: unchanged where they fit, else cut, with a hash of the whole
-//! so that two do not meet. Knows not what is named.
+//! so that two do not meet.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Addresses of the cluster's nodes, for Gateways that are reached there. Knows not which those are.
+//! Addresses of the cluster's nodes, for Gateways that are reached there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,6 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 
 use super::apply::WATCH_SECONDS;
+use crate::api_server::describe;
 
 /// Addresses by node.
 type Nodes = BTreeMap<String, Addresses>;
@@ -60,7 +61,7 @@ async fn follow(client: &Client, addresses: &watch::Sender<BTreeSet<IpAddr>>) {
             Ok(Event::Delete(node)) => {
                 nodes.remove(&node.name_any());
             }
-            Err(error) => tracing::warn!("Node cannot be watched: {error}"),
+            Err(error) => tracing::warn!("Nodes cannot be watched: {}", describe(&error)),
         }
         let new = of_all(&nodes);
         addresses.send_if_modified(|addresses| {

@@ -1,5 +1,4 @@
-//! The pod template of a Gateway: one hardened container that runs `portcullis run`. Knows the flags of that command by
-//! name, and not what they do.
+//! The pod template of a Gateway: one hardened container that runs `portcullis run`.
 
 use std::time::Duration;
 

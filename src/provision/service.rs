@@ -1,4 +1,4 @@
-//! The Services of a Gateway: one for each address that it asks for. Knows nothing of the pods but their labels.
+//! The Services of a Gateway: one for each address that it asks for.
 
 use serde_json::{Value, json};
 

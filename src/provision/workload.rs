@@ -1,5 +1,4 @@
-//! The Deployment or DaemonSet of a Gateway: how many pods there are and how they are replaced. Knows not what runs in
-//! them.
+//! The Deployment or DaemonSet of a Gateway: how many pods there are and how they are replaced.
 
 use serde_json::json;
 

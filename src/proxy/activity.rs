@@ -1,9 +1,13 @@
-//! What a connection or stream is waiting for, and the one deadline that follows from it. Every step of a request only
-//! moves that deadline; whoever drives the connection ends it when it is due. Knows nothing of sockets or messages.
+//! What a connection or stream waits for, and the deadlines that follow from it. Every step of a request only moves a
+//! deadline; the task that drives the connection or stream ends it when it is due.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::clock::{Clock, Deadline};
 use crate::settings::Limits;
@@ -22,6 +26,19 @@ pub(crate) enum Phase {
     Backend,
     /// The client, to take what is written.
     Write,
+    /// The end of an exchange that its route limits.
+    Exchange,
+}
+
+/// Whether a client that sends nothing of its request body stalls its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyPace {
+    /// It does: the response does not begin before the body has ended, or need not.
+    Steady,
+    /// It does until the response has begun; from then on both directions are streams.
+    SteadyUntilResponse,
+    /// It does not: both directions are streams from the beginning, as in gRPC.
+    Any,
 }
 
 /// The state of one connection, or of one stream of a connection that has many.
@@ -31,6 +48,12 @@ pub(crate) struct Activity {
     phase: Cell<Phase>,
     requests: Cell<u32>,
     received: Cell<u64>,
+    /// The clock's time when the client's last bytes came.
+    last_read: Cell<u64>,
+    pace: Cell<BodyPace>,
+    body_open: Cell<bool>,
+    ended_by: Cell<Option<TimeoutKind>>,
+    expiry: RefCell<Option<Pin<Box<Sleep>>>>,
     multiplexed: bool,
 }
 
@@ -47,6 +70,11 @@ impl Activity {
             phase: Cell::new(Phase::Head),
             requests: Cell::new(0),
             received: Cell::new(0),
+            last_read: Cell::new(clock.now()),
+            pace: Cell::new(BodyPace::Steady),
+            body_open: Cell::new(false),
+            ended_by: Cell::new(None),
+            expiry: RefCell::new(None),
             multiplexed,
         };
         activity.deadline.set(limits.header_timeout);
@@ -54,20 +82,48 @@ impl Activity {
     }
 
     /// A stream whose request has just arrived.
-    pub(crate) fn stream(clock: &Rc<Clock>, limits: &Rc<Limits>) -> Rc<Self> {
+    pub(crate) fn stream(clock: &Rc<Clock>, limits: &Rc<Limits>, pace: BodyPace) -> Rc<Self> {
         let activity = Self::connection(clock, limits, true);
+        activity.pace.set(pace);
         activity.enter(Phase::Backend);
         activity
     }
 
-    #[cfg(test)]
-    fn phase(&self) -> Phase {
-        self.phase.get()
+    /// Ready when what is awaited has not come in time.
+    pub(crate) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
+        let mut expiry = self.expiry.borrow_mut();
+        let expired = expiry
+            .as_mut()
+            .is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready());
+        if expired {
+            *expiry = None;
+            self.phase.set(Phase::Exchange);
+            // Due from now on, for the connection too.
+            self.deadline.set(Duration::ZERO);
+        }
+        self.deadline.poll_due(cx).map(|()| {
+            let phase = self.phase.get();
+            self.ended_by.set(phase.timeout());
+            phase
+        })
     }
 
-    /// Ready when what is awaited has not come in time.
-    pub(crate) fn poll_due(&self, cx: &Context<'_>) -> Poll<Phase> {
-        self.deadline.poll_due(cx).map(|()| self.phase.get())
+    /// Bounds the whole exchange, whatever else moves: until its last byte, it is due at this time.
+    pub(crate) fn expire_at(&self, time: Option<Instant>) {
+        self.expiry
+            .replace(time.map(|time| Box::pin(sleep_until(time))));
+    }
+
+    /// The timeout that ended the exchange, if one did.
+    pub(crate) fn ended_by(&self) -> Option<TimeoutKind> {
+        self.ended_by.get()
+    }
+
+    /// The connection of this stream has ended: by this timeout, if it was one.
+    pub(crate) fn on_connection_end(&self, ended_by: Option<TimeoutKind>) {
+        if self.ended_by.get().is_none() {
+            self.ended_by.set(ended_by);
+        }
     }
 
     /// Gives what is awaited its full time again.
@@ -75,27 +131,62 @@ impl Activity {
         self.enter(self.phase.get());
     }
 
+    /// Whether the client has yet to take what was written to it.
+    pub(crate) fn is_write_blocked(&self) -> bool {
+        self.phase.get() == Phase::Write
+    }
+
+    /// Requests that are not complete.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests.get()
+    }
+
+    /// For how long the client has sent nothing.
+    pub(crate) fn quiet_for(&self) -> Duration {
+        let now = self.deadline.clock().now();
+        Duration::from_millis(now.saturating_sub(self.last_read.get()))
+    }
+
     /// Bytes came from the client.
     pub(crate) fn on_read(&self) {
+        self.last_read.set(self.deadline.clock().now());
         match self.phase.get() {
             Phase::Idle if !self.multiplexed => self.enter(Phase::Head),
             Phase::Backend | Phase::RequestBody => self.restart(),
-            Phase::Head | Phase::Idle | Phase::Write => {}
+            Phase::Head | Phase::Idle | Phase::Write | Phase::Exchange => {}
         }
     }
 
     /// The client took bytes.
     pub(crate) fn on_written(&self) {
         match self.phase.get() {
-            Phase::Write if self.requests.get() == 0 => self.enter(Phase::Idle),
-            Phase::Write | Phase::Backend => self.enter(Phase::Backend),
-            Phase::Head | Phase::Idle | Phase::RequestBody => {}
+            Phase::Write => self.leave_write(),
+            Phase::Backend => self.restart(),
+            Phase::Head | Phase::Idle | Phase::RequestBody | Phase::Exchange => {}
         }
+    }
+
+    /// The client took everything that was there for it.
+    pub(crate) fn on_flushed(&self) {
+        if self.phase.get() == Phase::Write {
+            self.leave_write();
+        }
+        if self.requests.get() == 0 && self.expiry.borrow().is_some() {
+            self.expire_at(None);
+        }
+    }
+
+    fn leave_write(&self) {
+        self.enter(if self.requests.get() == 0 {
+            Phase::Idle
+        } else {
+            Phase::Backend
+        });
     }
 
     /// The client takes nothing more for now.
     pub(crate) fn on_write_blocked(&self) {
-        if self.phase.get() != Phase::Write {
+        if !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
             self.enter(Phase::Write);
         }
     }
@@ -104,20 +195,25 @@ impl Activity {
     pub(crate) fn on_request(&self) {
         self.requests.set(self.requests.get() + 1);
         self.received.set(0);
+        self.body_open.set(false);
+        self.ended_by.set(None);
+        if !self.multiplexed {
+            self.expire_at(None);
+        }
         self.enter(Phase::Backend);
     }
 
     /// A request and its response are complete or given up.
     pub(crate) fn on_request_end(&self) {
-        self.requests.set(self.requests.get() - 1);
-        if self.requests.get() == 0 && self.phase.get() != Phase::Write {
+        self.requests.set(self.requests.get().saturating_sub(1));
+        if self.requests.get() == 0 && !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
             self.enter(Phase::Idle);
         }
     }
 
     /// The request's body is waited for.
     pub(crate) fn on_body_awaited(&self) {
-        if self.phase.get() == Phase::Backend {
+        if self.phase.get() == Phase::Backend && self.pace.get() != BodyPace::Any {
             self.enter(Phase::RequestBody);
         }
     }
@@ -127,7 +223,23 @@ impl Activity {
         self.received.get()
     }
 
-    /// A part of the request's body, or its end, has come.
+    /// The request has a body that the client has yet to send.
+    pub(crate) fn on_body_begin(&self) {
+        self.body_open.set(true);
+    }
+
+    /// The request's body has ended, whole or not.
+    pub(crate) fn on_body_end(&self) {
+        self.body_open.set(false);
+        self.on_body(0);
+    }
+
+    /// Whether the client may still be sending the last request's body.
+    pub(crate) fn is_body_open(&self) -> bool {
+        self.body_open.get()
+    }
+
+    /// A part of the request's body has come.
     pub(crate) fn on_body(&self, bytes: usize) {
         self.received.set(self.received.get() + bytes as u64);
         if self.phase.get() == Phase::RequestBody {
@@ -135,9 +247,12 @@ impl Activity {
         }
     }
 
-    /// A part of the response is there for the client. Streams are not told when it is taken, only when they are asked
-    /// for more; connections are.
+    /// A part of the response is there for the client. A connection notices when the client takes it; a stream only
+    /// when it asks for more.
     pub(crate) fn on_response(&self) {
+        if self.pace.get() == BodyPace::SteadyUntilResponse {
+            self.pace.set(BodyPace::Any);
+        }
         self.enter(if self.multiplexed {
             Phase::Write
         } else {
@@ -161,6 +276,7 @@ impl Activity {
             Phase::RequestBody => self.limits.body_timeout,
             Phase::Backend => self.limits.stream_idle_timeout,
             Phase::Write => self.limits.write_timeout,
+            Phase::Exchange => Duration::ZERO,
         });
     }
 
@@ -183,6 +299,7 @@ impl Phase {
             Self::RequestBody => Some(TimeoutKind::Body),
             Self::Backend => Some(TimeoutKind::StreamIdle),
             Self::Write => Some(TimeoutKind::Write),
+            Self::Exchange => Some(TimeoutKind::Request),
         }
     }
 }
@@ -191,46 +308,97 @@ impl Phase {
 mod tests {
     use super::*;
 
-    fn activity(multiplexed: bool) -> Rc<Activity> {
+    fn connection(multiplexed: bool) -> Rc<Activity> {
         Activity::connection(&Clock::new(), &Rc::default(), multiplexed)
     }
 
-    #[test]
-    fn a_connection_goes_from_head_to_idle_and_back() {
-        let connection = activity(false);
-        assert_eq!(connection.phase(), Phase::Head);
-        connection.on_read();
-        assert_eq!(connection.phase(), Phase::Head);
-        connection.on_request();
-        connection.on_body_awaited();
-        assert_eq!(connection.phase(), Phase::RequestBody);
-        connection.on_body(1);
-        connection.on_response();
-        assert_eq!(connection.phase(), Phase::Backend);
-        connection.on_request_end();
-        assert_eq!(connection.phase(), Phase::Idle);
-        connection.on_read();
-        assert_eq!(connection.phase(), Phase::Head);
+    fn stream(pace: BodyPace) -> Rc<Activity> {
+        let stream = Activity::stream(&Clock::new(), &Rc::default(), pace);
+        stream.on_request();
+        stream
     }
 
     #[test]
-    fn a_blocked_write_outlasts_the_end_of_the_request() {
-        let connection = activity(false);
+    fn goes_from_head_to_idle_and_back() {
+        let connection = connection(false);
+        assert_eq!(connection.phase.get(), Phase::Head);
+        connection.on_read();
+        assert_eq!(connection.phase.get(), Phase::Head);
+        connection.on_request();
+        connection.on_body_awaited();
+        assert_eq!(connection.phase.get(), Phase::RequestBody);
+        connection.on_body(1);
+        connection.on_response();
+        assert_eq!(connection.phase.get(), Phase::Backend);
+        connection.on_request_end();
+        assert_eq!(connection.phase.get(), Phase::Idle);
+        connection.on_read();
+        assert_eq!(connection.phase.get(), Phase::Head);
+    }
+
+    #[test]
+    fn stays_in_a_blocked_write_past_the_end_of_the_request() {
+        let connection = connection(false);
         connection.on_request();
         connection.on_write_blocked();
         connection.on_request_end();
-        assert_eq!(connection.phase(), Phase::Write);
+        assert_eq!(connection.phase.get(), Phase::Write);
         connection.on_written();
-        assert_eq!(connection.phase(), Phase::Idle);
+        assert_eq!(connection.phase.get(), Phase::Idle);
     }
 
     #[test]
-    fn a_stream_waits_for_its_client_between_parts_of_the_response() {
-        let stream = activity(true);
-        stream.on_request();
+    fn leaves_a_blocked_write_when_it_is_flushed() {
+        let connection = connection(false);
+        connection.on_request();
+        connection.on_write_blocked();
+        connection.on_flushed();
+        assert_eq!(connection.phase.get(), Phase::Backend);
+        connection.on_request_end();
+        connection.on_write_blocked();
+        connection.on_flushed();
+        assert_eq!(connection.phase.get(), Phase::Idle);
+    }
+
+    #[test]
+    fn waits_for_the_client_between_parts_of_a_streams_response() {
+        let stream = stream(BodyPace::Steady);
         stream.on_response();
-        assert_eq!(stream.phase(), Phase::Write);
+        assert_eq!(stream.phase.get(), Phase::Write);
         stream.on_response_awaited();
-        assert_eq!(stream.phase(), Phase::Backend);
+        assert_eq!(stream.phase.get(), Phase::Backend);
+    }
+
+    #[test]
+    fn counts_a_silent_body_against_the_client_by_its_pace() {
+        let paces = [
+            (BodyPace::Steady, [Phase::RequestBody, Phase::RequestBody]),
+            (
+                BodyPace::SteadyUntilResponse,
+                [Phase::RequestBody, Phase::Backend],
+            ),
+            (BodyPace::Any, [Phase::Backend, Phase::Backend]),
+        ];
+        for (pace, [before, behind]) in paces {
+            let stream = stream(pace);
+            stream.on_body_awaited();
+            assert_eq!(stream.phase.get(), before, "{pace:?}");
+            stream.on_response();
+            stream.on_response_awaited();
+            stream.on_body_awaited();
+            assert_eq!(stream.phase.get(), behind, "{pace:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn expires_whatever_else_moves() {
+        let stream = stream(BodyPace::Steady);
+        stream.expire_at(Some(Instant::now()));
+        let due = std::future::poll_fn(|cx| {
+            stream.on_response();
+            stream.poll_due(cx)
+        });
+        assert_eq!(due.await, Phase::Exchange);
+        assert_eq!(stream.ended_by(), Some(TimeoutKind::Request));
     }
 }

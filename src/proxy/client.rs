@@ -1,7 +1,7 @@
-//! One client connection as its requests see it: where it came in, who is at the other end, and what was agreed when it
-//! was opened. Knows nothing of messages.
+//! One client connection as its requests see it: the port and the addresses that it came in by, the TLS server name, and
+//! what its requests share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,14 +11,12 @@ use http::HeaderValue;
 use super::activity::Phase;
 use super::forwarding::Forwarding;
 use super::headers::{Host, LastHost};
+use super::injection::Injection;
+use super::port::PortState;
 use super::upgrade::Tunnel;
-use super::worker::{OpenConnection, PortState};
+use super::worker::OpenConnection;
 use crate::filter::Scheme;
 use crate::table::{Listener, Port};
-
-/// Abandoned requests of one connection that are counted as an attack, if they are the majority too. A client that
-/// gives up much of what it asks for stays below.
-const ABANDONED: u32 = 500;
 
 /// A client connection.
 pub(crate) struct Client {
@@ -28,16 +26,16 @@ pub(crate) struct Client {
     pub(crate) port: Rc<PortState>,
     /// Its other end.
     pub(crate) peer: SocketAddr,
-    /// What backends are told of it.
+    /// What the forwarding headers say of it.
     pub(crate) forwarding: Forwarding,
     /// The name that it asked for in its TLS handshake; `None` in plain text.
     pub(crate) tls: Option<Sni>,
-    /// What follows a 101 that has just been answered.
+    /// The tunnel behind the 101 that is being written.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
     /// The host of its last request.
     pub(crate) host: RefCell<LastHost>,
-    requests: Cell<u32>,
-    abandoned: Cell<u32>,
+    /// What goes out between the messages or frames of the connection.
+    pub(crate) injection: Rc<Injection>,
 }
 
 /// A TLS server name, in lower case.
@@ -51,7 +49,7 @@ impl Client {
         peer: SocketAddr,
         tls: Option<Sni>,
     ) -> Rc<Self> {
-        // An IPv4 client of a dual-stack socket is told of as what it is.
+        // A dual-stack socket shows IPv4 clients as mapped IPv6 addresses.
         let address = peer.ip().to_canonical();
         let forwarding = Forwarding {
             address: HeaderValue::try_from(address.to_string())
@@ -70,9 +68,14 @@ impl Client {
             tls,
             tunnel: RefCell::new(None),
             host: RefCell::default(),
-            requests: Cell::new(0),
-            abandoned: Cell::new(0),
+            injection: Rc::default(),
         })
+    }
+
+    /// `Host` for a request that names none: the address that it came in by.
+    pub(crate) fn local_authority(&self) -> HeaderValue {
+        HeaderValue::try_from(self.port.address().to_string())
+            .unwrap_or(HeaderValue::from_static("localhost"))
     }
 
     /// Its scheme.
@@ -106,11 +109,11 @@ impl Client {
 
     /// Whether the connection is to end with its current requests.
     pub(crate) fn is_draining(&self) -> bool {
-        self.worker.draining.get() || self.port.closed.get()
+        self.worker.draining.get() || self.port.is_closed()
     }
 
-    /// Whether an HTTP/1 connection is to end with its current request, if there is one. Who is told so with an answer
-    /// goes elsewhere; one whose idle connection is closed later may have sent a request meanwhile, which is lost.
+    /// Whether an HTTP/1 connection is to end with its current request, if it has one. A client that reads so in a response
+    /// connects elsewhere; a client whose idle connection is closed may just have sent a request, which is lost.
     pub(crate) fn is_leaving(&self) -> bool {
         self.worker.leaving.get()
     }
@@ -120,20 +123,5 @@ impl Client {
         if let Some(kind) = phase.timeout() {
             self.worker.stats.timed_out(kind);
         }
-    }
-
-    /// Counts a request.
-    pub(crate) fn on_request(&self) {
-        self.requests.set(self.requests.get().saturating_add(1));
-    }
-
-    /// Counts a request that the client gave up.
-    pub(crate) fn on_abandoned(&self) {
-        self.abandoned.set(self.abandoned.get().saturating_add(1));
-    }
-
-    /// Whether the client opens requests only to give them up.
-    pub(crate) fn is_abusive(&self) -> bool {
-        self.abandoned.get() > ABANDONED && self.abandoned.get() > self.requests.get() / 2
     }
 }

@@ -13,10 +13,12 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::activity::Activity;
 use super::client::{Client, Sni};
-use super::http;
 use super::io::ClientIo;
-use super::worker::{OpenConnection, PortState, Worker};
+use super::port::PortState;
+use super::worker::{OpenConnection, Worker};
+use super::{http, http1, http2};
 use crate::ir::PortProtocol;
 use crate::telemetry::metrics::TimeoutKind;
 
@@ -30,18 +32,14 @@ pub(crate) async fn serve(
     socket: TcpStream,
     peer: SocketAddr,
 ) {
-    let protocol = open
-        .table
-        .load()
-        .port(&port.bind)
-        .map(|port| port.protocol());
-    match protocol {
-        Some(PortProtocol::Http) => {
+    match port.protocol() {
+        PortProtocol::Http => {
             let client = Client::new(open, port, peer, None);
             http::serve_plain(ClientIo::Plain(socket), client).await;
         }
-        Some(PortProtocol::Tls) => serve_tls(open, port, socket, peer).await,
-        None => {}
+        PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
+        // Not served.
+        PortProtocol::Tcp | PortProtocol::Udp => {}
     }
 }
 
@@ -58,9 +56,10 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     let client = Client::new(open, port, peer, Some(sni));
     let io = ClientIo::Tls(stream);
     if http2 {
-        Box::pin(http::serve_http2(io, Bytes::new(), client)).await;
+        Box::pin(http2::serve(io, Bytes::new(), client)).await;
     } else {
-        http::serve_tls_http1(io, client).await;
+        let activity = Activity::connection(&client.worker.clock, &client.worker.limits, false);
+        http1::serve(io, Bytes::new(), activity, client).await;
     }
 }
 
@@ -70,7 +69,7 @@ async fn timed_handshake(
     port: &PortState,
     socket: TcpStream,
 ) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
-    let mut place = worker.handshakes.begin();
+    let mut entry = worker.handshakes.begin();
     // Pinned here, so that it is counted before its socket is closed.
     let mut handshake = pin!(timeout(
         worker.limits.handshake_timeout,
@@ -82,7 +81,7 @@ async fn timed_handshake(
             worker.stats.timed_out(TimeoutKind::Handshake);
             None
         }),
-        () = place.evicted() => None,
+        () = entry.evicted() => None,
     }
 }
 
@@ -94,14 +93,14 @@ async fn handshake(
     let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
         .ok()?;
-    let sni: Option<Box<str>> = start
-        .client_hello()
-        .server_name()
-        .map(|name| name.to_ascii_lowercase().into());
-    let config = worker
-        .table
-        .load()
-        .port(&port.bind)
+    let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
+        name.strip_suffix('.')
+            .unwrap_or(name)
+            .to_ascii_lowercase()
+            .into()
+    });
+    let config = port
+        .configured(&worker.table.load())
         .and_then(|port| port.server_config(sni.as_deref()).cloned());
     let Some(config) = config else {
         // The client learns why, if it still listens; the connection ends either way.

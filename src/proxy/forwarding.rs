@@ -1,5 +1,5 @@
-//! What backends are told about where a request comes from: `X-Forwarded-*` and `X-Request-Id`, believed from trusted
-//! clients only. Knows nothing of other fields.
+//! The headers that say where a request comes from, `X-Forwarded-*` and `X-Request-Id`: taken from trusted clients only,
+//! and set by the proxy before the request is matched, so that a rule sees what the backend sees.
 
 use http::header::{FORWARDED, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue};
@@ -22,27 +22,27 @@ pub(crate) struct Forwarding {
     pub(crate) trusted: bool,
 }
 
-/// Fields that the proxy adds to a request. They stay apart from the client's until someone has to see all of them.
+/// Headers that the proxy adds to a request. They stay apart from the client's until a filter has to see all of them.
 #[derive(Debug)]
-pub(crate) struct Added {
-    fields: [(HeaderName, HeaderValue); 4],
+pub(crate) struct AddedHeaders {
+    headers: [(HeaderName, HeaderValue); 4],
     count: usize,
 }
 
-impl Added {
-    /// The fields that are still apart.
+impl AddedHeaders {
+    /// The headers that are still apart; the client's own do not have their names.
     pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.fields[..self.count]
+        &self.headers[..self.count]
     }
 
     /// The request's id.
     pub(crate) fn id(&self) -> &HeaderValue {
-        &self.fields[0].1
+        &self.headers[0].1
     }
 
-    /// Puts the fields among the others.
+    /// Moves the headers to the others.
     pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
-        for (name, value) in &self.fields[..self.count] {
+        for (name, value) in &self.headers[..self.count] {
             headers.insert(name, value.clone());
         }
         self.count = 0;
@@ -50,34 +50,35 @@ impl Added {
 }
 
 impl Forwarding {
-    /// `X-Forwarded-*` and `X-Request-Id` of a request, whose own (`said` tells whether it has any) are dropped. What a client says is kept only if it is
-    /// trusted: then its address is appended to `X-Forwarded-For`, and of the rest only what is missing is filled in.
-    pub(crate) fn fields(
+    /// Takes what `headers` claim of the request's origin off them (`has_claims` tells whether they claim anything), and
+    /// returns what the proxy says instead. Claims of a trusted client are kept: its address is appended to
+    /// `X-Forwarded-For`, and of the rest only what is missing is filled in.
+    pub(crate) fn sanitize(
         &self,
         headers: &mut HeaderMap,
-        said: bool,
+        has_claims: bool,
         new_id: impl FnOnce() -> HeaderValue,
-    ) -> Added {
-        let said = if said {
-            Said::take(headers, self.trusted)
+    ) -> AddedHeaders {
+        let claims = if has_claims {
+            Claims::take(headers, self.trusted)
         } else {
-            Said::default()
+            Claims::default()
         };
-        let host = said.host.or_else(|| headers.get(HOST).cloned());
+        let host = claims.host.or_else(|| headers.get(HOST).cloned());
         let count = if host.is_some() { 4 } else { 3 };
-        let fields = [
-            (X_REQUEST_ID, said.id.unwrap_or_else(new_id)),
-            (X_FORWARDED_FOR, self.chain(&said.chain)),
+        let headers = [
+            (X_REQUEST_ID, claims.id.unwrap_or_else(new_id)),
+            (X_FORWARDED_FOR, self.chain(&claims.chain)),
             (
                 X_FORWARDED_PROTO,
-                said.proto.unwrap_or_else(|| self.proto.clone()),
+                claims.proto.unwrap_or_else(|| self.proto.clone()),
             ),
             (
                 X_FORWARDED_HOST,
                 host.unwrap_or(HeaderValue::from_static("")),
             ),
         ];
-        Added { fields, count }
+        AddedHeaders { headers, count }
     }
 
     fn chain(&self, before: &[HeaderValue]) -> HeaderValue {
@@ -90,17 +91,17 @@ impl Forwarding {
     }
 }
 
-/// What a trusted client says about where a request comes from.
+/// What a trusted client claims of a request's origin.
 #[derive(Default)]
-struct Said {
+struct Claims {
     chain: Vec<HeaderValue>,
     proto: Option<HeaderValue>,
     host: Option<HeaderValue>,
     id: Option<HeaderValue>,
 }
 
-impl Said {
-    /// Takes the fields out of `headers`. Those that are not passed on in another form stay there if `trusted`.
+impl Claims {
+    /// Takes the headers off. Those that are not passed on in another form stay if the client is trusted.
     fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
         let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
         headers.remove(X_FORWARDED_FOR);

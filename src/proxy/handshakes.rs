@@ -1,5 +1,5 @@
-//! TLS handshakes under way on one worker. When there are too many, the oldest makes room: honest clients finish within
-//! moments, so it is the stalled ones that go. Knows nothing of TLS.
+//! The TLS handshakes in progress on one worker. A new one above the limit evicts the oldest: honest clients finish within
+//! moments, so the oldest are stalled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 pub(crate) struct Handshakes {
     limit: usize,
     next: Cell<u64>,
-    under_way: RefCell<BTreeMap<u64, oneshot::Sender<()>>>,
+    in_progress: RefCell<BTreeMap<u64, oneshot::Sender<()>>>,
 }
 
-/// A handshake's place, given back when dropped.
-pub(crate) struct Place<'a> {
+/// A handshake in progress, until dropped.
+pub(crate) struct Handshake<'a> {
     handshakes: &'a Handshakes,
     key: u64,
     evicted: oneshot::Receiver<()>,
@@ -26,20 +26,20 @@ impl Handshakes {
         Self {
             limit: limit.max(1),
             next: Cell::new(0),
-            under_way: RefCell::default(),
+            in_progress: RefCell::default(),
         }
     }
 
-    /// Takes a place, if need be that of the oldest.
-    pub(crate) fn begin(&self) -> Place<'_> {
+    /// Begins a handshake, and evicts the oldest if there are too many.
+    pub(crate) fn begin(&self) -> Handshake<'_> {
         let key = self.next.replace(self.next.get() + 1);
         let (sender, evicted) = oneshot::channel();
-        let mut under_way = self.under_way.borrow_mut();
-        if under_way.len() >= self.limit {
-            under_way.pop_first();
+        let mut in_progress = self.in_progress.borrow_mut();
+        if in_progress.len() >= self.limit {
+            in_progress.pop_first();
         }
-        under_way.insert(key, sender);
-        Place {
+        in_progress.insert(key, sender);
+        Handshake {
             handshakes: self,
             key,
             evicted,
@@ -47,17 +47,17 @@ impl Handshakes {
     }
 }
 
-impl Place<'_> {
-    /// Waits until the place is needed for another.
+impl Handshake<'_> {
+    /// Waits until it is evicted.
     pub(crate) async fn evicted(&mut self) {
-        // Nothing is ever sent: what ends the wait is that the sender is gone.
+        // Nothing is ever sent: eviction drops the sender.
         let _ = (&mut self.evicted).await;
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Handshake<'_> {
     fn drop(&mut self) {
-        self.handshakes.under_way.borrow_mut().remove(&self.key);
+        self.handshakes.in_progress.borrow_mut().remove(&self.key);
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_oldest_makes_room() {
+    async fn evicts_oldest_handshake_above_the_limit() {
         let handshakes = Handshakes::new(2);
         let mut first = handshakes.begin();
         let done = handshakes.begin();

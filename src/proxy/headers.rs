@@ -1,5 +1,5 @@
-//! Header fields on their way through: which requests are refused for them, which fields end here, and which the proxy
-//! sets. Decides the request's host once, for matching and forwarding alike. Knows nothing of routes or sockets.
+//! Headers on their way through: which requests are refused for them, and which headers end here. Decides the request's
+//! host once, for matching and forwarding alike.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -16,12 +16,9 @@ use super::forwarding::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID,
 };
 use super::target;
+use crate::ir::hop_by_hop::{HOP_BY_HOP, HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-
-/// Fields that a client cannot have dropped by naming them in `Connection`.
+/// Headers that a client cannot have dropped by naming them in `Connection`.
 const KEPT: [HeaderName; 10] = [
     HOST,
     AUTHORIZATION,
@@ -35,12 +32,13 @@ const KEPT: [HeaderName; 10] = [
     X_REQUEST_ID,
 ];
 
-/// The host that a request is for: lower case, without port, brackets of IPv6 literals kept.
+/// The host that a request is for: lower case, without port and without the dot of an absolute name; brackets of IPv6
+/// literals kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     /// The whole `Host`, in lower case.
-    field: Rc<str>,
-    /// Where its port begins.
+    header: Rc<str>,
+    /// Where the host ends.
     end: usize,
 }
 
@@ -51,7 +49,7 @@ pub(crate) struct LastHost(Option<Host>);
 impl LastHost {
     fn parse(&mut self, value: &HeaderValue) -> Result<Host, Error> {
         if let Some(last) = &self.0
-            && last.field.as_bytes() == value.as_bytes()
+            && last.header.as_bytes() == value.as_bytes()
         {
             return Ok(last.clone());
         }
@@ -64,27 +62,26 @@ impl LastHost {
 impl Host {
     /// The host as text.
     pub(crate) fn as_str(&self) -> &str {
-        &self.field[..self.end]
+        &self.header[..self.end]
     }
 }
 
-/// Which of the fields that the proxy cares for a request has. One pass over the fields finds out, so that the usual
-/// request, which has few, costs no look-up of those that it has not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Present {
-    /// Fields that end here.
+/// Which of the headers that the proxy acts on a request has. One pass over the headers finds out, so that the usual
+/// request, which has few of them, costs no look-up of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct HeaderPresence {
     connection: bool,
     transfer_encoding: bool,
     upgrade: bool,
     te: bool,
     expect: bool,
     other_hop_by_hop: bool,
-    /// Fields that say whom the request comes from.
+    /// Headers that say on whose behalf the request comes.
     forwarding: bool,
     content_length: bool,
 }
 
-impl Present {
+impl HeaderPresence {
     fn of(headers: &HeaderMap) -> Self {
         let mut present = Self::default();
         for name in headers.keys() {
@@ -111,29 +108,31 @@ impl Present {
 
 /// What [`normalize`] found out about a request.
 #[derive(Debug)]
-pub(crate) struct Normal {
-    /// The host to match.
+pub(crate) struct NormalizedRequest {
+    /// The host to match; empty only for HTTP/1.0 without `Host`.
     pub(crate) host: Host,
     /// The protocol that the client asks to upgrade to.
     pub(crate) upgrade: Option<HeaderValue>,
-    /// Whether the request says whom it comes from.
-    pub(crate) forwarding: bool,
+    /// Whether the client waits for a 100 before it sends the body (RFC 9110, 10.1.1).
+    pub(crate) expects_continue: bool,
+    /// Whether the request says on whose behalf it comes.
+    pub(crate) has_forwarding: bool,
 }
 
-/// Makes a request fit to be matched and forwarded: one host, one path, end-to-end fields only; or says why it cannot
-/// be. `last` is the connection's; `max_fields` bounds the fields.
+/// Makes a request fit to be matched and forwarded: one host, one path, end-to-end headers only; or says why it cannot
+/// be. `last` is the connection's; `max_headers` bounds the number of headers.
 pub(crate) fn normalize(
     parts: &mut request::Parts,
     last: &mut LastHost,
-    max_fields: usize,
-) -> Result<Normal, Error> {
+    max_headers: usize,
+) -> Result<NormalizedRequest, Error> {
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Error::MethodNotAllowed);
     }
-    if parts.headers.len() > max_fields {
-        return Err(Error::TooManyFields);
+    if parts.headers.len() > max_headers {
+        return Err(Error::TooManyHeaders);
     }
-    let present = Present::of(&parts.headers);
+    let present = HeaderPresence::of(&parts.headers);
     if parts.version == Version::HTTP_2 {
         check_http2(parts)?;
     } else {
@@ -141,11 +140,13 @@ pub(crate) fn normalize(
     }
     let host = decide_host(parts, last)?;
     normalize_path(parts)?;
-    let upgrade = end_to_end(parts, present)?;
-    Ok(Normal {
+    let expects_continue = present.expect && expects_continue(parts)?;
+    let upgrade = end_to_end(parts, present);
+    Ok(NormalizedRequest {
         host,
         upgrade,
-        forwarding: present.forwarding,
+        expects_continue,
+        has_forwarding: present.forwarding,
     })
 }
 
@@ -158,7 +159,7 @@ fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
         .any(|value| blank(value.as_bytes().first()) || blank(value.as_bytes().last()))
     {
         return Err(Error::BadRequest(
-            "a field value begins or ends with a blank",
+            "a header value begins or ends with a blank",
         ));
     }
     if parts
@@ -168,7 +169,7 @@ fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
         .nth(1)
         .is_some()
     {
-        return Err(Error::BadRequest("several Content-Length fields"));
+        return Err(Error::BadRequest("several Content-Length headers"));
     }
     join_cookies(&mut parts.headers);
     Ok(())
@@ -191,7 +192,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// RFC 9112, 6: what the parser lets through although two readers could take it for different messages.
-fn check_framing(parts: &request::Parts, present: Present) -> Result<(), Error> {
+fn check_framing(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
     if present.transfer_encoding {
         let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
         let one_chunked = codings
@@ -210,29 +211,32 @@ fn check_framing(parts: &request::Parts, present: Present) -> Result<(), Error> 
     Ok(())
 }
 
-/// RFC 9112, 3.2: one host, from the target if it has one, else from the only `Host`. The field is set to it.
+/// RFC 9112, 3.2: one host, from the target if it has one, else from the only `Host`, which becomes that host.
 fn decide_host(parts: &mut request::Parts, last: &mut LastHost) -> Result<Host, Error> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let (first, more) = (hosts.next(), hosts.next().is_some());
     if more {
-        return Err(Error::BadRequest("several Host fields"));
+        return Err(Error::BadRequest("several Host headers"));
+    }
+    if first.is_none() && parts.version == Version::HTTP_11 {
+        return Err(Error::BadRequest("no Host"));
     }
     let Some(authority) = parts.uri.authority() else {
         return match first {
             Some(host) => last.parse(host),
             None if parts.version < Version::HTTP_11 => Ok(Host {
-                field: Rc::from(""),
+                header: Rc::from(""),
                 end: 0,
             }),
-            None => Err(Error::BadRequest("no Host")),
+            None => Err(Error::BadRequest("no :authority and no Host")),
         };
     };
     let value = HeaderValue::from_str(authority.as_str())
         .map_err(|_| Error::BadRequest("malformed authority"))?;
     let host = last.parse(&value)?;
     if parts.version == Version::HTTP_2
-        && let Some(field) = first
-        && !field.as_bytes().eq_ignore_ascii_case(value.as_bytes())
+        && let Some(header) = first
+        && !header.as_bytes().eq_ignore_ascii_case(value.as_bytes())
     {
         return Err(Error::BadRequest("Host differs from :authority"));
     }
@@ -268,10 +272,16 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
         Some((b':', digits)) if digits.is_empty() || is_port(digits) => {}
         Some(_) => return Err(BAD),
     }
-    let mut field = std::str::from_utf8(text).map_err(|_| BAD)?.to_owned();
-    field.make_ascii_lowercase();
+    let mut header = std::str::from_utf8(text).map_err(|_| BAD)?.to_owned();
+    header.make_ascii_lowercase();
+    // RFC 3986, 3.2.2: the dot of an absolute name, which browsers send as the user typed it.
+    let end = match host.strip_suffix(b".") {
+        Some(b"") => return Err(BAD),
+        Some(name) => name.len(),
+        None => end,
+    };
     Ok(Host {
-        field: field.into(),
+        header: header.into(),
         end,
     })
 }
@@ -307,8 +317,18 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes `Expect` off. Only `100-continue` is defined (RFC 9110, 10.1.1), and an HTTP/1.0 client cannot mean it.
+fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
+    match parts.headers.remove(EXPECT) {
+        Some(expectation) if !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
+            Err(Error::ExpectationFailed)
+        }
+        expectation => Ok(expectation.is_some() && parts.version > Version::HTTP_10),
+    }
+}
+
 /// RFC 9110, 7.6.1: drops what concerns this connection only. Returns the protocol of an upgrade that can be relayed.
-fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<HeaderValue>, Error> {
+fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<HeaderValue> {
     let headers = &mut parts.headers;
     let trailers = present.te && accepts_trailers(headers);
     let upgrades = present.connection && drop_connection(headers);
@@ -325,23 +345,17 @@ fn end_to_end(parts: &mut request::Parts, present: Present) -> Result<Option<Hea
     } else if present.te {
         headers.remove(TE);
     }
-    if present.expect
-        && let Some(expectation) = headers.remove(EXPECT)
-        && !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue")
-    {
-        return Err(Error::ExpectationFailed);
-    }
     if !present.upgrade {
-        return Ok(None);
+        return None;
     }
     let has_content = present.transfer_encoding
         || headers
             .get(CONTENT_LENGTH)
             .is_some_and(|length| length != "0");
     let relayed = upgrades && !has_content && parts.version == Version::HTTP_11;
-    Ok(headers
+    headers
         .remove(UPGRADE)
-        .filter(|protocol| relayed && is_relayed(protocol)))
+        .filter(|protocol| relayed && is_relayed(protocol))
 }
 
 /// RFC 9110, 10.1.4: of `TE` only `trailers` means anything beyond this connection.
@@ -353,7 +367,7 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Drops `Connection` and the fields that it names. Returns whether it asks for an upgrade.
+/// Drops `Connection` and the headers that it names. Returns whether it asks for an upgrade.
 fn drop_connection(headers: &mut HeaderMap) -> bool {
     let mut upgrades = false;
     let mut named = Vec::new();
@@ -392,23 +406,11 @@ fn is_relayed(protocol: &HeaderValue) -> bool {
     !http2 && !http && !tls && !protocol.contains(&b',')
 }
 
-/// Drops trailer fields that must not be read as if they stood in the head (RFC 9110, 6.5.1).
+/// Drops trailers that must not be read as if they stood in the head (RFC 9110, 6.5.1).
 pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
-    const NEVER: [HeaderName; 12] = [
-        AUTHORIZATION,
-        CONNECTION,
-        CONTENT_LENGTH,
-        COOKIE,
-        EXPECT,
-        HOST,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-    ];
-    for name in NEVER {
+    const HEAD_ONLY: [HeaderName; 6] =
+        [AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRAILER];
+    for name in HOP_BY_HOP.iter().chain(&HEAD_ONLY) {
         trailers.remove(name);
     }
 }

@@ -1,19 +1,25 @@
-//! A client's socket, plain or TLS, that tells its [`Activity`] when bytes move. Knows nothing of HTTP.
+//! A client's socket, plain or TLS, and what stands between it and hyper or h2: bytes that move are reported to the
+//! connection's [`Activity`], and bytes of the proxy's own go out between theirs.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
+use super::injection::Injection;
 
 /// Bytes up to which copying pieces together costs less than handing the kernel a list of them.
 const SMALL_WRITE: usize = 1024;
+/// How often a client that has closed its side, or has sent more than is read, is checked for a reset.
+const RESET_CHECK: Duration = Duration::from_secs(1);
 
 /// A client's byte stream.
 pub(crate) enum ClientIo {
@@ -29,6 +35,14 @@ impl ClientIo {
         match self {
             Self::Plain(socket) => socket.poll_read_ready(cx),
             Self::Tls(stream) => stream.get_ref().0.poll_read_ready(cx),
+        }
+    }
+
+    /// The socket, without what TLS still holds.
+    pub(crate) fn into_socket(self) -> TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.into_inner().0,
         }
     }
 }
@@ -88,20 +102,47 @@ impl AsyncWrite for ClientIo {
     }
 }
 
-/// A client's byte stream under observation, with bytes to be read before those of the socket.
+/// A client's byte stream as hyper and h2 see it, with bytes to be read before those of the socket.
 pub(crate) struct Observed {
     io: ClientIo,
     prefix: Bytes,
     activity: Rc<Activity>,
+    injection: Rc<Injection>,
+    peer: PeerWatch,
+}
+
+/// Whether the client is still there while its response is awaited and nothing reads from its socket.
+enum PeerWatch {
+    /// The layer above reads all the time.
+    Off,
+    /// The socket reports when there is something to read, a reset included.
+    Readable,
+    /// There is something to read, behind which a reset would not be seen: it is asked for now and then.
+    Unread(Pin<Box<Sleep>>),
 }
 
 impl Observed {
-    /// Observes `io`, whose first bytes have been read as `prefix`.
-    pub(crate) fn new(io: ClientIo, prefix: Bytes, activity: Rc<Activity>) -> Self {
+    /// Observes `io`, whose first bytes have been read as `prefix`, for a layer above that always reads.
+    pub(crate) fn new(
+        io: ClientIo,
+        prefix: Bytes,
+        activity: Rc<Activity>,
+        injection: Rc<Injection>,
+    ) -> Self {
         Self {
             io,
             prefix,
             activity,
+            injection,
+            peer: PeerWatch::Off,
+        }
+    }
+
+    /// As [`Self::new`], for a layer above that does not read while a request is served.
+    pub(crate) fn watching_peer(self) -> Self {
+        Self {
+            peer: PeerWatch::Readable,
+            ..self
         }
     }
 
@@ -117,6 +158,52 @@ impl Observed {
         }
         result
     }
+
+    /// Writes what was injected, so that bytes of the layer above can follow.
+    fn poll_injected(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(mut bytes) = self.injection.take() {
+            while !bytes.is_empty() {
+                let Poll::Ready(written) = Pin::new(&mut self.io).poll_write(cx, &bytes) else {
+                    self.injection.put_back(&bytes);
+                    self.activity.on_write_blocked();
+                    return Poll::Pending;
+                };
+                match written? {
+                    0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    count => bytes.advance(count),
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fails when the client has reset the connection.
+    fn check_peer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let ClientIo::Plain(socket) = &self.io else {
+            return Ok(());
+        };
+        if self.activity.requests() == 0 {
+            if matches!(self.peer, PeerWatch::Unread(_)) {
+                self.peer = PeerWatch::Readable;
+            }
+            return Ok(());
+        }
+        let is_due = match &mut self.peer {
+            PeerWatch::Off => false,
+            PeerWatch::Readable => socket.poll_read_ready(cx).is_ready(),
+            PeerWatch::Unread(pause) => pause.as_mut().poll(cx).is_ready(),
+        };
+        if is_due {
+            if let Some(error) = socket.take_error()? {
+                return Err(error);
+            }
+            let mut pause = Box::pin(sleep(RESET_CHECK));
+            // Registers the task; a timer that has just been set is never due.
+            let _ = pause.as_mut().poll(cx);
+            self.peer = PeerWatch::Unread(pause);
+        }
+        Ok(())
+    }
 }
 
 impl AsyncRead for Observed {
@@ -125,6 +212,9 @@ impl AsyncRead for Observed {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.injection.is_closed() {
+            return Poll::Ready(Ok(()));
+        }
         if !self.prefix.is_empty() {
             let count = self.prefix.len().min(buf.remaining());
             buf.put_slice(&self.prefix[..count]);
@@ -147,6 +237,10 @@ impl AsyncWrite for Observed {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.injection.is_next() {
+            ready!(self.poll_injected(cx))?;
+        }
+        self.injection.set_between(false);
         let result = Pin::new(&mut self.io).poll_write(cx, buf);
         self.wrote(result)
     }
@@ -158,6 +252,10 @@ impl AsyncWrite for Observed {
     ) -> Poll<io::Result<usize>> {
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
         if total > SMALL_WRITE {
+            if self.injection.is_next() {
+                ready!(self.poll_injected(cx))?;
+            }
+            self.injection.set_between(false);
             let result = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
             return self.wrote(result);
         }
@@ -167,8 +265,7 @@ impl AsyncWrite for Observed {
             joined[end..end + buf.len()].copy_from_slice(buf);
             end += buf.len();
         }
-        let result = Pin::new(&mut self.io).poll_write(cx, &joined[..end]);
-        self.wrote(result)
+        self.poll_write(cx, &joined[..end])
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -176,14 +273,93 @@ impl AsyncWrite for Observed {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_flush(cx);
-        if result.is_pending() {
-            self.activity.on_write_blocked();
+        // Both layers above flush only what they have handed over whole.
+        ready!(self.poll_injected(cx))?;
+        match Pin::new(&mut self.io).poll_flush(cx)? {
+            Poll::Pending => {
+                self.activity.on_write_blocked();
+                Poll::Pending
+            }
+            Poll::Ready(()) => {
+                self.injection.set_between(true);
+                self.activity.on_flushed();
+                Poll::Ready(self.check_peer(cx))
+            }
         }
-        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use socket2::SockRef;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio_rustls::{TlsAcceptor, TlsConnector, client};
+
+    use super::*;
+    use crate::clock::Clock;
+
+    /// A TLS connection whose server side can send little before the client reads.
+    async fn connected() -> (TlsStream<TcpStream>, client::TlsStream<TcpStream>) {
+        let name = "a.example";
+        let key = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        let certificate = key.cert.der().clone();
+        let private = PrivateKeyDer::try_from(key.signing_key.serialize_der()).expect("a key");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).expect("a root");
+        let server = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], private);
+        let client = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (ours, theirs) = tokio::join!(listener.accept(), TcpStream::connect(address));
+        let (ours, theirs) = (ours.expect("accepted").0, theirs.expect("connected"));
+        let sized = SockRef::from(&ours).set_send_buffer_size(16 * 1024);
+        sized.expect("set");
+        let acceptor = TlsAcceptor::from(Arc::new(server.expect("a configuration")));
+        let connector = TlsConnector::from(Arc::new(client));
+        let name = ServerName::try_from(name).expect("a name");
+        let (ours, theirs) = tokio::join!(acceptor.accept(ours), connector.connect(name, theirs));
+        (ours.expect("agreed"), theirs.expect("agreed"))
+    }
+
+    #[tokio::test]
+    async fn reports_the_end_of_a_flush_that_was_blocked() {
+        let (ours, mut theirs) = connected().await;
+        let activity = Activity::connection(&Clock::new(), &Rc::default(), false);
+        activity.on_request();
+        let io = ClientIo::Tls(Box::new(ours));
+        let mut observed = Observed::new(io, Bytes::new(), activity.clone(), Rc::default());
+        let piece = [0; 16 * 1024];
+        poll_fn(|cx| {
+            loop {
+                let written = Pin::new(&mut observed).poll_write(cx, &piece);
+                assert!(written.is_ready(), "a flush is blocked before a write is");
+                if Pin::new(&mut observed).poll_flush(cx).is_pending() {
+                    return Poll::Ready(());
+                }
+            }
+        })
+        .await;
+        assert!(activity.is_write_blocked());
+        let mut buffer = vec![0; 64 * 1024];
+        let read = async { while theirs.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
+        tokio::select! {
+            flushed = poll_fn(|cx| Pin::new(&mut observed).poll_flush(cx)) => flushed.expect("flushed"),
+            () = read => unreachable!("the connection stays open"),
+        }
+        assert!(!activity.is_write_blocked());
     }
 }

@@ -1,58 +1,71 @@
-//! Listening sockets: opened and closed to follow the table, never touching one that stays. Knows nothing of what is
-//! accepted.
+//! Listening sockets: opened and closed to follow the table, without touching one that stays.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::ir::{Bind, BindReport};
+use crate::ir::{Bind, BindReport, Transport};
 use crate::settings::{Ports, container_port};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// The sockets that are open, by what they were opened for.
+/// The sockets that are open.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    open: BTreeMap<Bind, SocketAddr>,
+    open: BTreeMap<Bind, Open>,
 }
 
-/// What is to be done to follow a table.
+/// An open socket, which a worker accepts from.
+#[derive(Debug)]
+struct Open {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+/// What has changed to follow a table.
 pub(super) struct Changes {
     /// Sockets to accept from.
     pub(super) opened: Vec<(Bind, TcpListener)>,
-    /// Ports that are no longer configured.
+    /// Sockets that are closed.
     pub(super) closed: Vec<Bind>,
+    /// Connections that waited at sockets that are closed.
+    pub(super) waiting: Vec<(Bind, TcpStream, SocketAddr)>,
     /// What became of every configured port.
     pub(super) report: BindReport,
 }
 
 impl Listeners {
-    /// Opens what `wanted` has and is not open, and forgets what it has not. Ports that failed before are tried again.
+    /// Closes what `wanted` leaves out, and opens what it adds. Ports that failed before are tried again.
+    ///
+    /// A port whose address changes, as from all addresses to one, is closed before it is opened: Linux refuses a
+    /// second listening socket whose address overlaps. SO_REUSEPORT would allow it, but leaves the port open to every
+    /// process of the same user, even when it is set for that moment only. The port is closed for some microseconds,
+    /// since nothing but these system calls happens in between, and connections that wait to be accepted are kept.
     pub(super) fn follow(&mut self, wanted: &[Bind], ports: Ports) -> Changes {
-        let closed: Vec<_> = self
-            .open
-            .keys()
-            .filter(|bind| !wanted.contains(bind))
-            .copied()
-            .collect();
-        self.open.retain(|bind, _| !closed.contains(bind));
         let mut changes = Changes {
             opened: Vec::new(),
-            closed,
+            closed: Vec::new(),
+            waiting: Vec::new(),
             report: BindReport::new(),
         };
+        let open = std::mem::take(&mut self.open).into_iter();
+        let (stays, leaves) = open.partition(|(bind, _)| wanted.contains(bind));
+        self.open = stays;
+        for (bind, open) in leaves {
+            let waiting = open.close().into_iter();
+            changes
+                .waiting
+                .extend(waiting.map(|(socket, peer)| (bind, socket, peer)));
+            changes.closed.push(bind);
+        }
         for bind in wanted {
             let result = match self.open.get(bind) {
-                Some(address) => Ok(*address),
-                None => listen(bind, ports).map(|(socket, address)| {
-                    changes.opened.push((*bind, socket));
-                    self.open.insert(*bind, address);
-                    address
-                }),
+                Some(open) => Ok(open.address),
+                None => self.open(*bind, ports, &mut changes.opened),
             };
             changes
                 .report
@@ -60,11 +73,68 @@ impl Listeners {
         }
         changes
     }
+
+    fn open(
+        &mut self,
+        bind: Bind,
+        ports: Ports,
+        opened: &mut Vec<(Bind, TcpListener)>,
+    ) -> io::Result<SocketAddr> {
+        let (socket, address) = listen(&bind, ports)?;
+        opened.push((bind, socket.try_clone()?));
+        self.open.insert(bind, Open { socket, address });
+        Ok(address)
+    }
+}
+
+impl Open {
+    /// Closes the socket and returns the connections that waited there.
+    fn close(self) -> Vec<(TcpStream, SocketAddr)> {
+        let next = || {
+            let (socket, peer) = self.socket.accept().ok()?;
+            socket.set_nonblocking(true).ok()?;
+            Some((socket, peer))
+        };
+        let waiting = std::iter::from_fn(next).collect();
+        stop_listening(&SockRef::from(&self.socket));
+        waiting
+    }
+}
+
+/// A socket that a worker accepts from. Closed when dropped.
+pub(super) struct Listener(tokio::net::TcpListener);
+
+impl Listener {
+    pub(super) fn from_std(socket: TcpListener) -> io::Result<Self> {
+        tokio::net::TcpListener::from_std(socket).map(Self)
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
+        self.0.accept().await
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        stop_listening(&SockRef::from(&self.0));
+    }
+}
+
+/// Closes a listening socket for all who hold it: the control thread and a worker.
+fn stop_listening(socket: &SockRef<'_>) {
+    // Fails only for a socket that does not listen any more.
+    let _ = socket.shutdown(Shutdown::Read);
 }
 
 fn listen(bind: &Bind, ports: Ports) -> io::Result<(TcpListener, SocketAddr)> {
+    if bind.transport == Transport::Udp {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "UDP is not served",
+        ));
+    }
     let socket = match ports {
-        Ports::Ephemeral => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        Ports::Ephemeral => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), true),
         Ports::AsDeclared => open_on(bind.address, bind.port),
         Ports::Unprivileged => open_on(bind.address, container_port(bind.port)),
     }?;
@@ -74,24 +144,26 @@ fn listen(bind: &Bind, ports: Ports) -> io::Result<(TcpListener, SocketAddr)> {
 
 fn open_on(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     if let Some(address) = address {
-        return open(SocketAddr::new(address, port));
+        return open(SocketAddr::new(address, port), true);
     }
-    match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+    match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), false) {
         // A machine without IPv6 still has every IPv4 address.
-        Err(error) if lacks_ipv6(&error) => open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+        Err(error) if lacks_ipv6(&error) => {
+            open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), true)
+        }
         result => result,
     }
 }
 
-fn open(address: SocketAddr) -> io::Result<TcpListener> {
+fn open(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
     socket.set_reuse_address(true)?;
-    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        socket.set_only_v6(false)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(one_family)?;
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -112,5 +184,70 @@ fn describe(error: &io::Error) -> String {
             "no interface of this machine has the address".to_owned()
         }
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    const ANY_IPV4: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    const ANY_IPV6: Option<IpAddr> = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+
+    fn free_port() -> u16 {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap().port()
+    }
+
+    fn bind(address: Option<IpAddr>, port: u16) -> Bind {
+        Bind::tcp(address, port)
+    }
+
+    #[test]
+    fn binds_overlapping_addresses_one_after_the_other() {
+        let (mut listeners, port) = (Listeners::default(), free_port());
+        // Held as workers hold them.
+        let mut sockets = Vec::new();
+        for address in [None, LOCAL, ANY_IPV4, None, ANY_IPV6, LOCAL] {
+            let changes = listeners.follow(&[bind(address, port)], Ports::AsDeclared);
+            let results: Vec<_> = changes.report.into_values().collect();
+            assert!(matches!(results[..], [Ok(_)]), "{address:?}: {results:?}");
+            sockets.extend(changes.opened);
+        }
+    }
+
+    #[test]
+    fn keeps_waiting_connections_when_a_socket_is_replaced() {
+        let (mut listeners, port) = (Listeners::default(), free_port());
+        let former = listeners.follow(&[bind(None, port)], Ports::AsDeclared);
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let changes = listeners.follow(&[bind(LOCAL, port)], Ports::AsDeclared);
+        let [(closed, _, peer)] = &changes.waiting[..] else {
+            panic!("{:?}", changes.waiting);
+        };
+        assert_eq!(*closed, bind(None, port));
+        assert_eq!(peer.port(), client.local_addr().unwrap().port());
+        drop(former);
+    }
+
+    #[test]
+    fn binds_all_addresses_of_each_family_apart() {
+        let (mut listeners, port) = (Listeners::default(), free_port());
+        let wanted = [bind(ANY_IPV4, port), bind(ANY_IPV6, port)];
+        let report = listeners.follow(&wanted, Ports::AsDeclared).report;
+        assert!(report.values().all(Result::is_ok), "{report:?}");
+    }
+
+    #[test]
+    fn reports_a_port_that_another_process_uses() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wanted = [bind(LOCAL, taken.local_addr().unwrap().port())];
+        let mut listeners = Listeners::default();
+        let report = listeners.follow(&wanted, Ports::AsDeclared).report;
+        assert_eq!(
+            report.values().next(),
+            Some(&Err("another process uses the port".into()))
+        );
     }
 }

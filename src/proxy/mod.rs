@@ -1,23 +1,36 @@
 //! The client's side of the data plane: ports, connections, requests. Serves whatever table is current, and follows its
-//! ports; knows nothing of where a table comes from.
+//! ports.
 
 mod activity;
-mod body;
+mod attempts;
 mod client;
 mod connection;
+mod date;
 mod error;
+mod filters;
 mod forwarding;
 mod handshakes;
 mod headers;
 mod http;
+mod http1;
+mod http2;
+mod in_place;
+mod incoming;
+mod injection;
+mod interim;
 mod io;
 mod listener;
+mod port;
 mod record;
 mod request;
+mod request_body;
+mod response_body;
+mod stream;
 pub mod target;
 mod upgrade;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
@@ -27,7 +40,7 @@ use tokio::sync::mpsc;
 
 use self::listener::Listeners;
 use self::worker::{Command, Common};
-use crate::ir::{Bind, BindReport};
+use crate::ir::{Bind, BindReport, PortProtocol};
 use crate::settings::{Ports, Settings};
 use crate::shutdown::Shutdown;
 use crate::table::Table;
@@ -38,6 +51,8 @@ use crate::telemetry::metrics::ConnectionStats;
 pub struct Proxy {
     listeners: Listeners,
     ports: Ports,
+    /// What clients of the configured ports speak.
+    protocols: BTreeMap<Bind, PortProtocol>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -76,6 +91,7 @@ impl Proxy {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             listeners: Listeners::default(),
+            protocols: BTreeMap::new(),
             ports: settings.ports,
             queues,
             workers,
@@ -85,18 +101,27 @@ impl Proxy {
     /// Opens and closes ports to match `table`, which must be current already. Ports that cannot be opened are reported,
     /// and tried again at the next call.
     pub fn follow(&mut self, table: &Table) -> BindReport {
-        let wanted: Vec<Bind> = table.ports().iter().map(|port| port.bind()).collect();
+        let ports = table.ports().iter();
+        let protocols: BTreeMap<_, _> = ports.map(|port| (port.bind(), port.protocol())).collect();
+        let wanted: Vec<Bind> = protocols.keys().copied().collect();
         let changes = self.listeners.follow(&wanted, self.ports);
+        let acceptor = |bind: Bind| &self.queues[usize::from(bind.port) % self.queues.len()];
+        for (bind, socket, peer) in changes.waiting {
+            send(acceptor(bind), Command::Accept(bind, socket, peer));
+        }
         for bind in changes.closed {
-            self.queues
-                .iter()
-                .for_each(|queue| tell(queue, Command::Close(bind)));
+            send(acceptor(bind), Command::Close(bind));
         }
         for (bind, socket) in changes.opened {
-            tell(
-                &self.queues[usize::from(bind.port) % self.queues.len()],
-                Command::Listen(bind, socket),
-            );
+            send(acceptor(bind), Command::Listen(bind, socket));
+        }
+        let former = std::mem::replace(&mut self.protocols, protocols);
+        if former
+            .iter()
+            .any(|(bind, protocol)| self.protocols.get(bind) != Some(protocol))
+        {
+            let queues = self.queues.iter();
+            queues.for_each(|queue| send(queue, Command::CloseUnconfigured));
         }
         changes.report
     }
@@ -112,6 +137,6 @@ impl Proxy {
 }
 
 /// A worker that is gone has nothing left to do: the process is leaving.
-fn tell(queue: &mpsc::UnboundedSender<Command>, command: Command) {
+fn send(queue: &mpsc::UnboundedSender<Command>, command: Command) {
     let _ = queue.send(command);
 }

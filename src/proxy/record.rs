@@ -7,19 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Instant, SystemTime};
 
-use http::{HeaderValue, Version, request};
+use http::{HeaderValue, Method, Version, request};
 
 use super::activity::Activity;
 use super::client::Client;
-use super::error::{Error, Source};
+use super::error::{Error, ErrorSource};
 use super::headers::Host;
 use crate::table::Rule;
-use crate::telemetry::access_log::AccessRecord;
+use crate::telemetry::access_log::{AccessRecord, excerpt};
 use crate::telemetry::metrics::TimeoutKind;
 
 /// The status that a request is counted under when its client went away before there was one.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
-/// Characters of `User-Agent` that are kept.
+/// Bytes that the access log keeps of what a client chose.
+const METHOD_LENGTH: usize = 32;
+const PATH_LENGTH: usize = 2048;
+const HOST_LENGTH: usize = 255;
+const REQUEST_ID_LENGTH: usize = 128;
 const USER_AGENT_LENGTH: usize = 256;
 
 /// The record of a request that is not closed yet.
@@ -66,40 +70,45 @@ impl Record {
 
     /// The request matched a rule.
     pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
-        rule.stats.enter();
+        rule.state.stats.enter();
         self.rule = Some(rule.clone());
     }
 
     /// The request is for this host.
     pub(crate) fn directed(&mut self, host: &Host) {
         if let Some(access) = &mut self.access {
-            access.host = host.as_str().into();
+            access.host = excerpt(host.as_str().as_bytes(), HOST_LENGTH);
         }
     }
 
     /// The request goes on with this id.
     pub(crate) fn identified(&mut self, id: &HeaderValue) {
         if let Some(access) = &mut self.access {
-            access.request_id = text(Some(id), 128);
+            access.request_id = excerpt(id.as_bytes(), REQUEST_ID_LENGTH);
         }
     }
 
-    /// An endpoint answered.
-    pub(crate) fn answered(&mut self, status: u16, endpoint: SocketAddr) {
+    /// An endpoint responded.
+    pub(crate) fn responded(&mut self, status: u16, endpoint: SocketAddr) {
         self.status = status;
         self.upstream = Some(endpoint);
     }
 
-    /// The proxy answers by itself, for no fault.
-    pub(crate) fn answered_here(&mut self, status: u16) {
+    /// An endpoint was asked.
+    pub(crate) fn attempted(&mut self, endpoint: Option<SocketAddr>) {
+        self.upstream = endpoint.or(self.upstream);
+    }
+
+    /// A filter responded.
+    pub(crate) fn responded_locally(&mut self, status: u16) {
         self.status = status;
     }
 
-    /// The proxy answers by itself, because of `error`.
+    /// The proxy responds because of `error`.
     pub(crate) fn refused(&mut self, error: Error) {
         self.status = error.status().as_u16();
         self.error = Some(error.message());
-        if error.source() == Source::Downstream && error.closes() {
+        if error.source() == ErrorSource::Downstream && error.closes() {
             self.client.worker.stats.bad_requests.fetch_add(1, Relaxed);
         }
     }
@@ -129,22 +138,23 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        let ended_by = self.activity.ended_by();
         self.activity.on_request_end();
         let elapsed = self.start.elapsed();
         if !self.complete {
-            self.client.on_abandoned();
-            self.error.get_or_insert("the client went away");
+            self.error
+                .get_or_insert(ended_by.map_or("the client went away", cut_by));
         }
-        if let Some(rule) = &self.rule {
-            rule.stats.leave();
-            rule.stats.record(
-                if self.status == 0 {
-                    CLIENT_CLOSED_REQUEST
-                } else {
-                    self.status
-                },
-                elapsed,
-            );
+        let status = match self.status {
+            0 => CLIENT_CLOSED_REQUEST,
+            status => status,
+        };
+        match &self.rule {
+            Some(rule) => {
+                rule.state.stats.leave();
+                rule.state.stats.record(status, elapsed);
+            }
+            None => self.client.worker.stats.unmatched.record(status),
         }
         if let Some(mut access) = self.access.take() {
             access.status = self.status;
@@ -159,11 +169,23 @@ impl Drop for Record {
     }
 }
 
+/// What the access log says of an exchange that a timeout ended.
+fn cut_by(timeout: TimeoutKind) -> &'static str {
+    match timeout {
+        TimeoutKind::Header | TimeoutKind::Handshake => "cut: the client was silent for too long",
+        TimeoutKind::Body => "cut: the request body did not come in time",
+        TimeoutKind::Write => "cut: the client did not take the response in time",
+        TimeoutKind::StreamIdle => "cut: the backend was silent for too long",
+        TimeoutKind::TunnelIdle => "cut: idle for too long",
+        TimeoutKind::Request => "cut: no complete response within the route's request timeout",
+    }
+}
+
 fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
     AccessRecord {
         time: SystemTime::now(),
-        method: parts.method.clone(),
-        path: parts.uri.path().into(),
+        method: shortened(&parts.method),
+        path: excerpt(parts.uri.path().as_bytes(), PATH_LENGTH),
         host: Box::default(),
         status: 0,
         duration: std::time::Duration::ZERO,
@@ -182,12 +204,14 @@ fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
         user_agent: parts
             .headers
             .get(http::header::USER_AGENT)
-            .map(|agent| text(Some(agent), USER_AGENT_LENGTH)),
+            .map(|agent| excerpt(agent.as_bytes(), USER_AGENT_LENGTH)),
     }
 }
 
-/// The beginning of a field's value, as text.
-fn text(value: Option<&HeaderValue>, length: usize) -> Box<str> {
-    let bytes = value.map_or(&b""[..], HeaderValue::as_bytes);
-    String::from_utf8_lossy(&bytes[..bytes.len().min(length)]).into()
+/// The method, or its beginning, which is a method too.
+fn shortened(method: &Method) -> Method {
+    match method.as_str().as_bytes().get(..METHOD_LENGTH) {
+        Some(beginning) => Method::from_bytes(beginning).unwrap_or_default(),
+        None => method.clone(),
+    }
 }

@@ -1,265 +1,326 @@
 //! The way of one request, in the order of its phases. Everything it calls is below it; nothing else knows the order.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response, StatusCode, Version, request};
-use hyper::body::Incoming;
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
+use http::{HeaderName, HeaderValue, Response, StatusCode, Version, request};
 use rand::RngExt;
-use tokio::time::{Sleep, sleep};
+use tokio::time::Instant;
 
 use super::activity::{Activity, Phase};
-use super::body::{RequestBody, ResponseBody, Source};
+use super::attempts::{self, Outcome};
 use super::client::Client;
-use super::error::Error;
-use super::headers::{self, Normal};
+use super::error::{self, Error};
+use super::filters;
+use super::forwarding::AddedHeaders;
+use super::headers::{self, Host, NormalizedRequest};
+use super::incoming::Incoming;
+use super::interim::Interim;
 use super::record::Record;
+use super::request_body::RequestBody;
+use super::response_body::{ResponseBody, Source};
 use super::upgrade::Tunnel;
-use crate::filter::{self, RequestFacts, Verdict};
-use crate::ir::route::Action;
-use crate::table::{Pick, RequestView, Rule, Target};
-use crate::upstream::{Answer, Outgoing};
+use crate::filter::{Level, ResponsePhase};
+use crate::ir::Filter;
+use crate::table::{RequestView, Rule};
+use crate::upstream;
 
-/// Serves one request. Never fails: what goes wrong becomes an answer.
-pub(crate) async fn handle(
+/// A request that matched a rule. Boxed, so that the futures that serve it are small to move.
+pub(super) struct Exchange {
+    /// The connection that it came in by.
+    pub(super) client: Rc<Client>,
+    /// Its head: what was matched, then what filters made of it.
+    pub(super) parts: request::Parts,
+    /// What is forwarded beside the head.
+    pub(super) added: AddedHeaders,
+    /// The host that it was matched by.
+    pub(super) host: Host,
+    /// The protocol that it asks to upgrade to.
+    pub(super) upgrade: Option<HeaderValue>,
+    /// The rule that it matched.
+    pub(super) rule: Arc<Rule>,
+    /// What its filters do to the response.
+    pub(super) response_phase: ResponsePhase,
+    /// Its body, until an attempt takes it.
+    pub(super) body: RequestBody,
+    /// Where informational responses go.
+    pub(super) interim: Interim,
+    /// Whether the client waits for a 100 before it sends the body.
+    pub(super) expects_continue: bool,
+    /// Its record.
+    pub(super) record: Record,
+    /// When it must be over, response included.
+    expires: Option<Instant>,
+}
+
+/// A request that is ready to be served: small, wherever it is moved.
+pub(crate) struct Admitted {
+    matched: Result<Box<Exchange>, Box<Refused>>,
+    activity: Rc<Activity>,
+    /// Whether the connection is to end with the response.
+    closes: bool,
+}
+
+/// Decides what becomes of a request. Waits for nothing.
+pub(crate) fn open(
     client: Rc<Client>,
     activity: Rc<Activity>,
-    request: Request<Incoming>,
-) -> Result<Response<ResponseBody>, Infallible> {
-    let (mut parts, incoming) = request.into_parts();
-    client.on_request();
-    let mut record = Record::open(client.clone(), activity.clone(), &parts);
-    let version = parts.version;
-    let one_way = version != Version::HTTP_2 || parts.headers.contains_key(CONTENT_LENGTH);
-    let body = RequestBody::new(incoming, activity, one_way);
-    let waiting = record.activity().clone();
-    let outcome = in_time(
-        forward(&client, &mut parts, body, &mut record),
-        &waiting,
-        &client,
-    )
-    .await;
-    let mut response = match outcome {
-        Ok(Outcome::Answer {
-            answer,
-            rule,
-            share,
-            deadline,
-        }) => respond(&client, answer, &rule, &share, record, deadline),
-        Ok(Outcome::Here(head)) => {
-            record.answered_here(head.status().as_u16());
-            head.map(|()| ResponseBody::new(Source::None, record, None))
-        }
-        Err(error) => refuse(error, record),
-    };
-    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if client.is_leaving() && version != Version::HTTP_2 && !switches {
-        let headers = response.headers_mut();
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    interim: Interim,
+    parts: request::Parts,
+    incoming: Incoming,
+) -> Admitted {
+    let closes = client.is_leaving() && parts.version != Version::HTTP_2;
+    let record = Record::open(client.clone(), activity.clone(), &parts);
+    let body = RequestBody::new(incoming, &activity);
+    Admitted {
+        matched: Exchange::open(client, interim, parts, body, record),
+        activity,
+        closes,
     }
-    Ok(response)
 }
 
-/// What became of a request.
-enum Outcome {
-    /// A backend answered; `share` is the place of its filters in the rule.
-    Answer {
-        answer: Answer<RequestBody>,
-        rule: Arc<Rule>,
-        share: Filters,
-        deadline: Option<Pin<Box<Sleep>>>,
-    },
-    /// A filter answered.
-    Here(Response<()>),
+impl Admitted {
+    /// Serves the request. Never fails: what goes wrong becomes a response.
+    pub(crate) async fn serve(self) -> Response<ResponseBody> {
+        let mut response = match self.matched {
+            Ok(exchange) => serve(exchange, &self.activity).await,
+            Err(refused) => refused.respond(),
+        };
+        if self.closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let headers = response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
 }
 
-/// The filters of the share of a rule that was picked.
-type Filters = Arc<[crate::ir::Filter]>;
+async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<ResponseBody> {
+    let client = exchange.client.clone();
+    activity.expire_at(exchange.expires);
+    let outcome = {
+        let mut forwarded = pin!(forward(&mut exchange));
+        poll_fn(|cx| match forwarded.as_mut().poll(cx) {
+            Poll::Pending => poll_stalled(activity, &client, cx).map(Err),
+            outcome => outcome,
+        })
+        .await
+    };
+    match outcome {
+        Ok(Outcome::Backend(response)) => exchange.respond(response),
+        Ok(Outcome::Filter(response)) => exchange.respond_locally(*response),
+        Err(error) => Refused::new(error, &exchange.parts, exchange.record).respond(),
+    }
+}
 
-async fn forward(
+async fn forward(exchange: &mut Exchange) -> Result<Outcome, Error> {
+    let rule = exchange.rule.clone();
+    if let Some(response) = filters::run(&rule.ir.filters, Level::Rule, exchange).await? {
+        return Ok(Outcome::Filter(response));
+    }
+    drop(rule);
+    attempts::send(exchange).await
+}
+
+impl Exchange {
+    /// Normalizes, sanitizes and matches a request, in this order: a rule sees what a backend would get.
+    fn open(
+        client: Rc<Client>,
+        interim: Interim,
+        mut parts: request::Parts,
+        body: RequestBody,
+        mut record: Record,
+    ) -> Result<Box<Self>, Box<Refused>> {
+        match admit(&client, &mut parts, &mut record) {
+            Ok((normalized, added, rule)) => Ok(Box::new(Self {
+                client,
+                parts,
+                added,
+                host: normalized.host,
+                upgrade: normalized.upgrade,
+                response_phase: ResponsePhase::default(),
+                body,
+                interim,
+                expects_continue: normalized.expects_continue,
+                expires: expiry(&rule),
+                rule,
+                record,
+            })),
+            Err(error) => Err(Box::new(Refused::new(error, &parts, record))),
+        }
+    }
+
+    /// The head as it is, if `filters` may change it and another attempt needs it again.
+    pub(super) fn before(&mut self, filters: &[Filter]) -> Option<Box<request::Parts>> {
+        if filters.is_empty() {
+            return None;
+        }
+        self.added.insert_into(&mut self.parts.headers);
+        Some(Box::new(self.parts.clone()))
+    }
+
+    /// Undoes what an attempt did to the request.
+    pub(super) fn restore(&mut self, unfiltered: Option<Box<request::Parts>>, body: RequestBody) {
+        if let Some(parts) = unfiltered {
+            self.parts = *parts;
+        }
+        self.response_phase.reset_backend();
+        self.body = body;
+    }
+
+    /// Bounds the rest of the exchange, if it is not bounded more narrowly.
+    pub(super) fn expire_by(&mut self, time: Option<Instant>) {
+        if time.is_some_and(|time| self.expires.is_none_or(|expires| time < expires)) {
+            self.expires = time;
+            self.record.activity().expire_at(time);
+        }
+    }
+
+    /// The response of a backend, after the filters.
+    fn respond(
+        mut self: Box<Self>,
+        response: upstream::Response<RequestBody>,
+    ) -> Response<ResponseBody> {
+        let (status, mut headers, body) = (response.status, response.headers, response.body);
+        self.record.responded(status.as_u16(), body.endpoint());
+        self.response_phase.apply(&mut headers);
+        if headers.contains_key(UPGRADE) {
+            // RFC 9110, 7.8: as with every header of one connection.
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        let body = match status {
+            StatusCode::SWITCHING_PROTOCOLS => {
+                let tunnel = Tunnel::new(body, self.record);
+                *self.client.tunnel.borrow_mut() = tunnel.map(Box::new);
+                ResponseBody::empty()
+            }
+            _ => ResponseBody::new(Source::Backend(body), self.record),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
+    }
+
+    /// The response of a filter, after those before it.
+    fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
+        let (mut head, body) = response.into_parts();
+        self.record.responded_locally(head.status.as_u16());
+        self.response_phase.apply(&mut head.headers);
+        let body = ResponseBody::new(Source::Memory(body), self.record);
+        Response::from_parts(head, body)
+    }
+}
+
+fn expiry(rule: &Rule) -> Option<Instant> {
+    let timeout = rule.ir.timeouts.request;
+    timeout.map(|timeout| Instant::now() + timeout)
+}
+
+/// Decides which rule a request belongs to, in the one configuration that is current now.
+fn admit(
     client: &Client,
     parts: &mut request::Parts,
-    body: RequestBody,
     record: &mut Record,
-) -> Result<Outcome, Error> {
-    let normal = headers::normalize(
-        parts,
-        &mut client.host.borrow_mut(),
-        client.worker.limits.max_headers,
-    )?;
-    record.directed(&normal.host);
-    let rule = route(client, parts, &normal)?;
-    record.matched(&rule);
-    let mut added = client
+) -> Result<(NormalizedRequest, AddedHeaders, Arc<Rule>), Error> {
+    let max_headers = client.worker.limits.max_headers;
+    let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
+    record.directed(&normalized.host);
+    let claims = normalized.has_forwarding;
+    let added = client
         .forwarding
-        .fields(&mut parts.headers, normal.forwarding, new_id);
+        .sanitize(&mut parts.headers, claims, new_id);
     record.identified(added.id());
-    let facts = RequestFacts {
-        scheme: client.scheme(),
-        host: normal.host.as_str(),
-        listener_port: client.port.bind.port,
-    };
-    if !rule.ir.filters.is_empty() {
-        added.insert_into(&mut parts.headers);
-    }
-    if let Verdict::Answer(head) =
-        filter::request(&rule.ir.filters, parts, &facts).map_err(|_| Error::Filter)?
-    {
-        return Ok(Outcome::Here(head));
-    }
-    let share = match rule.pick() {
-        _ if matches!(rule.ir.action, Action::Broken(_)) => return Err(Error::Broken),
-        Pick::None => return Err(Error::NoBackend),
-        Pick::Share(share) => share,
-    };
-    if !share.filters.is_empty() {
-        added.insert_into(&mut parts.headers);
-    }
-    if let Verdict::Answer(head) =
-        filter::request(&share.filters, parts, &facts).map_err(|_| Error::Filter)?
-    {
-        return Ok(Outcome::Here(head));
-    }
-    let Target::Backend(backend) = &share.target else {
-        return Err(Error::Broken);
-    };
-    let outgoing = Outgoing {
-        parts,
-        added: added.as_slice(),
-        upgrade: normal.upgrade.as_ref(),
-        try_timeout: rule.ir.timeouts.backend_request,
-    };
-    let send = client.worker.upstream.send(backend, &outgoing, body);
-    let (answer, deadline) = within(rule.ir.timeouts.request, send).await?;
-    let share = share.filters.clone();
-    Ok(Outcome::Answer {
-        answer,
-        share,
-        deadline,
-        rule,
-    })
-}
-
-/// The outcome of `future`, unless the backend or the client's body has been silent for too long: then there is still
-/// time to say so.
-async fn in_time(
-    future: impl Future<Output = Result<Outcome, Error>>,
-    activity: &Activity,
-    client: &Client,
-) -> Result<Outcome, Error> {
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        if let Poll::Ready(outcome) = future.as_mut().poll(cx) {
-            return Poll::Ready(outcome);
-        }
-        let Poll::Ready(phase) = activity.poll_due(cx) else {
-            return Poll::Pending;
-        };
-        let error = match phase {
-            Phase::Backend => Error::BackendSilent,
-            Phase::RequestBody => Error::BodyTimeout,
-            // The connection's own business.
-            Phase::Head | Phase::Idle | Phase::Write => return Poll::Pending,
-        };
-        client.timed_out(phase);
-        Poll::Ready(Err(error))
-    })
-    .await
-}
-
-/// Finds the rule, in the one configuration that is current now.
-fn route(client: &Client, parts: &request::Parts, normal: &Normal) -> Result<Arc<Rule>, Error> {
     let table = client.worker.table.load();
-    let port = table
-        .port(&client.port.bind)
+    let port = client
+        .port
+        .configured(&table)
         .ok_or(Error::NotFound("this port is no longer served"))?;
-    let listener = client.listener(port, &normal.host)?;
     let view = RequestView {
-        host: normal.host.as_str(),
+        host: normalized.host.as_str(),
         method: &parts.method,
         path: parts.uri.path(),
         query: parts.uri.query(),
         headers: &parts.headers,
+        added: added.as_slice(),
     };
-    listener
-        .find(&view)
-        .cloned()
-        .ok_or(Error::NotFound("no route matches this request"))
-}
-
-/// Waits for an answer for at most `limit`, and leaves what is left of it for the answer's body.
-async fn within<F, T, E>(
-    limit: Option<Duration>,
-    future: F,
-) -> Result<(T, Option<Pin<Box<Sleep>>>), Error>
-where
-    F: Future<Output = Result<T, E>>,
-    Error: From<E>,
-{
-    let Some(limit) = limit else {
-        return Ok((future.await?, None));
-    };
-    let mut deadline = Box::pin(sleep(limit));
-    tokio::select! {
-        biased;
-        outcome = future => Ok((outcome?, Some(deadline))),
-        () = &mut deadline => Err(Error::RequestTimeout),
+    let rule = client.listener(port, &normalized.host)?.find(&view);
+    let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
+    record.matched(rule);
+    if !parts.headers.contains_key(HOST) {
+        // RFC 9110, 7.1: the authority of a request that names none is where it came in.
+        parts.headers.insert(HOST, client.local_authority());
     }
+    Ok((normalized, added, rule.clone()))
 }
 
-fn respond(
-    client: &Client,
-    answer: Answer<RequestBody>,
-    rule: &Rule,
-    share: &[crate::ir::Filter],
-    mut record: Record,
-    deadline: Option<Pin<Box<Sleep>>>,
-) -> Response<ResponseBody> {
-    record.answered(answer.status.as_u16(), answer.body.endpoint());
-    let mut headers = answer.headers;
-    filter::response(share, &mut headers);
-    filter::response(&rule.ir.filters, &mut headers);
-    let mut response = if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        *client.tunnel.borrow_mut() = Tunnel::new(answer.body, record).map(Box::new);
-        Response::new(None)
-    } else {
-        Response::new(Some(ResponseBody::new(
-            Source::Backend(answer.body),
+/// A request that the proxy responds to because of an error.
+struct Refused {
+    error: Error,
+    is_grpc: bool,
+    record: Record,
+}
+
+impl Refused {
+    fn new(error: Error, parts: &request::Parts, record: Record) -> Self {
+        Self {
+            error,
+            is_grpc: error::is_grpc(&parts.headers),
             record,
-            deadline,
-        )))
-    };
-    *response.status_mut() = answer.status;
-    *response.headers_mut() = headers;
-    response.map(|body| body.unwrap_or_else(ResponseBody::none))
+        }
+    }
+
+    fn respond(self) -> Response<ResponseBody> {
+        let Self {
+            error,
+            is_grpc,
+            mut record,
+        } = self;
+        record.refused(error);
+        let message = error.message();
+        let body = if is_grpc { "" } else { message };
+        let body = Source::Memory(Bytes::from_static(body.as_bytes()));
+        let mut response = Response::new(ResponseBody::new(body, record));
+        let headers = response.headers_mut();
+        if is_grpc {
+            // A response of headers alone ("Trailers-Only" in gRPC over HTTP/2), since there is no message.
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert(GRPC_STATUS, HeaderValue::from(error.grpc_status() as u16));
+            headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+        } else {
+            let text = HeaderValue::from_static("text/plain; charset=utf-8");
+            headers.insert(CONTENT_TYPE, text);
+        }
+        if error.closes() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if !is_grpc {
+            *response.status_mut() = error.status();
+        }
+        response
+    }
 }
 
-fn refuse(error: Error, mut record: Record) -> Response<ResponseBody> {
-    record.refused(error);
-    let mut response = Response::new(ResponseBody::new(
-        Source::Own(error.message()),
-        record,
-        None,
-    ));
-    *response.status_mut() = error.status();
-    response.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    if error.closes() {
-        response
-            .headers_mut()
-            .insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Ready when the backend or the client's body has stalled for too long, or the route's time is over: then there
+/// is still time for a response that says so.
+fn poll_stalled(activity: &Activity, client: &Client, cx: &mut Context<'_>) -> Poll<Error> {
+    let phase = ready!(activity.poll_due(cx));
+    let error = match phase {
+        Phase::Backend => Error::BackendSilent,
+        Phase::RequestBody => Error::BodyTimeout,
+        Phase::Exchange => Error::RequestTimeout,
+        // The connection's own business.
+        Phase::Head | Phase::Idle | Phase::Write => return Poll::Pending,
+    };
+    client.timed_out(phase);
+    Poll::Ready(error)
 }
 
 /// A request id: 128 random bits in hexadecimal.
@@ -273,4 +334,20 @@ fn new_id() -> HeaderValue {
     }
     HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text))
         .unwrap_or_else(|_| HeaderValue::from_static("0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_size<A, F>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Over HTTP/1 the future moves once, into the room that its connection has for it; over HTTP/2 it never does.
+    #[test]
+    fn is_a_small_future() {
+        let size = future_size(Admitted::serve);
+        assert!(size < 512, "the future of a request takes {size} bytes");
+    }
 }

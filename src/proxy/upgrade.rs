@@ -1,7 +1,6 @@
 //! Connections that have switched protocols: bytes relayed both ways until both sides are done. Each direction ends by
 //! itself, so that the last bytes of one side still arrive after the other has failed.
 
-use std::any::Any;
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -10,39 +9,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::body::RequestBody;
 use super::io::ClientIo;
 use super::record::Record;
+use super::request_body::RequestBody;
 use crate::clock::{Clock, Deadline};
 use crate::telemetry::metrics::TimeoutKind;
-use crate::upstream::AnswerBody;
+use crate::upstream::{ResponseBody, Upgraded};
 
 /// Bytes on their way in one direction.
 const BUFFER: usize = 16 * 1024;
 
 /// The backend's half of a switched connection, waiting for the client's.
 pub(crate) struct Tunnel {
-    backend: TcpStream,
-    /// Bytes that the backend sent behind its 101.
-    first: Bytes,
-    /// Counts the tunnel as a request in flight.
-    _place: Box<dyn Any>,
+    backend: Upgraded,
     record: Record,
 }
 
 impl Tunnel {
     /// Takes over the connection behind a 101.
-    pub(crate) fn new(answer: AnswerBody<RequestBody>, record: Record) -> Option<Self> {
-        let (connection, place) = answer.into_upgraded()?;
-        let (backend, first) = connection.into_parts();
-        Some(Self {
-            backend,
-            first,
-            _place: place,
-            record,
-        })
+    pub(crate) fn new(response: ResponseBody<RequestBody>, record: Record) -> Option<Self> {
+        let backend = response.into_upgraded()?;
+        Some(Self { backend, record })
     }
 
     /// Relays until both sides are done, or neither has sent anything for `idle`.
@@ -56,7 +44,7 @@ impl Tunnel {
         let deadline = clock.deadline();
         deadline.set(idle);
         let (client_read, client_write) = tokio::io::split(client);
-        let (backend_read, backend_write) = self.backend.split();
+        let (backend_read, backend_write) = tokio::io::split(&mut self.backend.io);
         let watch = Watch {
             deadline: &deadline,
             idle,
@@ -65,7 +53,7 @@ impl Tunnel {
         let mut down = pin!(Direction::new(
             backend_read,
             client_write,
-            &self.first,
+            &self.backend.first,
             watch
         ));
         let (mut up_done, mut down_done) = (false, false);
@@ -144,7 +132,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                     self.ended = self.filled == 0;
                     self.watch.deadline.set(self.watch.idle);
                 }
-                // A failed source has nothing more to say, but what it said must still arrive.
+                // A failed source sends no more, but what it sent must still arrive.
                 Poll::Ready(Err(_)) => (self.filled, self.written, self.ended) = (0, 0, true),
                 Poll::Pending => {
                     ready!(Pin::new(&mut self.to).poll_flush(cx))?;

@@ -1,7 +1,7 @@
-//! One worker: a thread with a runtime of its own, which accepts, serves and pools connections without sharing any of
-//! it. Knows the other workers only by how many connections they have.
+//! One worker: a thread with a runtime of its own, which accepts, serves and pools connections. Of the other workers it
+//! has their queues and their numbers of connections.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +14,16 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-use super::body::RequestBody;
 use super::connection;
+use super::date::Date;
 use super::handshakes::Handshakes;
+use super::listener::Listener;
+use super::port::Ports;
 use crate::clock::Clock;
 use crate::ir::Bind;
 use crate::settings::Limits;
@@ -51,22 +53,18 @@ pub(super) struct Common {
     pub(super) queues: Arc<[mpsc::UnboundedSender<Command>]>,
 }
 
-/// What a worker is told.
+/// What a worker has to do.
 pub(super) enum Command {
     /// Accept from this socket.
     Listen(Bind, std::net::TcpListener),
-    /// Stop accepting on this port, and end its connections with their current requests.
+    /// Stop accepting from the socket of this port.
     Close(Bind),
-    /// Serve this connection.
-    Serve(Bind, std::net::TcpStream, SocketAddr),
-}
-
-/// A port as one worker sees it.
-pub(crate) struct PortState {
-    /// The port.
-    pub(crate) bind: Bind,
-    /// Whether it is no longer configured.
-    pub(crate) closed: Cell<bool>,
+    /// End the connections of ports that the current table no longer has, with their current requests.
+    CloseUnconfigured,
+    /// Choose a worker for this connection, as for one that it has accepted.
+    Accept(Bind, std::net::TcpStream, SocketAddr),
+    /// Serve this connection, which is counted already.
+    Serve(Counted, Bind, std::net::TcpStream, SocketAddr),
 }
 
 /// A worker, as its own connections see it.
@@ -75,13 +73,15 @@ pub(crate) struct Worker {
     pub(crate) table: Arc<ArcSwap<Table>>,
     /// Its clock.
     pub(crate) clock: Rc<Clock>,
+    /// The time as responses have it.
+    pub(crate) date: Date,
     /// Its connections to backends.
-    pub(crate) upstream: Upstream<RequestBody>,
+    pub(crate) upstream: Upstream,
     /// TLS handshakes under way.
     pub(crate) handshakes: Handshakes,
     /// Timeouts and caps.
     pub(crate) limits: Rc<Limits>,
-    /// Peers whose forwarding fields are believed.
+    /// Peers whose forwarding headers are believed.
     pub(crate) trusted_proxies: Vec<IpNet>,
     /// Where requests are recorded.
     pub(crate) access_log: AccessLog,
@@ -91,7 +91,7 @@ pub(crate) struct Worker {
     pub(crate) leaving: Cell<bool>,
     /// Whether connections are to end.
     pub(crate) draining: Cell<bool>,
-    ports: RefCell<BTreeMap<Bind, Rc<PortState>>>,
+    ports: Ports,
     index: usize,
     loads: Arc<[AtomicUsize]>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
@@ -126,6 +126,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     let worker = Rc::new(Worker {
         upstream: Upstream::new(&clock, &common.limits),
         handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
+        date: Date::default(),
         table: common.table,
         clock: clock.clone(),
         limits: Rc::new(common.limits),
@@ -134,7 +135,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         stats: common.stats,
         leaving: Cell::new(false),
         draining: Cell::new(false),
-        ports: RefCell::default(),
+        ports: Ports::default(),
         index,
         loads: common.loads,
         queues: common.queues,
@@ -146,7 +147,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     let mut accepting = BTreeMap::new();
     loop {
         tokio::select! {
-            Some(command) = commands.recv() => worker.obey(command, &mut accepting),
+            Some(command) = commands.recv() => worker.handle(command, &mut accepting),
             () = leaving.leaving(), if !worker.leaving.get() => worker.leaving.set(true),
             () = draining.draining() => break,
         }
@@ -161,7 +162,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
             // Connections that another worker has handed over are counted as open already.
             Some(command) = commands.recv() => {
                 if let Command::Serve(..) = command {
-                    worker.obey(command, &mut accepting);
+                    worker.handle(command, &mut accepting);
                 }
             }
         }
@@ -169,13 +170,13 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
 }
 
 impl Worker {
-    fn obey(
+    fn handle(
         self: &Rc<Self>,
         command: Command,
         accepting: &mut BTreeMap<Bind, tokio::task::AbortHandle>,
     ) {
         match command {
-            Command::Listen(bind, socket) => match TcpListener::from_std(socket) {
+            Command::Listen(bind, socket) => match Listener::from_std(socket) {
                 Ok(listener) => {
                     let task = spawn_local(self.clone().accept(bind, listener));
                     if let Some(former) = accepting.insert(bind, task.abort_handle()) {
@@ -190,48 +191,58 @@ impl Worker {
                 if let Some(task) = accepting.remove(&bind) {
                     task.abort();
                 }
-                if let Some(port) = self.ports.borrow_mut().remove(&bind) {
-                    port.closed.set(true);
-                    self.clock.wake_all();
-                }
             }
-            Command::Serve(bind, socket, peer) => match TcpStream::from_std(socket) {
-                Ok(socket) => self.serve(bind, socket, peer),
-                Err(error) => {
-                    self.loads[self.index].fetch_sub(1, Relaxed);
-                    tracing::warn!(%error, "an accepted connection cannot be watched");
-                }
+            Command::CloseUnconfigured => {
+                self.ports.close_unconfigured(&self.table.load());
+                self.clock.wake_all();
+            }
+            Command::Accept(bind, socket, peer) => match TcpStream::from_std(socket) {
+                Ok(socket) => self.assign(bind, socket, peer),
+                Err(error) => tracing::warn!(%error, "an accepted connection cannot be watched"),
+            },
+            Command::Serve(counted, bind, socket, peer) => match TcpStream::from_std(socket) {
+                Ok(socket) => self.serve(counted, bind, socket, peer),
+                Err(error) => tracing::warn!(%error, "an accepted connection cannot be watched"),
             },
         }
     }
 
-    /// Accepts for all workers, and gives each connection to the one that has the fewest.
-    async fn accept(self: Rc<Self>, bind: Bind, listener: TcpListener) {
+    /// Accepts for all workers.
+    async fn accept(self: Rc<Self>, bind: Bind, listener: Listener) {
         loop {
-            let (socket, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) if is_transient(&error) => continue,
+            match listener.accept().await {
+                Ok((socket, peer)) => self.assign(bind, socket, peer),
+                Err(error) if is_transient(&error) => {}
+                // The socket is closed: nothing listens any more.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Err(error) => {
                     tracing::warn!(%bind, %error, "accepting connections pauses");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
                 }
-            };
-            self.stats.accepted.fetch_add(1, Relaxed);
-            let total: usize = self.loads.iter().map(|load| load.load(Relaxed)).sum();
-            if total >= self.limits.max_connections {
-                self.stats.refused.fetch_add(1, Relaxed);
-                self.stats.closed.fetch_add(1, Relaxed);
-                continue;
             }
-            let target = self.least_loaded();
-            self.loads[target].fetch_add(1, Relaxed);
-            if target == self.index {
-                self.serve(bind, socket, peer);
-            } else if let Ok(socket) = socket.into_std() {
-                // A worker that is gone has no connections to serve: the process is leaving.
-                let _ = self.queues[target].send(Command::Serve(bind, socket, peer));
+        }
+    }
+
+    /// Gives a new connection to the worker that has the fewest.
+    fn assign(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {
+        self.stats.accepted.fetch_add(1, Relaxed);
+        let total: usize = self.loads.iter().map(|load| load.load(Relaxed)).sum();
+        if total >= self.limits.max_connections {
+            self.stats.refused.fetch_add(1, Relaxed);
+            self.stats.closed.fetch_add(1, Relaxed);
+            return;
+        }
+        let target = self.least_loaded();
+        let counted = Counted::new(target, &self.loads, &self.stats);
+        if target == self.index {
+            return self.serve(counted, bind, socket, peer);
+        }
+        match socket.into_std() {
+            // A worker that is gone has no connections to serve: the process is leaving.
+            Ok(socket) => {
+                let _ = self.queues[target].send(Command::Serve(counted, bind, socket, peer));
             }
+            Err(error) => tracing::warn!(%error, "an accepted connection cannot be handed over"),
         }
     }
 
@@ -247,22 +258,20 @@ impl Worker {
             .map_or(self.index, |(index, _)| index)
     }
 
-    /// Serves a connection that is counted in `loads` already.
-    fn serve(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {
-        let state = || {
-            Rc::new(PortState {
-                bind,
-                closed: Cell::new(false),
-            })
+    fn serve(self: &Rc<Self>, counted: Counted, bind: Bind, socket: TcpStream, peer: SocketAddr) {
+        let port = match socket.local_addr() {
+            Ok(local) => {
+                let address = local.ip().to_canonical();
+                self.ports.of(bind, address, &self.table.load())
+            }
+            Err(error) => return tracing::debug!(%error, "an accepted connection has ended"),
         };
-        let port = self
-            .ports
-            .borrow_mut()
-            .entry(bind)
-            .or_insert_with(state)
-            .clone();
-        let open = OpenConnection(self.clone());
-        // Without it small answers wait for acknowledgements; a socket that refuses it still works.
+        let Some(port) = port else { return };
+        let open = OpenConnection {
+            worker: self.clone(),
+            _counted: counted,
+        };
+        // Without it small responses wait for acknowledgements; a socket that refuses it still works.
         let _ = socket.set_nodelay(true);
         spawn_local(connection::serve(open, port, socket, peer));
     }
@@ -284,21 +293,42 @@ impl Worker {
     }
 }
 
-/// A connection of this worker, counted until dropped.
-pub(crate) struct OpenConnection(Rc<Worker>);
+/// A connection of this worker.
+pub(crate) struct OpenConnection {
+    worker: Rc<Worker>,
+    _counted: Counted,
+}
 
 impl Deref for OpenConnection {
     type Target = Rc<Worker>;
 
     fn deref(&self) -> &Rc<Worker> {
-        &self.0
+        &self.worker
     }
 }
 
-impl Drop for OpenConnection {
+/// Counts a connection as open, at one worker, until dropped.
+pub(super) struct Counted {
+    worker: usize,
+    loads: Arc<[AtomicUsize]>,
+    stats: Arc<ConnectionStats>,
+}
+
+impl Counted {
+    fn new(worker: usize, loads: &Arc<[AtomicUsize]>, stats: &Arc<ConnectionStats>) -> Self {
+        loads[worker].fetch_add(1, Relaxed);
+        Self {
+            worker,
+            loads: loads.clone(),
+            stats: stats.clone(),
+        }
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.loads[self.0.index].fetch_sub(1, Relaxed);
-        self.0.stats.closed.fetch_add(1, Relaxed);
+        self.loads[self.worker].fetch_sub(1, Relaxed);
+        self.stats.closed.fetch_add(1, Relaxed);
     }
 }
 
@@ -309,4 +339,31 @@ fn is_transient(error: &io::Error) -> bool {
         error.kind(),
         ConnectionAborted | ConnectionReset | Interrupted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_connection_closed_when_its_worker_is_gone() {
+        let loads: Arc<[_]> = [AtomicUsize::new(0), AtomicUsize::new(0)].into();
+        let stats = Arc::new(ConnectionStats::default());
+        let (queue, commands) = mpsc::unbounded_channel();
+        let hand_over = || {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let socket = std::net::TcpStream::connect(address).unwrap();
+            let bind = Bind::tcp(None, 80);
+            stats.accepted.fetch_add(1, Relaxed);
+            let counted = Counted::new(1, &loads, &stats);
+            queue.send(Command::Serve(counted, bind, socket, address))
+        };
+        assert!(hand_over().is_ok());
+        assert_eq!((loads[1].load(Relaxed), stats.open()), (1, 1));
+        drop(commands);
+        assert_eq!((loads[1].load(Relaxed), stats.open()), (0, 0));
+        assert!(hand_over().is_err());
+        assert_eq!((loads[1].load(Relaxed), stats.open()), (0, 0));
+    }
 }

@@ -1,5 +1,4 @@
-//! Tells the operator, in the log, what is wrong with the configuration: every problem once, when it appears. Knows not
-//! what is served.
+//! Logs what is wrong with the configuration: every problem once, when it appears.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,16 +7,16 @@ use crate::api::Severity;
 use crate::provider::Load;
 use crate::status::StatusReport;
 
-/// What has been told.
+/// What has been logged.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Announced {
     load: Arc<Load>,
     report: Arc<StatusReport>,
 }
 
-impl Told {
-    /// Tells what is new since the last call.
-    pub(super) fn tell(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) {
+impl Announced {
+    /// Logs what is new since the last call.
+    pub(super) fn announce(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) {
         let known: HashSet<_> = self.load.problems.iter().collect();
         let problems = load.problems.iter();
         for problem in problems.filter(|problem| !known.contains(problem)) {

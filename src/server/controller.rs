@@ -11,12 +11,12 @@ use arc_swap::ArcSwap;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
-use super::announce::Told;
+use super::announce::Announced;
 use crate::admin::{self, AdminState};
 use crate::controller::cluster::{self, Inputs, Outputs};
 use crate::ir::ObjectRef;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
-use crate::provision::{self, Failures, Needs, Uses};
+use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::replicas::{self, Answers, Replica};
 use crate::settings::Drain;
 use crate::shutdown;
@@ -29,7 +29,7 @@ use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
 
-/// Name of the Lease that controllers stand for.
+/// Name of the Lease that controllers campaign for.
 const LEASE: &str = "portcullis-controller";
 
 /// Static configuration of a controller.
@@ -41,7 +41,7 @@ pub struct ControllerSettings {
     pub image: String,
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Name of this controller among those that stand for the Lease.
+    /// Name of this controller among those that campaign for the Lease.
     pub identity: String,
 }
 
@@ -93,12 +93,12 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let channels = Channels::default();
     let (loads, first) = watch::channel(Arc::<Load>::default());
     tokio::select! {
-        // Who has stood still first learns that it leads no more.
+        // A process that has been suspended first learns that it is no longer the leader.
         biased;
         () = leaving.leaving() => {}
-        () = candidate.stand(&channels.leading) => {}
+        () = candidate.campaign(&channels.leading) => {}
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
-        // Who begins to lead knows it already, and says nothing else meanwhile.
+        // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(first, settings, &channels, &state) => {}
         () = lead(&client, &channels, stored, &stats, &mut changes) => {}
@@ -107,18 +107,18 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the parts of a controller tell each other.
+/// The channels between the parts of a controller.
 #[derive(Default)]
 struct Channels {
     leading: watch::Sender<bool>,
-    needs: watch::Sender<Option<Arc<Needs>>>,
+    needs: watch::Sender<Option<Arc<DesiredState>>>,
     failures: watch::Sender<Failures>,
     wants_nodes: watch::Sender<bool>,
     nodes: watch::Sender<BTreeSet<IpAddr>>,
     replicas: watch::Sender<BTreeSet<Replica>>,
     answers: watch::Sender<Answers>,
     statuses: watch::Sender<Option<Statuses>>,
-    uses: watch::Sender<Uses>,
+    uses: watch::Sender<ClassUsage>,
     bundle_version: watch::Sender<Option<String>>,
 }
 
@@ -136,7 +136,7 @@ async fn follow(
         mode: Mode::Dedicated,
         ..Options::default()
     };
-    let mut told = Told::default();
+    let mut announced = Announced::default();
     let inputs = Inputs {
         loads,
         answers: channels.answers.subscribe(),
@@ -153,7 +153,7 @@ async fn follow(
         uses: channels.uses.clone(),
         publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
             let report = report.cloned().unwrap_or_default();
-            told.tell(load, &report);
+            announced.announce(load, &report);
             state.report.store(report);
             state.ready.store(true, Release);
         },
@@ -190,7 +190,7 @@ async fn lead(
             biased;
             _ = leading.wait_for(|leads| !leads) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
-            () = provision::keep(client, channels.needs.subscribe(), &channels.failures) => {}
+            () = provision::reconcile(client, channels.needs.subscribe(), &channels.failures) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
             () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
@@ -199,7 +199,7 @@ async fn lead(
     }
 }
 
-/// Hands what the provider sees on to those who write statuses.
+/// Hands the stored statuses that the provider sees to the status writer.
 struct Seen(Arc<Stored>);
 
 impl Observer for Seen {

@@ -1,5 +1,5 @@
 //! Conditions as the Gateway API has them: type, status, reason, message, generation. The closed sets of types and
-//! reasons are spelled here and nowhere else. Knows not which object a condition belongs to.
+//! reasons are spelled here and nowhere else.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! What data planes make of a report: Gateways and listeners are programmed only where replicas really serve them, and
-//! have the addresses that the cluster gave. Pure; knows not how either was found out.
+//! have the addresses that the cluster gave. Pure.
 
 use std::collections::BTreeMap;
 
@@ -119,10 +119,7 @@ mod tests {
             attached_routes: 0,
             supported_kinds: Vec::new(),
             conditions: vec![programmed],
-            binds: vec![Bind {
-                address: None,
-                port,
-            }],
+            binds: vec![Bind::tcp(None, port)],
         }
     }
 

@@ -1,5 +1,5 @@
-//! Which of several controllers acts: the one that holds a Lease of the cluster. Trusts no clock but its own: a holder is
-//! gone when its Lease has not changed for as long as it is good for. Knows not what a leader does.
+//! Leader election: of several controllers, the one that holds a Lease of the cluster acts. No clock of another process
+//! is trusted: a holder is gone when its Lease has not changed for as long as it lasts.
 
 use std::time::Duration;
 
@@ -11,14 +11,16 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How long a Lease is good for without being renewed. The three times are those of Kubernetes' own controllers.
-const GOOD_FOR: Duration = Duration::from_secs(15);
-/// How long a holder acts without having been able to renew: it ends before anybody else may begin.
-const ACTS_FOR: Duration = Duration::from_secs(10);
+use crate::api_server::describe;
+
+/// How long a Lease lasts without being renewed. The times are those of Kubernetes' own controllers.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// How long a leader acts without having been able to renew: it ends before another may begin.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// The longest that one try may take.
-const PATIENCE: Duration = Duration::from_secs(8);
-/// How often the Lease is looked at, and renewed by its holder.
-const EVERY: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
+/// How often the Lease is read, and renewed by its holder.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
 /// One candidate.
 pub struct Candidate {
@@ -40,56 +42,56 @@ impl Candidate {
         }
     }
 
-    /// Stands for ever, and tells whether it leads.
-    pub async fn stand(&mut self, leading: &watch::Sender<bool>) {
+    /// Campaigns for as long as it is polled, and publishes whether it leads.
+    pub async fn campaign(&mut self, is_leader: &watch::Sender<bool>) {
         let mut renewed: Option<Instant> = None;
-        let mut told = String::new();
+        let mut logged = String::new();
         let may_act = |renewed: Option<Instant>| {
-            renewed.is_some_and(|renewed: Instant| renewed.elapsed() < ACTS_FOR)
+            renewed.is_some_and(|renewed: Instant| renewed.elapsed() < RENEW_DEADLINE)
         };
         loop {
             // The process may have stood still.
-            self.tell(leading, may_act(renewed));
+            self.publish(is_leader, may_act(renewed));
             let began = Instant::now();
             let tried = tokio::select! {
                 biased;
-                // Whoever waits for an answer for longer than it may act must not act on it.
-                () = lapse(renewed) => {
+                // A response that comes after the deadline must not be acted on.
+                () = renew_deadline(renewed) => {
                     renewed = None;
                     Err("it could not be renewed in time".to_owned())
                 }
-                tried = timeout(PATIENCE, self.try_to_hold()) => {
-                    tried.unwrap_or_else(|_| Err("the API server does not answer".to_owned()))
+                tried = timeout(REQUEST_TIMEOUT, self.try_acquire()) => {
+                    tried.unwrap_or_else(|_| Err("the API server does not respond".to_owned()))
                 }
             };
             match tried {
                 Ok(holds) => {
                     renewed = holds.then_some(began);
-                    told.clear();
+                    logged.clear();
                 }
                 Err(error) => {
-                    if told != error {
+                    if logged != error {
                         tracing::warn!(
-                            "Lease {} cannot be held: {error}; it is tried again",
+                            "Lease {} cannot be held: {error}; it is retried",
                             self.name
                         );
-                        told = error;
+                        logged = error;
                     }
                 }
             }
-            self.tell(leading, may_act(renewed));
-            sleep(EVERY).await;
+            self.publish(is_leader, may_act(renewed));
+            sleep(RETRY_PERIOD).await;
         }
     }
 
-    fn tell(&self, leading: &watch::Sender<bool>, leads: bool) {
-        leading.send_if_modified(|leading| {
-            let was = std::mem::replace(leading, leads);
+    fn publish(&self, is_leader: &watch::Sender<bool>, leads: bool) {
+        is_leader.send_if_modified(|is_leader| {
+            let was = std::mem::replace(is_leader, leads);
             if was != leads {
                 let what = if leads {
-                    "leads from now on"
+                    "is the leader now"
                 } else {
-                    "leads no more"
+                    "is no longer the leader"
                 };
                 tracing::info!("this controller, {}, {what}", self.identity);
             }
@@ -99,11 +101,11 @@ impl Candidate {
 
     /// Lets others lead at once, if the API server answers in time.
     pub async fn resign(&self) {
-        // Who fails here is waited for like one that died.
-        let _ = timeout(EVERY, self.give_back()).await;
+        // After a failure the others wait as for a process that died.
+        let _ = timeout(RETRY_PERIOD, self.release()).await;
     }
 
-    async fn give_back(&self) {
+    async fn release(&self) {
         let Ok(Some(mut lease)) = self.leases.get_opt(&self.name).await else {
             return;
         };
@@ -118,8 +120,8 @@ impl Candidate {
     }
 
     /// Takes or renews the Lease if that is allowed; false when another holds it.
-    async fn try_to_hold(&mut self) -> Result<bool, String> {
-        let text = |error: kube::Error| error.to_string();
+    async fn try_acquire(&mut self) -> Result<bool, String> {
+        let text = |error: kube::Error| describe(&error);
         let Some(mut lease) = self.leases.get_opt(&self.name).await.map_err(text)? else {
             let lease = Lease {
                 metadata: ObjectMeta {
@@ -135,7 +137,7 @@ impl Candidate {
         if !self.may_take(&spec) {
             return Ok(false);
         }
-        // The version that was read goes along: who is slower gets a conflict.
+        // The version that was read goes along: the slower of two gets a conflict.
         lease.spec = Some(self.held(Some(&spec)));
         is_ours(
             self.leases
@@ -153,7 +155,7 @@ impl Candidate {
         let good_for = spec
             .lease_duration_seconds
             .and_then(|seconds| u64::try_from(seconds).ok());
-        let good_for = good_for.map_or(GOOD_FOR, Duration::from_secs);
+        let good_for = good_for.map_or(LEASE_DURATION, Duration::from_secs);
         match &self.observed {
             Some((observed, at)) if observed == spec => at.elapsed() > good_for,
             _ => {
@@ -173,7 +175,7 @@ impl Candidate {
             .unwrap_or_default();
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(GOOD_FOR.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             acquire_time: former
                 .filter(|_| is_ours)
                 .and_then(|former| former.acquire_time.clone())
@@ -185,19 +187,19 @@ impl Candidate {
     }
 }
 
-/// Returns when one who renewed last at this time may act no more, and never for one who does not hold the Lease.
-async fn lapse(renewed: Option<Instant>) {
+/// Returns when a leader that renewed last at this time must stop acting; never without a Lease.
+async fn renew_deadline(renewed: Option<Instant>) {
     match renewed {
-        Some(renewed) => sleep_until(renewed + ACTS_FOR).await,
+        Some(renewed) => sleep_until(renewed + RENEW_DEADLINE).await,
         None => std::future::pending().await,
     }
 }
 
-/// Whether a write has made the Lease ours. Somebody who was faster is no failure.
+/// Whether a write has made the Lease ours. Another candidate that was faster is no failure.
 fn is_ours(written: Result<Lease, kube::Error>) -> Result<bool, String> {
     match written {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(describe(&error)),
     }
 }

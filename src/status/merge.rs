@@ -1,5 +1,5 @@
 //! What an object's stored status has to become so that it says what we want it to: condition by condition and parent
-//! by parent, with everything of others left as it is. Pure: the time is given. Knows no client and no queue.
+//! by parent, with everything of others left as it is. Pure: the time is given.
 
 use serde_json::{Map, Value, json};
 

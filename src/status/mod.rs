@@ -1,5 +1,5 @@
-//! What became of every object, as data: conditions and the report that holds them. Knows not how a report is written
-//! to a cluster or a log.
+//! What became of every object: conditions and the report that holds them as data, and the writer that stores them in a
+//! cluster.
 
 pub mod condition;
 mod data_planes;

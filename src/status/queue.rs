@@ -1,17 +1,17 @@
-//! Objects that have something to be done for them: in order, each once, none twice at a time, and after a failure only
-//! after a wait. Knows not what is to be done.
+//! A work queue of objects: in order, each once, none twice at a time, and after a failure only after a wait.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use crate::backoff::Backoff;
 use crate::ir::ObjectRef;
 
-/// The first wait after a failure; each further one doubles it.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
-/// The longest wait between two tries.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    longest: Duration::from_secs(10),
+};
 
 /// The queue.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Queue {
     order: VecDeque<ObjectRef>,
     queued: HashSet<ObjectRef>,
     under_way: HashSet<ObjectRef>,
-    /// Came in while something was under way for them.
+    /// Objects that were pushed while something was under way for them.
     again: HashSet<ObjectRef>,
     timers: BTreeSet<(Instant, ObjectRef)>,
     failures: HashMap<ObjectRef, u32>,
@@ -55,10 +55,10 @@ impl Queue {
         self.end(object);
     }
 
-    /// What was under way has failed: it comes again after a wait.
+    /// What was under way has failed: it is retried after a wait.
     pub(super) fn failed(&mut self, object: &ObjectRef) {
         let failures = self.failures.entry(object.clone()).or_default();
-        let wait = wait_after(*failures);
+        let wait = BACKOFF.after(*failures);
         *failures += 1;
         self.timers.insert((Instant::now() + wait, object.clone()));
         self.end(object);
@@ -80,13 +80,6 @@ impl Queue {
     }
 }
 
-/// The wait after so many failures before this one.
-fn wait_after(failures: u32) -> Duration {
-    FIRST_WAIT
-        .saturating_mul(1 << failures.min(16))
-        .min(LONGEST_WAIT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_is_in_it_once_and_never_under_way_twice() {
+    async fn holds_an_object_once_and_never_twice_under_way() {
         let mut queue = Queue::default();
         queue.push(route("a"));
         queue.push(route("b"));
@@ -112,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_failed_comes_again_after_a_wait() {
+    async fn retries_failed_object_after_backoff() {
         let mut queue = Queue::default();
         queue.push(route("a"));
         assert_eq!(queue.pop(), Some(route("a")));
@@ -120,11 +113,5 @@ mod tests {
         assert_eq!(queue.pop(), None);
         queue.due().await;
         assert_eq!(queue.pop(), Some(route("a")));
-    }
-
-    #[test]
-    fn waits_grow_up_to_a_bound() {
-        let waits: Vec<_> = (0..40).map(wait_after).collect();
-        assert!(waits.is_sorted() && waits[0] == FIRST_WAIT && waits[39] == LONGEST_WAIT);
     }
 }

@@ -1,5 +1,4 @@
-//! The status of every object after one translation, and what binding sockets makes of it. Plain data: knows neither
-//! how it came about nor where it is written.
+//! The status of every object after one translation, and what binding sockets makes of it. Plain data.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -23,7 +22,7 @@ pub struct StatusReport {
     pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
     /// Routes of all kinds: one entry per parentRef that names an object of ours. Reports share what has not changed.
     pub routes: Arc<BTreeMap<ObjectRef, Arc<[ParentStatus]>>>,
-    /// What no condition has a place for, such as a Gateway that nobody serves.
+    /// What no condition has a place for, such as a Gateway that no one serves.
     pub notes: Vec<Note>,
 }
 
@@ -93,7 +92,7 @@ pub struct RouteKind {
 pub struct ParentStatus {
     /// The parent, exactly as the route names it.
     pub parent_ref: ParentRef,
-    /// Who speaks.
+    /// The controller that the entry is of.
     pub controller_name: Arc<str>,
     /// Conditions.
     pub conditions: Vec<Condition>,

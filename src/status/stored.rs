@@ -1,5 +1,5 @@
-//! The statuses that the API server holds, as its watches and the answers to our writes tell of them. Keeps the newer of
-//! two tellings, and says which objects have changed.
+//! The statuses that the API server holds, from its watches and from its responses to our writes. Keeps the newer of two
+//! versions, and announces which objects have changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Knows of no object yet. The receiver is told of every object whose status has changed.
+    /// Starts without objects. The receiver gets every object whose status has changed.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<ObjectRef>) {
         let (changed, changes) = mpsc::unbounded_channel();
         let statuses = Mutex::default();

@@ -1,5 +1,5 @@
 //! Writes statuses to the API server: only what differs, never over something newer, a bounded number at a time and per
-//! second. Knows not how a status came about.
+//! second.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,12 +13,13 @@ use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::{GroupVersionKind, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::merge::{Wanted, merge};
 use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
+use crate::api_server::{FIELD_MANAGER, describe, request};
 use crate::ir::{ObjectRef, fingerprint};
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
@@ -26,12 +27,8 @@ use crate::telemetry::metrics::{ControllerStats, WriteResult};
 const CONCURRENT: usize = 8;
 /// Time between two writes: at most 100 a second, which leaves room for others at the API server.
 const SPACING: Duration = Duration::from_millis(10);
-/// The longest that one request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Who writes, in the objects' managedFields.
-pub const FIELD_MANAGER: &str = "portcullis.dev/controller";
 
-/// What statuses have to say.
+/// The statuses to store.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
     /// Of all objects. Routes that are not in it must have no entry of ours.
@@ -64,7 +61,7 @@ struct Write {
 /// What became of a write.
 enum Outcome {
     Written(StoredStatus),
-    /// Somebody else wrote; this is what is stored now.
+    /// Another writer was faster; this is what is stored now.
     Overtaken(StoredStatus),
     Gone,
     /// The API server will never take it.
@@ -85,11 +82,11 @@ impl Outcome {
 }
 
 /// By object, hashes of the last status written and of what the API server made of it: fields that its CRD does not know
-/// are dropped there, and must not be written for ever.
+/// are dropped there, and must not be written again and again.
 type Written = HashMap<ObjectRef, (u64, u64)>;
 
 impl Writer {
-    /// Writes for as long as it is polled and something is wanted; waits until it is. `changes` tells of objects whose
+    /// Writes for as long as it is polled and statuses are wanted; waits until they are. `changes` yields objects whose
     /// stored status has changed.
     pub async fn run(
         &self,
@@ -97,7 +94,7 @@ impl Writer {
         changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
     ) {
         let (mut queue, mut written) = (Queue::default(), Written::new());
-        // What nobody has wanted yet is not to be taken for what nobody wants.
+        // Before the first report a missing entry does not mean that there is to be none.
         let mut statuses = match wanted.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(first)) => first.clone(),
             _ => return,
@@ -128,7 +125,7 @@ impl Writer {
                 }
                 Some(object) = changes.recv() => queue.push(object),
                 Some((object, hash, outcome)) = writes.next() => {
-                    self.settle(&mut queue, &mut written, &object, hash, outcome);
+                    self.finish(&mut queue, &mut written, &object, hash, outcome);
                 }
                 () = queue.due(), if writes.len() < CONCURRENT => {}
             }
@@ -139,7 +136,7 @@ impl Writer {
     fn next(&self, queue: &mut Queue, written: &Written, statuses: &Statuses) -> Option<Write> {
         loop {
             let object = queue.pop()?;
-            match self.look(&object, written, statuses) {
+            match self.pending(&object, written, statuses) {
                 Some((stored, status)) => {
                     return Some(Write {
                         object,
@@ -153,7 +150,7 @@ impl Writer {
     }
 
     /// What has to be written for an object, if anything, and over what.
-    fn look(
+    fn pending(
         &self,
         object: &ObjectRef,
         written: &Written,
@@ -197,7 +194,7 @@ impl Writer {
         spacing: &mut Interval,
     ) -> impl Future<Output = (ObjectRef, u64, Outcome)> + use<> {
         spacing.tick().await;
-        tracing::debug!("{}: its status is written", write.object);
+        tracing::debug!("{}: writing its status", write.object);
         let api = api(&self.client, &write.object);
         async move {
             let outcome = patch(&api, &write).await;
@@ -205,7 +202,7 @@ impl Writer {
         }
     }
 
-    fn settle(
+    fn finish(
         &self,
         queue: &mut Queue,
         written: &mut Written,
@@ -229,20 +226,18 @@ impl Writer {
                 queue.done(object);
             }
             Outcome::Refused(error) => {
-                tracing::error!("{object}: its status is refused by the API server: {error}");
+                tracing::error!("{object}: the API server refuses its status: {error}");
                 queue.done(object);
             }
             Outcome::Failed(error) => {
-                tracing::warn!(
-                    "{object}: its status could not be written: {error}; it is tried again"
-                );
+                tracing::warn!("{object}: its status cannot be written: {error}; it is retried");
                 queue.failed(object);
             }
         }
     }
 }
 
-/// Writes over exactly what was read, and reads again when somebody else was faster.
+/// Writes over exactly what was read, and reads again when another writer was faster.
 async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
     let body = json!({
         "metadata": {"resourceVersion": write.stored.resource_version},
@@ -254,22 +249,20 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
     };
     let name = &*write.object.name;
     let patch = Patch::Merge(&body);
-    let error = match timeout(PATIENCE, api.patch_status(name, &params, &patch)).await {
+    let error = match request(api.patch_status(name, &params, &patch)).await {
         Ok(Ok(object)) => return Outcome::Written(stored(&object)),
         Ok(Err(error)) => error,
-        Err(_) => return Outcome::Failed("no answer within 10 s".to_owned()),
+        Err(timeout) => return Outcome::Failed(timeout),
     };
     match &error {
         kube::Error::Api(status) if status.code == 404 => Outcome::Gone,
-        kube::Error::Api(status) if status.code == 422 => Outcome::Refused(error.to_string()),
-        kube::Error::Api(status) if status.code == 409 => {
-            match timeout(PATIENCE, api.get_opt(name)).await {
-                Ok(Ok(Some(object))) => Outcome::Overtaken(stored(&object)),
-                Ok(Ok(None)) => Outcome::Gone,
-                _ => Outcome::Failed(error.to_string()),
-            }
-        }
-        _ => Outcome::Failed(error.to_string()),
+        kube::Error::Api(status) if status.code == 422 => Outcome::Refused(describe(&error)),
+        kube::Error::Api(status) if status.code == 409 => match request(api.get_opt(name)).await {
+            Ok(Ok(Some(object))) => Outcome::Overtaken(stored(&object)),
+            Ok(Ok(None)) => Outcome::Gone,
+            _ => Outcome::Failed(describe(&error)),
+        },
+        _ => Outcome::Failed(describe(&error)),
     }
 }
 
@@ -289,33 +282,33 @@ fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
     }
 }
 
-/// Tells of the objects for which two wishes differ.
-fn differing(old: &Statuses, new: &Statuses, mut tell: impl FnMut(&ObjectRef)) {
+/// Calls `visit` with the objects whose wanted statuses differ.
+fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) {
     differing_entries(
         &old.report.gateway_classes,
         &new.report.gateway_classes,
-        &mut tell,
+        &mut visit,
     );
-    differing_entries(&old.report.gateways, &new.report.gateways, &mut tell);
+    differing_entries(&old.report.gateways, &new.report.gateways, &mut visit);
     differing_entries(
         &old.report.listener_sets,
         &new.report.listener_sets,
-        &mut tell,
+        &mut visit,
     );
-    differing_entries(&old.report.routes, &new.report.routes, &mut tell);
-    old.held.difference(&new.held).for_each(tell);
+    differing_entries(&old.report.routes, &new.report.routes, &mut visit);
+    old.held.difference(&new.held).for_each(visit);
 }
 
 fn differing_entries<T: PartialEq>(
     old: &BTreeMap<ObjectRef, T>,
     new: &BTreeMap<ObjectRef, T>,
-    tell: &mut impl FnMut(&ObjectRef),
+    visit: &mut impl FnMut(&ObjectRef),
 ) {
     let changed = new
         .iter()
         .filter(|(object, status)| old.get(*object) != Some(*status));
     let gone = old.iter().filter(|(object, _)| !new.contains_key(*object));
-    changed.chain(gone).for_each(|(object, _)| tell(object));
+    changed.chain(gone).for_each(|(object, _)| visit(object));
 }
 
 /// A hash of a status without its times, which are new in every try.

@@ -4,9 +4,10 @@
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, Guard};
+use rustls::pki_types::ServerName;
 
 use super::stats::BackendStats;
 use crate::ir;
@@ -19,16 +20,55 @@ pub struct Backend {
     pub id: BackendId,
     /// What its endpoints speak.
     pub protocol: UpstreamProtocol,
+    /// What carries that protocol.
+    pub transport: Transport,
     /// Its counters; they outlive a change of protocol.
     pub stats: Arc<BackendStats>,
     endpoints: ArcSwap<Endpoints>,
 }
 
+/// What carries the protocol of a backend.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// TCP.
+    Plain,
+    /// TLS over TCP. Where ALPN offers HTTP/2, the endpoint chooses the protocol.
+    Tls(Arc<ClientTls>),
+}
+
+impl Transport {
+    /// What tells connections of this transport from those of another.
+    pub fn identity(&self) -> TlsIdentity {
+        match self {
+            Self::Plain => TlsIdentity::default(),
+            Self::Tls(tls) => tls.identity,
+        }
+    }
+}
+
+/// How TLS to the endpoints of a backend is set up.
+#[derive(Debug)]
+pub struct ClientTls {
+    /// Roots, client certificate, ALPN and session store.
+    pub config: Arc<rustls::ClientConfig>,
+    /// The name that is sent as SNI and that the certificate must have.
+    pub server_name: ServerName<'static>,
+    /// Differs wherever `config` or `server_name` differ.
+    pub identity: TlsIdentity,
+}
+
+/// Tells TLS settings apart, so that a connection is never used under others than it was opened with. The default is
+/// no TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TlsIdentity(pub u64);
+
 impl Backend {
-    pub(super) fn new(ir: &ir::Backend, stats: Arc<BackendStats>) -> Self {
+    /// A backend with the endpoints of `ir`.
+    pub fn new(ir: &ir::Backend, transport: Transport, stats: Arc<BackendStats>) -> Self {
         Self {
             id: ir.id.clone(),
             protocol: ir.protocol,
+            transport,
             stats,
             endpoints: ArcSwap::from_pointee(Endpoints::default().changed_to(&ir.endpoints)),
         }
@@ -91,6 +131,29 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Requests that it is working on, over all workers.
     pub in_flight: AtomicU32,
+    /// How it has done lately.
+    pub health: Health,
+}
+
+/// How an endpoint has done lately, for all workers. Kept by those who send requests.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Until when the endpoint is avoided, in milliseconds of a clock of the process; 0 while it is not.
+    pub avoided_until: AtomicU64,
+    /// How often in a row it was avoided.
+    pub ejections: AtomicU32,
+    /// Requests that failed in a row.
+    pub strikes: AtomicU32,
+    /// Whether one request finds out if it works again.
+    pub is_probed: AtomicBool,
+}
+
+impl Health {
+    /// Whether the endpoint is avoided, or has yet to show that it works again.
+    #[inline]
+    pub fn is_avoided(&self) -> bool {
+        self.avoided_until.load(Relaxed) != 0
+    }
 }
 
 impl Endpoint {
@@ -100,6 +163,7 @@ impl Endpoint {
             id: NEXT.fetch_add(1, Relaxed),
             address,
             in_flight: AtomicU32::new(0),
+            health: Health::default(),
         }
     }
 }
@@ -114,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_survives_as_long_as_its_address() {
+    fn keeps_endpoint_while_its_address_stays() {
         let id = BackendId {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
@@ -124,7 +188,7 @@ mod tests {
             protocol: UpstreamProtocol::Http1,
             endpoints: vec![address(1), address(2)],
         };
-        let backend = Backend::new(&ir, Arc::default());
+        let backend = Backend::new(&ir, Transport::Plain, Arc::default());
         let before: Vec<_> = backend.endpoints().iter().cloned().collect();
         before[1].in_flight.fetch_add(3, Relaxed);
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Table;
-use super::backend::Backend;
+use super::backend::{Backend, Transport};
 use super::listener::{Listener, Port};
 use super::route::{Route, Routes, distinct};
 use super::same_nodes;
@@ -96,7 +96,8 @@ impl Backends {
                         .gone
                         .extend(changed.map(|(_, node)| Arc::as_ptr(node)));
                     let stats = changed.map(|(_, node)| node.stats.clone());
-                    Arc::new(Backend::new(ir, stats.unwrap_or_default()))
+                    let stats = stats.unwrap_or_default();
+                    Arc::new(Backend::new(ir, Transport::Plain, stats))
                 }
             });
         }
@@ -134,7 +135,7 @@ fn place(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
 
 fn tls(ir: &Ir) -> impl Iterator<Item = &Arc<ir::ServerTls>> {
     let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
-    listeners.filter_map(|listener| listener.tls.as_ref())
+    listeners.filter_map(|listener| listener.tls())
 }
 
 fn server_configs(ir: &Ir, previous: &Table) -> Arc<ServerConfigs> {
@@ -161,7 +162,7 @@ fn ports(
         let attached = ir.routes.iter();
         let routes = attached.filter_map(|attached| routes.of(&attached.route).cloned());
         let routes: Box<[Arc<Route>]> = routes.collect();
-        let config = ir.tls.as_ref().and_then(|tls| server_configs.get(tls));
+        let config = ir.tls().and_then(|tls| server_configs.get(tls));
         let old = old_listeners.get(&(bind, &ir.key)).copied();
         match old.filter(|node| node.is_current(ir, config, &routes)) {
             Some(node) => node.clone(),

@@ -48,9 +48,9 @@ impl Port {
         self.ir.bind
     }
 
-    /// What clients speak.
+    /// What clients speak first.
     pub fn protocol(&self) -> PortProtocol {
-        self.ir.protocol
+        self.ir.protocol()
     }
 
     /// Its listeners, in the order of the configuration.

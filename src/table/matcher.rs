@@ -16,8 +16,10 @@ pub struct RequestView<'a> {
     pub path: &'a str,
     /// Query, without `?`.
     pub query: Option<&'a str>,
-    /// Header fields.
+    /// Headers.
     pub headers: &'a HeaderMap,
+    /// Headers that are forwarded beside those; `headers` have none of their names.
+    pub added: &'a [(HeaderName, HeaderValue)],
 }
 
 /// The first condition that a request does not meet.
@@ -66,7 +68,7 @@ pub(super) fn mismatch<'a>(
     {
         return Some(Mismatch::Method);
     }
-    let header = headers.iter().find(|it| !header_fits(it, request.headers));
+    let header = headers.iter().find(|it| !header_fits(it, request));
     if let Some(header) = header {
         return Some(Mismatch::Header(&header.name));
     }
@@ -76,10 +78,16 @@ pub(super) fn mismatch<'a>(
         .map(|query| Mismatch::Query(&query.name))
 }
 
-fn header_fits(condition: &HeaderMatch, headers: &HeaderMap) -> bool {
-    let values = headers.get_all(&condition.name);
+fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
+    let values = request.headers.get_all(&condition.name);
     let mut others = values.iter();
-    let Some(first) = others.next() else {
+    let added = || {
+        request
+            .added
+            .iter()
+            .find(|(name, _)| *name == condition.name)
+    };
+    let Some(first) = others.next().or_else(|| added().map(|(_, value)| value)) else {
         return false;
     };
     let second = others.next();
@@ -190,11 +198,43 @@ mod tests {
         ValueMatch::Regex(Pattern::new(value).unwrap())
     }
 
+    fn view<'a>(headers: &'a HeaderMap, added: &'a [(HeaderName, HeaderValue)]) -> RequestView<'a> {
+        RequestView {
+            host: "a",
+            method: &Method::GET,
+            path: "/",
+            query: None,
+            headers,
+            added,
+        }
+    }
+
+    #[test]
+    fn matches_headers_that_the_proxy_adds() {
+        let (name, added) = (
+            HeaderName::from_static("x-a"),
+            HeaderValue::from_static("b"),
+        );
+        let added = [(name.clone(), added)];
+        let condition = |value| HeaderMatch {
+            name: name.clone(),
+            value,
+        };
+        let empty = HeaderMap::new();
+        assert!(header_fits(&condition(exact("b")), &view(&empty, &added)));
+        assert!(header_fits(
+            &condition(regex("[ab]")),
+            &view(&empty, &added)
+        ));
+        assert!(!header_fits(&condition(exact("a")), &view(&empty, &added)));
+        assert!(!header_fits(&condition(exact("b")), &view(&empty, &[])));
+    }
+
     #[test]
     fn repeated_fields_are_one_value_joined_by_commas() {
         let fits = |value, fields: &[&[u8]]| {
             let name = HeaderName::from_static("x-a");
-            header_fits(&HeaderMatch { name, value }, &headers(fields))
+            header_fits(&HeaderMatch { name, value }, &view(&headers(fields), &[]))
         };
         assert!(fits(exact("a"), &[b"a"]));
         assert!(fits(exact("a,b"), &[b"a", b"b"]));

@@ -14,10 +14,10 @@ mod stats;
 
 use std::sync::Arc;
 
-pub use backend::{Backend, Endpoint, Endpoints};
+pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, Transport};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
-pub use rule::{Pick, Rule, Share, Target};
+pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
 pub use stats::{BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, UpstreamFault};
 
 use self::route::Route;

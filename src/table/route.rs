@@ -101,15 +101,15 @@ fn renew(ir: &Arc<ir::Route>, namesakes: &[Arc<Route>], backends: &Backends) -> 
             .collect();
         let mut current = same_id
             .iter()
-            .filter(|rule| rule.is_current(ir_rule, ir.created, backends));
+            .filter(|rule| rule.is_current(ir_rule, ir, backends));
         if let Some(rule) = current.next() {
             return Arc::clone(rule);
         }
-        let stats = same_id
+        let state = same_id
             .first()
-            .map(|rule| rule.stats.clone())
+            .map(|rule| rule.state.clone())
             .unwrap_or_default();
-        Arc::new(Rule::new(ir_rule.clone(), ir.created, stats, backends))
+        Arc::new(Rule::new(ir_rule.clone(), ir, state, backends))
     };
     let rules = ir.rules.iter().map(rule).collect();
     Arc::new(Route {

@@ -59,7 +59,8 @@ impl Candidate {
     }
 }
 
-/// Where a match stands; within one place they are in order of precedence.
+/// Where a match stands; within one place they are in order of precedence. Places are searched in order of
+/// [`crate::ir::precedence::PathRank`], longer prefixes first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Slot {
     Exact(Arc<str>),

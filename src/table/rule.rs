@@ -1,5 +1,4 @@
-//! Rules at run time: their counters and the weighted choice among their backends. Knows nothing of how a request comes
-//! to a rule.
+//! Rules at run time: the state that outlives their changes, and the weighted choice among their backends.
 
 use std::sync::Arc;
 
@@ -9,42 +8,55 @@ use super::backend::Backend;
 use super::build::Backends;
 use super::stats::RuleStats;
 use crate::ir;
-use crate::ir::Precedence;
-use crate::ir::route::{Action, WeightedBackend};
+use crate::ir::route::Action;
+use crate::ir::{Precedence, RouteKind};
 
 /// A rule of a route, shared by all listeners that the route is attached to.
 #[derive(Debug)]
 pub struct Rule {
     /// What the rule says.
     pub ir: Arc<ir::Rule>,
-    /// Its counters; they outlive changes of the rule as long as its name stays.
-    pub stats: Arc<RuleStats>,
-    shares: Shares,
-    /// When its route was created, which decides between rules.
+    /// What outlives changes of the rule.
+    pub state: Arc<RuleState>,
+    backends: WeightedBackends,
+    /// The kind of its route, and when that was created: they decide between rules.
+    kind: RouteKind,
     created: Option<i64>,
 }
 
-/// The shares of weight 1 and above. Most rules have one, which is picked without a look elsewhere.
+/// What a rule keeps when the table is swapped, as long as a rule of its name stays: the one place for counters, and for
+/// whatever else must not begin anew with a change of configuration.
+#[derive(Debug, Default)]
+pub struct RuleState {
+    /// Its counters.
+    pub stats: RuleStats,
+}
+
+/// The backends of weight 1 and above. Most rules have one, which is selected without a look elsewhere.
 #[derive(Debug)]
-enum Shares {
-    One(Share),
+enum WeightedBackends {
+    One(WeightedBackend),
     Many {
-        shares: Box<[Share]>,
-        /// Sums of the weights up to and including each share.
+        all: Box<[WeightedBackend]>,
+        /// Sums of the weights up to and including each backend.
         sums: Box<[u64]>,
     },
 }
 
-/// A share of a rule's traffic.
+/// A backendRef of a rule.
 #[derive(Debug)]
-pub struct Share {
-    /// Filters of this share only, after the rule's.
+pub struct WeightedBackend {
+    /// Filters of this backendRef only, after the rule's.
     pub filters: Arc<[ir::Filter]>,
     /// Where it goes.
     pub target: Target,
 }
 
-/// Where a share goes.
+/// Where in the sum of a rule's weights a request falls. One draw selects the same backend at every attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(u64);
+
+/// Where a backendRef goes.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// To a backend.
@@ -53,110 +65,110 @@ pub enum Target {
     Invalid(Arc<str>),
 }
 
-/// What [`Rule::pick`] came to.
-#[derive(Clone, Copy, Debug)]
-pub enum Pick<'a> {
-    /// This share.
-    Share(&'a Share),
-    /// The rule has no backends, or none with a weight.
-    None,
-}
-
 impl Rule {
     pub(super) fn new(
         ir: Arc<ir::Rule>,
-        created: Option<i64>,
-        stats: Arc<RuleStats>,
+        route: &ir::Route,
+        state: Arc<RuleState>,
         backends: &Backends,
     ) -> Self {
-        let (mut shares, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
-        for share in weighted(&ir) {
-            sum += u64::from(share.weight);
+        let (mut all, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
+        for reference in weighted(&ir) {
+            sum += u64::from(reference.weight);
             sums.push(sum);
-            shares.push(Share {
-                filters: share.filters.as_slice().into(),
-                target: resolve(share, backends),
+            all.push(WeightedBackend {
+                filters: reference.filters.as_slice().into(),
+                target: resolve(reference, backends),
             });
         }
-        let shares = match shares.pop() {
-            Some(only) if shares.is_empty() => Shares::One(only),
-            last => Shares::Many {
-                shares: shares.into_iter().chain(last).collect(),
+        let backends = match all.pop() {
+            Some(only) if all.is_empty() => WeightedBackends::One(only),
+            last => WeightedBackends::Many {
+                all: all.into_iter().chain(last).collect(),
                 sums: sums.into(),
             },
         };
         Self {
             ir,
-            stats,
-            shares,
-            created,
+            state,
+            backends,
+            kind: route.kind,
+            created: route.created,
         }
     }
 
-    /// Whether this node, of the previous table or this one, would be built from `ir` and `created` again.
+    /// Whether this node, of the previous table or this one, would be built from `ir`, a rule of `route`, again.
     pub(super) fn is_current(
         &self,
         ir: &Arc<ir::Rule>,
-        created: Option<i64>,
+        route: &ir::Route,
         backends: &Backends,
     ) -> bool {
-        self.created == created && self.ir == *ir && self.keeps_its(backends)
+        (self.kind, self.created) == (route.kind, route.created)
+            && self.ir == *ir
+            && self.keeps_its(backends)
     }
 
     /// Whether this node, of the previous table or this one, would get the same backends again.
     pub(super) fn keeps_its(&self, backends: &Backends) -> bool {
-        let is_kept = |(index, share): (usize, &Share)| match &share.target {
+        let is_kept = |(index, one): (usize, &WeightedBackend)| match &one.target {
             Target::Backend(node) => !backends.is_gone(node),
-            Target::Invalid(_) => match weighted(&self.ir).nth(index).map(|share| &share.target) {
+            Target::Invalid(_) => match weighted(&self.ir).nth(index).map(|one| &one.target) {
                 Some(ir::route::Target::Backend(id)) => backends.get(id).is_none(),
                 _ => true,
             },
         };
-        self.shares().iter().enumerate().all(is_kept)
+        self.backends().iter().enumerate().all(is_kept)
     }
 
     /// The place of its `index`-th match among all matches.
     pub(super) fn precedence(&self, index: usize) -> Precedence {
-        Precedence::http(self.created, &self.ir, index)
+        Precedence::new(self.kind, self.created, &self.ir, index)
     }
 
-    /// Chooses a share at random, by weight.
+    /// Draws for a request. With `key`, such as a hash of a header, the draw depends on nothing else; without, on chance.
     #[inline]
-    pub fn pick(&self) -> Pick<'_> {
-        match &self.shares {
-            Shares::One(share) => Pick::Share(share),
-            Shares::Many { shares, sums } => draw(shares, sums),
+    pub fn draw(&self, key: Option<u64>) -> Draw {
+        let WeightedBackends::Many { sums, .. } = &self.backends else {
+            return Draw(0);
+        };
+        Draw(match (sums.last(), key) {
+            (None, _) => 0,
+            (Some(total), Some(key)) => ((u128::from(key) * u128::from(*total)) >> 64) as u64,
+            (Some(total), None) => rand::rng().random_range(0..*total),
+        })
+    }
+
+    /// The backend that a draw falls on; `None` when the rule has no backends, or none with a weight.
+    #[inline]
+    pub fn select(&self, draw: Draw) -> Option<&WeightedBackend> {
+        match &self.backends {
+            WeightedBackends::One(only) => Some(only),
+            WeightedBackends::Many { all, sums } => {
+                all.get(sums.partition_point(|sum| *sum <= draw.0))
+            }
         }
     }
 
-    /// The shares that can be picked.
-    pub fn shares(&self) -> &[Share] {
-        match &self.shares {
-            Shares::One(share) => std::slice::from_ref(share),
-            Shares::Many { shares, .. } => shares,
+    /// The backends that can be selected.
+    pub fn backends(&self) -> &[WeightedBackend] {
+        match &self.backends {
+            WeightedBackends::One(only) => std::slice::from_ref(only),
+            WeightedBackends::Many { all, .. } => all,
         }
     }
 }
 
-fn draw<'a>(shares: &'a [Share], sums: &[u64]) -> Pick<'a> {
-    let Some(total) = sums.last() else {
-        return Pick::None;
-    };
-    let drawn = rand::rng().random_range(0..*total);
-    let at = sums.partition_point(|sum| *sum <= drawn);
-    shares.get(at).map_or(Pick::None, Pick::Share)
-}
-
-fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &WeightedBackend> {
-    let all: &[WeightedBackend] = match &ir.action {
+fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &ir::route::WeightedBackend> {
+    let all: &[ir::route::WeightedBackend] = match &ir.action {
         Action::Forward(backends) => backends,
         Action::Broken(_) => &[],
     };
-    all.iter().filter(|share| share.weight > 0)
+    all.iter().filter(|one| one.weight > 0)
 }
 
-fn resolve(share: &WeightedBackend, backends: &Backends) -> Target {
-    match &share.target {
+fn resolve(reference: &ir::route::WeightedBackend, backends: &Backends) -> Target {
+    match &reference.target {
         ir::route::Target::Backend(id) => backends.get(id).cloned().map_or_else(
             || Target::Invalid("the backend is not part of the configuration".into()),
             Target::Backend,
@@ -171,7 +183,7 @@ mod tests {
     use crate::ir::{ObjectRef, RuleId};
 
     fn rule(weights: &[u32]) -> Rule {
-        let share = |(index, weight): (usize, &u32)| WeightedBackend {
+        let reference = |(index, weight): (usize, &u32)| ir::route::WeightedBackend {
             weight: *weight,
             target: ir::route::Target::Invalid(index.to_string().into()),
             filters: Vec::new(),
@@ -184,15 +196,17 @@ mod tests {
             },
             matches: Vec::new(),
             filters: Vec::new(),
-            action: Action::Forward(weights.iter().enumerate().map(share).collect()),
+            action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
             timeouts: ir::route::Timeouts::default(),
         };
-        Rule::new(Arc::new(ir), None, Arc::default(), &Backends::default())
+        let route = ir.id.route.clone();
+        let route = ir::Route::new(RouteKind::Http, route, None, Vec::new(), &[]);
+        Rule::new(Arc::new(ir), &route, Arc::default(), &Backends::default())
     }
 
-    fn picked(rule: &Rule) -> Option<usize> {
-        match rule.pick() {
-            Pick::Share(Share {
+    fn selected(rule: &Rule, key: Option<u64>) -> Option<usize> {
+        match rule.select(rule.draw(key)) {
+            Some(WeightedBackend {
                 target: Target::Invalid(name),
                 ..
             }) => Some(name.parse().unwrap()),
@@ -201,26 +215,40 @@ mod tests {
     }
 
     #[test]
-    fn without_weight_there_is_nothing_to_pick() {
-        assert_eq!(picked(&rule(&[])), None);
-        assert_eq!(picked(&rule(&[0, 0])), None);
+    fn selects_nothing_without_weight() {
+        assert_eq!(selected(&rule(&[]), None), None);
+        assert_eq!(selected(&rule(&[0, 0]), None), None);
+        assert_eq!(selected(&rule(&[0, 0]), Some(1)), None);
     }
 
     #[test]
-    fn shares_of_weight_zero_are_never_picked() {
+    fn never_selects_backend_of_weight_zero() {
         let rule = rule(&[0, 1, 0]);
-        assert!((0..100).all(|_| picked(&rule) == Some(1)));
+        assert!((0..100).all(|_| selected(&rule, None) == Some(1)));
     }
 
     #[test]
-    fn picks_in_proportion_to_weight() {
+    fn selects_in_proportion_to_weight() {
         let rule = rule(&[1, 0, 3]);
         let mut counts = [0; 3];
         for _ in 0..20_000 {
-            counts[picked(&rule).unwrap()] += 1;
+            counts[selected(&rule, None).unwrap()] += 1;
         }
         assert_eq!(counts[1], 0);
         // Ten standard deviations of a binomial with n = 20,000 and p = 1/4.
         assert!((4_380..=5_620).contains(&counts[0]), "{counts:?}");
+    }
+
+    #[test]
+    fn selects_same_backend_for_same_key_in_proportion_to_weight() {
+        let rule = rule(&[1, 3]);
+        let keys = (0..4_000).map(|step| step * (u64::MAX / 4_000));
+        let counts = keys.fold([0; 2], |mut counts, key| {
+            let first = selected(&rule, Some(key)).unwrap();
+            assert_eq!(selected(&rule, Some(key)), Some(first));
+            counts[first] += 1;
+            counts
+        });
+        assert!((999..=1_001).contains(&counts[0]), "{counts:?}");
     }
 }

@@ -72,7 +72,7 @@ impl RuleStats {
     }
 }
 
-/// Why a try at a backend failed.
+/// Why an attempt at a backend failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamFault {
     /// The connection was refused or unreachable.
@@ -81,6 +81,8 @@ pub enum UpstreamFault {
     ConnectTimeout,
     /// The connection ended before the answer did.
     Reset,
+    /// The endpoint did not process the request, which may be sent again.
+    Refused,
     /// The endpoint did not speak its protocol.
     Protocol,
     /// The answer did not come in time.
@@ -91,10 +93,11 @@ pub enum UpstreamFault {
 
 impl UpstreamFault {
     /// Every fault, in the order of their counters.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Reset,
+        Self::Refused,
         Self::Protocol,
         Self::Timeout,
         Self::NoEndpoint,
@@ -106,6 +109,7 @@ impl UpstreamFault {
             Self::Connect => "connect",
             Self::ConnectTimeout => "connect_timeout",
             Self::Reset => "reset",
+            Self::Refused => "refused",
             Self::Protocol => "protocol",
             Self::Timeout => "timeout",
             Self::NoEndpoint => "no_endpoint",
@@ -113,20 +117,59 @@ impl UpstreamFault {
     }
 }
 
-/// What became of a backend's connections and tries.
+/// What became of a backend's connections and attempts.
 #[derive(Debug, Default)]
 pub struct BackendStats {
     connects: AtomicU64,
+    /// A moving average; 0 before the first connection.
+    connect_micros: AtomicU64,
+    hedged_connects: AtomicU64,
+    ejections: AtomicU64,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
 }
 
 impl BackendStats {
     /// Counts an established connection.
-    pub fn connected(&self) {
+    pub fn connected(&self, elapsed: Duration) {
         self.connects.fetch_add(1, Relaxed);
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let average = match self.connect_micros.load(Relaxed) {
+            0 => micros,
+            average => average - average / 8 + micros / 8,
+        };
+        // Of two workers at one time either may win: it is an average.
+        self.connect_micros.store(average.max(1), Relaxed);
     }
 
-    /// Counts a failed try.
+    /// How long connecting takes lately; `None` before the first connection.
+    pub fn connect_time(&self) -> Option<Duration> {
+        match self.connect_micros.load(Relaxed) {
+            0 => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    /// Counts a second connection that was tried because the first one took long.
+    pub fn hedged(&self) {
+        self.hedged_connects.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an endpoint that is avoided from now on.
+    pub fn ejected(&self) {
+        self.ejections.fetch_add(1, Relaxed);
+    }
+
+    /// Second connections that were tried so far.
+    pub fn hedged_connects(&self) -> u64 {
+        self.hedged_connects.load(Relaxed)
+    }
+
+    /// How often an endpoint became one to avoid so far.
+    pub fn ejections(&self) -> u64 {
+        self.ejections.load(Relaxed)
+    }
+
+    /// Counts a failed attempt.
     pub fn failed(&self, fault: UpstreamFault) {
         self.faults[fault as usize].fetch_add(1, Relaxed);
     }
@@ -136,7 +179,7 @@ impl BackendStats {
         self.connects.load(Relaxed)
     }
 
-    /// Tries that failed this way so far.
+    /// Attempts that failed this way so far.
     pub fn faults(&self, fault: UpstreamFault) -> u64 {
         self.faults[fault as usize].load(Relaxed)
     }

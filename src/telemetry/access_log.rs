@@ -1,5 +1,5 @@
-//! One JSON line per request, written by a thread of its own. A sender never waits: it leaves its record in a bounded
-//! queue, and what does not fit is counted. Knows nothing of how a request is handled.
+//! The access log: one JSON line per request, written by a thread of its own. A sender never waits: its record goes into
+//! a queue that is bounded in bytes, and records that do not fit are dropped and counted.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,16 +14,19 @@ use serde::Serialize;
 
 use crate::ir::Rule;
 
-/// Records that can wait at one time; a record takes about 400 bytes.
-const QUEUE: usize = 16_384;
+/// Bytes of records that are not written yet. A usual record takes about 300.
+const QUEUE_BYTES: usize = 8 << 20;
 
 /// How long the writer gathers records, so that a busy process does not wake it for each.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Characters of a text that a line shows.
-const SHOWN: usize = 2048;
+/// Bytes of lines after which the writer hands them to the sink.
+const CHUNK: usize = 64 << 10;
 
-/// What is known of a request when its exchange is over.
+/// Records for which the queue keeps its memory after a burst.
+const RETAINED: usize = 4096;
+
+/// What is known of a request when its exchange is over. Texts that a client chose are [`excerpt`]s.
 #[derive(Clone, Debug)]
 pub struct AccessRecord {
     /// When its head had been read.
@@ -36,9 +39,9 @@ pub struct AccessRecord {
     pub host: Box<str>,
     /// Status that the client got; 0 when it got none.
     pub status: u16,
-    /// From its head to the last byte of the answer.
+    /// From its head to the last byte of the response.
     pub duration: Duration,
-    /// Bytes of the answer's body.
+    /// Bytes of the response's body.
     pub bytes_sent: u64,
     /// Bytes of its body.
     pub bytes_received: u64,
@@ -54,11 +57,33 @@ pub struct AccessRecord {
     pub upstream: Option<SocketAddr>,
     /// Why Portcullis answered it by itself, or cut it.
     pub error: Option<&'static str>,
-    /// `User-Agent`, at its beginning.
+    /// `User-Agent`.
     pub user_agent: Option<Box<str>>,
 }
 
-/// Where records are sent. Clones write to the same place; what was sent is written when the last one is dropped.
+impl AccessRecord {
+    /// The memory that it takes.
+    fn size(&self) -> usize {
+        let texts = [&self.path, &self.host, &self.request_id];
+        let texts = texts.into_iter().chain(&self.user_agent);
+        size_of::<Self>() + texts.map(|text| text.len()).sum::<usize>()
+    }
+}
+
+/// The first `limit` bytes of a text, for a record. Ends in `…` where the text goes on.
+pub fn excerpt(text: &[u8], limit: usize) -> Box<str> {
+    if text.len() <= limit {
+        return String::from_utf8_lossy(text).into();
+    }
+    let starts_character = |at: &usize| text[*at] & 0xc0 != 0x80;
+    let end = (0..=limit).rev().take(4).find(starts_character);
+    let mut excerpt = String::from_utf8_lossy(&text[..end.unwrap_or(limit)]).into_owned();
+    excerpt.push('…');
+    excerpt.into()
+}
+
+/// Where records are sent. Clones write to the same place. Records that were sent are written before the last clone is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct AccessLog(Option<Arc<Writer>>);
 
@@ -78,6 +103,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     records: Vec<AccessRecord>,
+    /// Bytes of these records and of those that the writer has taken and not written yet.
+    bytes: usize,
     closed: bool,
 }
 
@@ -145,13 +172,15 @@ impl Queue {
     }
 
     fn push(&self, record: AccessRecord) {
+        let size = record.size();
         let mut waiting = self.lock();
-        if waiting.records.len() >= QUEUE {
+        if waiting.bytes + size > QUEUE_BYTES {
             drop(waiting);
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let was_empty = waiting.records.is_empty();
+        waiting.bytes += size;
         waiting.records.push(record);
         drop(waiting);
         if was_empty {
@@ -161,15 +190,27 @@ impl Queue {
 
     fn write_to(&self, mut sink: impl Write) {
         let mut records = Vec::new();
-        let mut lines = Vec::new();
+        let mut lines = Vec::with_capacity(CHUNK);
         while self.take(&mut records) {
+            let mut written = 0;
             for record in records.drain(..) {
+                written += record.size();
                 write_line(&record, &mut lines);
+                if lines.len() >= CHUNK {
+                    self.write(&mut sink, &mut lines, std::mem::take(&mut written));
+                }
             }
-            // Nobody is left to tell of a sink that is gone; the next batch tries again.
-            let _ = sink.write_all(&lines).and_then(|()| sink.flush());
-            lines.clear();
+            self.write(&mut sink, &mut lines, written);
+            records.shrink_to(RETAINED);
         }
+    }
+
+    /// Empties `lines` into the sink, and makes room for as many bytes of records.
+    fn write(&self, sink: &mut impl Write, lines: &mut Vec<u8>, bytes: usize) {
+        // A sink that fails gets the next lines all the same.
+        let _ = sink.write_all(lines).and_then(|()| sink.flush());
+        lines.clear();
+        self.lock().bytes -= bytes;
     }
 
     /// Swaps the waiting records for `records`, once there are some. False when there will be none.
@@ -225,8 +266,8 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
         time: Timestamp::try_from(record.time).unwrap_or(Timestamp::UNIX_EPOCH),
         client: record.client,
         method: record.method.as_str(),
-        host: beginning(&record.host),
-        path: beginning(record.path.split('?').next().unwrap_or_default()),
+        host: &record.host,
+        path: record.path.split('?').next().unwrap_or_default(),
         protocol: record.protocol,
         status: record.status,
         duration_ms: record.duration.as_micros() as f64 / 1000.0,
@@ -236,8 +277,8 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
         rule: rule.map(|rule| rule.id.index),
         upstream: record.upstream,
         error: record.error,
-        request_id: beginning(&record.request_id),
-        user_agent: record.user_agent.as_deref().map(beginning),
+        request_id: &record.request_id,
+        user_agent: record.user_agent.as_deref(),
     };
     let start = lines.len();
     if serde_json::to_writer(&mut *lines, &line).is_err() {
@@ -248,13 +289,7 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
     lines.push(b'\n');
 }
 
-fn beginning(text: &str) -> &str {
-    text.char_indices()
-        .nth(SHOWN)
-        .map_or(text, |(end, _)| &text[..end])
-}
-
-/// Escapes what JSON allows but a terminal obeys: control characters (JSON escapes those below U+0020 only), line
+/// Escapes what JSON allows but a terminal interprets: control characters (JSON escapes those below U+0020 only), line
 /// separators, and characters that hide or reorder text.
 fn escape_unprintable(lines: &mut Vec<u8>, start: usize) {
     if lines[start..]
@@ -342,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_json_in_reading_order() {
+    fn line_is_json_in_reading_order() {
         assert_eq!(
             line(&record("/a")),
             concat!(
@@ -355,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_line_reaches_a_terminal() {
+    fn line_escapes_what_a_terminal_interprets() {
         let hostile = "/\u{1b}[31m\n\r\"\u{9b}\u{202e}\u{2028}\u{200b}\u{7f}\u{e0041}é";
         let line = line(&record(hostile));
         assert_eq!(line.matches('\n').count(), 1);
@@ -369,17 +404,22 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_never_written() {
+    fn line_leaves_the_query_out() {
         assert!(!line(&record("/a?token=secret")).contains("secret"));
     }
 
     #[test]
-    fn long_values_are_cut() {
-        assert!(line(&record(&"é".repeat(100_000))).len() < 5000);
+    fn excerpt_ends_at_a_character_within_the_limit() {
+        assert_eq!(&*excerpt(b"/path", 5), "/path");
+        assert_eq!(&*excerpt(b"/path", 4), "/pat…");
+        assert_eq!(&*excerpt("éé".as_bytes(), 3), "é…");
+        assert_eq!(&*excerpt("\u{1f980}x".as_bytes(), 3), "…");
+        assert_eq!(&*excerpt(&[0xff; 9], 2), "\u{fffd}\u{fffd}…");
+        assert_eq!(&*excerpt(&[0x80; 9], 2), "\u{fffd}\u{fffd}…");
     }
 
     #[test]
-    fn what_was_sent_is_written_at_the_end() {
+    fn writes_all_records_before_it_is_dropped() {
         let (sender, receiver) = mpsc::channel();
         let log = AccessLog::to(Channel(sender)).unwrap();
         for _ in 0..1000 {
@@ -404,14 +444,29 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_stuck_sink_drops_and_counts() {
+    fn stuck() -> (AccessLog, mpsc::Sender<()>) {
         let (release, stuck) = mpsc::channel();
-        let log = AccessLog::to(Stuck(stuck)).unwrap();
-        for _ in 0..3 * QUEUE {
+        (AccessLog::to(Stuck(stuck)).unwrap(), release)
+    }
+
+    #[test]
+    fn drops_and_counts_records_while_the_sink_is_stuck() {
+        let (log, release) = stuck();
+        let fitting = QUEUE_BYTES / record("/a").size();
+        for _ in 0..fitting + 1000 {
             log.send(record("/a"));
         }
-        assert!(log.dropped() >= QUEUE as u64);
+        assert_eq!(log.dropped(), 1000);
+        drop(release);
+    }
+
+    #[test]
+    fn bounds_the_memory_of_large_records_while_the_sink_is_stuck() {
+        let (log, release) = stuck();
+        for _ in 0..1000 {
+            log.send(record(&"x".repeat(60_000)));
+        }
+        assert!(log.dropped() > 800, "{}", log.dropped());
         drop(release);
     }
 }

@@ -26,9 +26,40 @@ pub struct ConnectionStats {
     pub handshake_failures: AtomicU64,
     /// Requests that could not be read as HTTP.
     pub bad_requests: AtomicU64,
+    /// Requests that matched no rule, those that could be read.
+    pub unmatched: StatusCounts,
     /// Open now, by worker; set once, when the workers start.
     pub by_worker: OnceLock<Arc<[AtomicUsize]>>,
     timeouts: [AtomicU64; TimeoutKind::ALL.len()],
+}
+
+/// Numbers of responses by status, for statuses that requests without a rule get. Others are counted as one.
+#[derive(Debug, Default)]
+pub struct StatusCounts([AtomicU64; Self::KNOWN.len() + 1]);
+
+impl StatusCounts {
+    const KNOWN: [(u16, &str); 8] = [
+        (400, "400"),
+        (404, "404"),
+        (405, "405"),
+        (408, "408"),
+        (417, "417"),
+        (421, "421"),
+        (431, "431"),
+        (499, "499"),
+    ];
+
+    /// Counts a response.
+    pub fn record(&self, status: u16) {
+        let known = Self::KNOWN.iter().position(|(known, _)| *known == status);
+        self.0[known.unwrap_or(Self::KNOWN.len())].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Responses so far, by the name of their status.
+    pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = Self::KNOWN.iter().map(|(_, name)| *name).chain(["other"]);
+        names.zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
 }
 
 /// Which limit of time ended a client's connection or stream.
@@ -42,20 +73,23 @@ pub enum TimeoutKind {
     Write,
     /// The TLS handshake.
     Handshake,
-    /// Silence while an answer was awaited or streamed.
+    /// Silence while a response was awaited or streamed.
     StreamIdle,
     /// Silence in an upgraded connection.
     TunnelIdle,
+    /// The whole exchange, by the request timeout of its route.
+    Request,
 }
 
 impl TimeoutKind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Header,
         Self::Body,
         Self::Write,
         Self::Handshake,
         Self::StreamIdle,
         Self::TunnelIdle,
+        Self::Request,
     ];
 
     /// Its name in metrics.
@@ -67,6 +101,7 @@ impl TimeoutKind {
             Self::Handshake => "handshake",
             Self::StreamIdle => "stream_idle",
             Self::TunnelIdle => "tunnel_idle",
+            Self::Request => "request",
         }
     }
 }
@@ -98,7 +133,7 @@ pub struct ConfigStats {
     loaded: AtomicU64,
     /// Objects that are left out or held at an older version, and conditions that are not met.
     problems: AtomicU64,
-    /// Time of the last answer of the API server, in milliseconds since 1970; 0 when there was none.
+    /// Time of the last response of the API server, in milliseconds since 1970; 0 when there was none.
     contact: AtomicU64,
 }
 
@@ -125,12 +160,12 @@ impl ConfigStats {
         self.problems.load(Ordering::Relaxed)
     }
 
-    /// Notes that the API server has answered.
+    /// Notes that the API server has responded.
     pub fn contacted(&self) {
         self.contact.store(now(), Ordering::Relaxed);
     }
 
-    /// When the API server answered last, since 1970; `None` when it never did, or there is none.
+    /// When the API server responded last, since 1970; `None` when it never did, or there is none.
     pub fn contact(&self) -> Option<Duration> {
         let contact = self.contact.load(Ordering::Relaxed);
         (contact > 0).then(|| Duration::from_millis(contact))
@@ -150,13 +185,13 @@ pub struct ControllerStats {
 pub enum WriteResult {
     /// It is written.
     Written,
-    /// Somebody else wrote in between.
+    /// Another writer was faster.
     Overtaken,
     /// The object is gone.
     Gone,
     /// The API server will never take it.
     Refused,
-    /// It has to be tried again.
+    /// It has to be retried.
     Failed,
 }
 

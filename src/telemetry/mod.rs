@@ -1,5 +1,5 @@
-//! What a process tells of itself: the log on standard error, the access log on standard output and the numbers of
-//! `/metrics`. Reads the table, and knows nothing of connections, of how requests are handled or of the admin server.
+//! What a process shows of itself: the log on standard error, the access log on standard output and the numbers of
+//! `/metrics`. Must not know connections, how requests are handled, or the admin server.
 
 pub mod access_log;
 pub mod metrics;
@@ -29,21 +29,15 @@ pub enum LogError {
     Started,
 }
 
-/// Libraries that log as failures what we tell ourselves, in words that help and not at every try. Directives for them
-/// bring theirs back.
-const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error";
+/// Libraries that log as failures what the process logs itself, and what any client can cause at will, such as rustls'
+/// warnings about server names. Directives for them bring theirs back.
+const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error,rustls::msgs=error";
 
 /// Starts the process's log on standard error. `filter` is a level such as `info`, or directives such as
 /// `info,portcullis::proxy=debug`.
 pub fn start_log(format: LogFormat, filter: &str) -> Result<(), LogError> {
-    let directives = EnvFilter::builder()
-        .parse(format!("{NOISY},{filter}"))
-        .map_err(|source| LogError::Filter {
-            filter: filter.to_owned(),
-            source,
-        })?;
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(directives)
+        .with_env_filter(directives(filter)?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     match format {
@@ -51,4 +45,59 @@ pub fn start_log(format: LogFormat, filter: &str) -> Result<(), LogError> {
         LogFormat::Text => builder.try_init(),
     }
     .map_err(|_| LogError::Started)
+}
+
+fn directives(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::builder()
+        .parse(format!("{NOISY},{filter}"))
+        .map_err(|source| LogError::Filter {
+            filter: filter.to_owned(),
+            source,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(filter: &str) -> String {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(directives(filter).expect("directives"))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "rustls::msgs::handshake", "Illegal SNI hostname received");
+            tracing::warn!("something of ours");
+        });
+        let bytes = written.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn leaves_out_what_clients_cause_unless_it_is_asked_for() {
+        let usual = logged("info");
+        assert!(usual.contains("ours") && !usual.contains("SNI"), "{usual}");
+        let asked = logged("info,rustls::msgs=warn");
+        assert!(asked.contains("ours") && asked.contains("SNI"), "{asked}");
+    }
 }

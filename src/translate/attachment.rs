@@ -16,15 +16,15 @@ use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason};
 use super::{Input, selector};
 
-/// Index of a listener among all of all Gateways.
-pub(super) type Place = usize;
+/// Index of a listener among those of all Gateways.
+pub(super) type ListenerIndex = usize;
 
 /// Everything about Gateways and ListenerSets that decides where a route attaches.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Parents {
     pub(super) listeners: Vec<Parent>,
     /// Listeners by the object that declares them: kind, namespace, name.
-    by_object: BTreeMap<ObjectRef, Vec<Place>>,
+    by_object: BTreeMap<ObjectRef, Vec<ListenerIndex>>,
 }
 
 /// A listener, as routes see it.
@@ -48,12 +48,12 @@ pub(super) struct Candidate<'a> {
 }
 
 /// The listeners that a parentRef reaches, each with the hostnames that are served there.
-pub(super) type Attachment = Result<Vec<(Place, Vec<Hostname>)>, Fault>;
+pub(super) type Attachment = Result<Vec<(ListenerIndex, Vec<Hostname>)>, Fault>;
 
 impl Parents {
     pub(super) fn new(gateways: &[GatewayDraft<'_>], sets: &[SetDraft]) -> Self {
         let mut listeners = Vec::new();
-        let mut by_object: BTreeMap<ObjectRef, Vec<Place>> = BTreeMap::new();
+        let mut by_object: BTreeMap<ObjectRef, Vec<ListenerIndex>> = BTreeMap::new();
         for set in sets {
             by_object.insert(set.name.clone(), Vec::new());
         }
@@ -79,45 +79,49 @@ impl Parents {
         reference: &ParentRef,
     ) -> Option<Attachment> {
         let parent = parent_name(reference, &route.name.namespace);
-        let places = self.by_object.get(&parent)?;
-        let listener = |place: &Place| &self.listeners[*place];
-        let named: Vec<Place> = places
+        let declared = self.by_object.get(&parent)?;
+        let listener = |index: &ListenerIndex| &self.listeners[*index];
+        let named: Vec<ListenerIndex> = declared
             .iter()
             .copied()
-            .filter(|place| listener(place).is_meant(reference))
+            .filter(|index| listener(index).is_meant(reference))
             .collect();
         if named.is_empty() {
             return Some(Err(no_parent(&parent, reference)));
         }
-        let of_kind: Vec<Place> = named
+        let of_kind: Vec<ListenerIndex> = named
             .into_iter()
-            .filter(|place| listener(place).admits_kind(route.name))
+            .filter(|index| listener(index).admits_kind(route.name))
             .collect();
         if of_kind.is_empty() {
-            let (what, field) = (&route.name.kind, "protocol and allowedRoutes.kinds");
+            let (what, field) = (
+                &route.name.kind,
+                "protocol and allowedRoutes.kinds of its listeners",
+            );
             return Some(Err(not_allowed(&parent, &format!("{what}s"), field)));
         }
-        let allowed: Vec<Place> = of_kind
+        let allowed: Vec<ListenerIndex> = of_kind
             .into_iter()
-            .filter(|place| listener(place).admits_namespace(input, route.name))
+            .filter(|index| listener(index).admits_namespace(input, route.name))
             .collect();
         if allowed.is_empty() {
             let what = format!("routes of namespace {}", route.name.namespace);
-            let field = "allowedRoutes.namespaces (by default only its own namespace)";
+            let field =
+                "allowedRoutes.namespaces of its listeners (by default only their own namespace)";
             return Some(Err(not_allowed(&parent, &what, field)));
         }
         let hosts = allowed
             .iter()
-            .map(|place| (*place, shared(&listener(place).hostname, route.hostnames)));
+            .map(|index| (*index, shared(&listener(index).hostname, route.hostnames)));
         let reached: Vec<_> = hosts.filter(|(_, hosts)| !hosts.is_empty()).collect();
         if reached.is_empty() {
             let shown: Vec<String> = allowed
                 .iter()
-                .map(|place| listener(place).hostname.to_string())
+                .map(|index| listener(index).hostname.to_string())
                 .collect();
             let message = format!(
-                "spec.hostnames share no host with the listeners of {parent} that the route may attach to; theirs are \
-                 {}",
+                "no hostname of spec.hostnames intersects those of the listeners of {parent} that the route may \
+                 attach to: {}",
                 shown.join(", ")
             );
             return Some(Err(Fault::new(Reason::NoMatchingListenerHostname, message)));
@@ -253,8 +257,7 @@ fn no_parent(parent: &ObjectRef, reference: &ParentRef) -> Fault {
 }
 
 fn not_allowed(parent: &ObjectRef, what: &str, field: &str) -> Fault {
-    let message = format!(
-        "no listener of {parent} that the parentRef selects admits {what}; see its listeners' {field}"
-    );
+    let message =
+        format!("no listener of {parent} that the parentRef selects allows {what}; see {field}");
     Fault::new(Reason::NotAllowedByListeners, message)
 }

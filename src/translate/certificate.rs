@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::api::core::Secret;
 use crate::api::reference::SecretRef;
-use crate::ir::{Certificate, Ir, ObjectRef, ServerTls};
+use crate::ir::{Certificate, Ir, ObjectRef, ServerTls, TlsTermination};
 
 use super::gateway::GatewayDraft;
 use super::listener::{ListenerDraft, Protocol};
@@ -63,10 +63,10 @@ pub(super) fn resolve(
     input: &Input<'_>,
     origin: &ObjectRef,
     reference: &SecretRef,
-    place: &str,
+    field: &str,
 ) -> Result<Certificate, Fault> {
-    let (name, secret) = find(input, origin, reference, place)?;
-    read(secret, &name, None).map_err(|problem| unusable(place, &name, &problem))
+    let (name, secret) = find(input, origin, reference, field)?;
+    read(secret, &name, None).map_err(|problem| unusable(field, &name, &problem))
 }
 
 /// What a reference comes to: a good certificate, or the last good one beside a problem.
@@ -90,25 +90,24 @@ impl Store<'_, '_> {
             .tls
             .as_ref()
             .map_or(&[][..], |tls| &tls.certificate_refs);
-        let place = listener.place("tls.certificateRefs");
+        let field = listener.field("tls.certificateRefs");
         let mut faults = Vec::new();
         if references.is_empty() {
-            let message = format!("{place} is empty; name a Secret of type kubernetes.io/tls");
+            let message = format!("{field} is empty; name a Secret of type kubernetes.io/tls");
             faults.push(Fault::new(Reason::InvalidCertificateRef, message));
         }
         let mut certificates: Vec<Arc<Certificate>> = Vec::new();
+        let mut held_over = Vec::new();
         for (index, reference) in references.iter().enumerate() {
-            let place = format!("{place}[{index}]");
-            match self.get(&listener.key.origin, reference, &place) {
+            let field = format!("{field}[{index}]");
+            match self.get(&listener.key.origin, reference, &field) {
                 Ok(Read {
                     certificate,
                     problem,
                 }) => {
                     let source = &certificate.source;
                     if certificates.iter().all(|one| one.source != *source) {
-                        listener
-                            .held_over
-                            .extend(problem.is_some().then(|| source.clone()));
+                        held_over.extend(problem.is_some().then(|| source.clone()));
                         certificates.push(certificate);
                     }
                     let fault = |problem| Fault::new(Reason::InvalidCertificateRef, problem);
@@ -124,11 +123,14 @@ impl Store<'_, '_> {
             let message = format!("no usable certificate: {why}");
             listener.unprogrammed = Some(Fault::new(Reason::Invalid, message));
         } else {
-            listener.tls = Some(Arc::new(ServerTls {
-                certificates,
-                min_version: listener.options.min_version,
-                ciphers: listener.options.ciphers,
-            }));
+            listener.termination = Some(TlsTermination {
+                tls: Arc::new(ServerTls {
+                    certificates,
+                    min_version: listener.options.min_version,
+                    ciphers: listener.options.ciphers,
+                }),
+                held_over,
+            });
         }
         listener.unresolved.extend(faults);
     }
@@ -137,9 +139,9 @@ impl Store<'_, '_> {
         &mut self,
         origin: &ObjectRef,
         reference: &SecretRef,
-        place: &str,
+        field: &str,
     ) -> Result<Read, Fault> {
-        let (name, secret) = find(self.input, origin, reference, place)?;
+        let (name, secret) = find(self.input, origin, reference, field)?;
         let last = self.last_good.get(&name);
         let read_it = |name: &ObjectRef| match self.known.remove(name) {
             Some((same, content)) if same == *secret => (same, content),
@@ -155,7 +157,7 @@ impl Store<'_, '_> {
             }
             Err(problem) => problem,
         };
-        let fault = unusable(place, &name, problem);
+        let fault = unusable(field, &name, problem);
         let last = last.ok_or_else(|| fault.clone())?;
         let short = last.fingerprint.get(..16).unwrap_or_default();
         let remedy = format!("; its last good certificate (sha256 {short}…) keeps serving");
@@ -176,16 +178,16 @@ fn read_once(secret: &Secret, name: &ObjectRef, last: Option<&Arc<Certificate>>)
 fn last_good(ir: &Ir) -> BTreeMap<ObjectRef, Arc<Certificate>> {
     let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
     listeners
-        .filter_map(|listener| listener.tls.as_ref())
+        .filter_map(|listener| listener.tls())
         .flat_map(|tls| &tls.certificates)
         .map(|certificate| (certificate.source.clone(), certificate.clone()))
         .collect()
 }
 
-fn unusable(place: &str, name: &ObjectRef, problem: &str) -> Fault {
+fn unusable(field: &str, name: &ObjectRef, problem: &str) -> Fault {
     Fault::new(
         Reason::InvalidCertificateRef,
-        format!("{place}: {name} {problem}"),
+        format!("{field}: {name} {problem}"),
     )
 }
 
@@ -203,17 +205,17 @@ fn find<'a>(
     input: &Input<'a>,
     origin: &ObjectRef,
     reference: &SecretRef,
-    place: &str,
+    field: &str,
 ) -> Result<(ObjectRef, &'a Arc<Secret>), Fault> {
     let name = find_name(origin, reference);
     if !name.group.is_empty() || &*name.kind != "Secret" {
         let problem = "is not a Secret, the only kind that is supported";
-        return Err(unusable(place, &name, problem));
+        return Err(unusable(field, &name, problem));
     }
     // Permission comes first: whether an object of another namespace exists is not for everyone to know.
-    input.grants.check(origin, &name, place)?;
+    input.grants.check(origin, &name, field)?;
     let secret = input.snapshot.secrets.get(&name.namespace, &name.name);
-    let secret = secret.ok_or_else(|| unusable(place, &name, "does not exist"))?;
+    let secret = secret.ok_or_else(|| unusable(field, &name, "does not exist"))?;
     Ok((name, secret))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use crate::ir::{Hostname, ObjectRef};
+use crate::ir::{Hostname, ObjectRef, Transport};
 
 use super::gateway::{self, GatewayDraft};
 use super::listener::{ListenerDraft, Protocol};
@@ -121,13 +121,13 @@ fn describe(this: &ListenerDraft<'_>, rival: &ListenerDraft<'_>, reason: Reason)
     let port = this.spec.port;
     let (who, verdict) = if rival.key.origin == this.key.origin {
         let who = format!("listener {}", rival.key.name);
-        (who, "none of them is served; change one")
+        (who, "neither is served; change one of them")
     } else {
         // Authors of a ListenerSet need not see the names of others' listeners.
-        let who = "a listener of the Gateway or of an earlier ListenerSet".to_owned();
-        (who, "that one comes first; change this one")
+        let who = "a listener of the Gateway or of an older ListenerSet".to_owned();
+        (who, "that one takes precedence; change this one")
     };
-    let (field, what) = if reason == Reason::ProtocolConflict {
+    let (name, what) = if reason == Reason::ProtocolConflict {
         let protocol = &this.spec.protocol;
         (
             "protocol",
@@ -137,17 +137,20 @@ fn describe(this: &ListenerDraft<'_>, rival: &ListenerDraft<'_>, reason: Reason)
         let hostname = &this.hostname;
         (
             "hostname",
-            format!("{hostname} on port {port} is also that of"),
+            format!("{hostname} on port {port} is also the hostname of"),
         )
     };
-    let place = this.place(field);
-    Fault::new(reason, format!("{place}: {what} {who}; {verdict}"))
+    let field = this.field(name);
+    Fault::new(reason, format!("{field}: {what} {who}; {verdict}"))
 }
+
+/// An address of a port, and the Gateway that has it.
+type Claim = (Option<IpAddr>, ObjectRef);
 
 /// Gives every address and port to the oldest Gateway that wants it; expects Gateways in that order. A listener holds
 /// its port also while it has no certificate, so that repairing one Gateway never stops another.
 pub(super) fn across_gateways(gateways: &mut [GatewayDraft<'_>]) {
-    let mut claims: BTreeMap<u16, Vec<(Option<IpAddr>, ObjectRef)>> = BTreeMap::new();
+    let mut claims: BTreeMap<(u16, Transport), Vec<Claim>> = BTreeMap::new();
     for gateway in gateways
         .iter_mut()
         .filter(|gateway| gateway.fault.is_none())
@@ -157,16 +160,16 @@ pub(super) fn across_gateways(gateways: &mut [GatewayDraft<'_>]) {
                 continue;
             }
             let port = listener.spec.port;
-            let held = claims.entry(port).or_default();
+            let held = claims.entry(listener.port()).or_default();
             let rival = held.iter().find(|(taken, holder)| {
                 let overlaps = |address: &Option<IpAddr>| gateway::overlap(*taken, *address);
                 *holder != gateway.name && gateway.addresses.iter().any(overlaps)
             });
             if let Some((_, holder)) = rival {
                 let message = format!(
-                    "{}: port {port} is held by {holder}, which is older or comes first by name; use another port, or \
+                    "{}: {holder} has port {port} already, because it is older or first by name; use another port or \
                      other spec.addresses",
-                    listener.place("port")
+                    listener.field("port")
                 );
                 listener.rejected = Some(Fault::new(Reason::PortUnavailable, message));
             } else if !held.iter().any(|(_, holder)| *holder == gateway.name) {

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
-use crate::ir::{Bind, ObjectRef, PortProtocol};
+use crate::ir::{Bind, ObjectRef, Transport};
 use crate::status::{Condition, Note};
 
-use super::listener::{ListenerDraft, Protocol};
+use super::listener::ListenerDraft;
 use super::reason::{ConditionType, Fault, Reason, judge};
 use super::{Input, Mode, certificate, parameters};
 
@@ -55,7 +55,6 @@ pub(super) struct GatewayDraft<'a> {
 pub(super) struct PortDraft {
     pub(super) bind: Bind,
     pub(super) gateway: ObjectRef,
-    pub(super) protocol: PortProtocol,
     /// Indices of its listeners.
     pub(super) listeners: Vec<usize>,
 }
@@ -183,8 +182,8 @@ fn client_certificate(
 ) -> Option<Result<(), Fault>> {
     let backend = gateway.spec.tls.as_ref()?.backend.as_ref()?;
     let reference = backend.client_certificate_ref.as_ref()?;
-    let place = "spec.tls.backend.clientCertificateRef";
-    let found = certificate::resolve(input, name, reference, place);
+    let field = "spec.tls.backend.clientCertificateRef";
+    let found = certificate::resolve(input, name, reference, field);
     Some(found.map(|_| ()).map_err(|fault| match fault.reason {
         Reason::InvalidCertificateRef => Fault {
             reason: Reason::InvalidClientCertificateRef,
@@ -212,27 +211,23 @@ impl GatewayDraft<'_> {
 
     /// The ports to bind, with their listeners ordered by hostname.
     pub(super) fn ports(&self) -> Vec<PortDraft> {
-        let mut by_port: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        let mut by_port: BTreeMap<(u16, Transport), Vec<usize>> = BTreeMap::new();
         for (index, listener) in self.listeners.iter().enumerate() {
             if self.serves(listener) {
-                by_port.entry(listener.spec.port).or_default().push(index);
+                by_port.entry(listener.port()).or_default().push(index);
             }
         }
         let mut ports = Vec::new();
-        for (port, mut listeners) in by_port {
+        for ((port, transport), mut listeners) in by_port {
             let draft = |index: &usize| &self.listeners[*index];
-            let protocol = match listeners.first().map(|index| draft(index).protocol) {
-                Some(Protocol::Https) => PortProtocol::Tls,
-                _ => PortProtocol::Http,
-            };
             listeners.sort_by(|one, two| draft(one).hostname.cmp(&draft(two).hostname));
             ports.extend(self.addresses.iter().map(|address| PortDraft {
                 bind: Bind {
                     address: *address,
                     port,
+                    transport,
                 },
                 gateway: self.name.clone(),
-                protocol,
                 listeners: listeners.clone(),
             }));
         }

@@ -18,7 +18,7 @@ const METHODS: [&str; 9] = [
 ///
 /// Every pattern is bounded by itself (`ir::Pattern`), and their number by the API's limits on a route; there is no
 /// budget over all routes.
-pub(super) fn translate(matches: &[HttpMatch], place: &str) -> Result<Vec<Match>, Fault> {
+pub(super) fn translate(matches: &[HttpMatch], field: &str) -> Result<Vec<Match>, Fault> {
     if matches.is_empty() {
         return Ok(vec![Match {
             path: PathMatch::Prefix("".into()),
@@ -29,25 +29,25 @@ pub(super) fn translate(matches: &[HttpMatch], place: &str) -> Result<Vec<Match>
     }
     let mut all = Vec::with_capacity(matches.len());
     for (index, condition) in matches.iter().enumerate() {
-        all.push(one(condition, &format!("{place}.matches[{index}]"))?);
+        all.push(one(condition, &format!("{field}.matches[{index}]"))?);
     }
     Ok(all)
 }
 
-fn one(condition: &HttpMatch, place: &str) -> Result<Match, Fault> {
+fn one(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {
     Ok(Match {
-        path: path(condition.path.as_ref(), &format!("{place}.path"))?,
-        method: method(condition.method.as_deref(), place)?,
-        headers: headers(&condition.headers, place)?,
-        query: query(&condition.query_params, place)?,
+        path: path(condition.path.as_ref(), &format!("{field}.path"))?,
+        method: method(condition.method.as_deref(), field)?,
+        headers: headers(&condition.headers, field)?,
+        query: query(&condition.query_params, field)?,
     })
 }
 
-fn unsupported(place: &str, message: &str) -> Fault {
-    Fault::new(Reason::UnsupportedValue, format!("{place}: {message}"))
+fn unsupported(field: &str, message: &str) -> Fault {
+    Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 
-fn path(path: Option<&ApiPath>, place: &str) -> Result<PathMatch, Fault> {
+fn path(path: Option<&ApiPath>, field: &str) -> Result<PathMatch, Fault> {
     let kind = path
         .and_then(|path| path.kind.as_deref())
         .unwrap_or("PathPrefix");
@@ -57,24 +57,24 @@ fn path(path: Option<&ApiPath>, place: &str) -> Result<PathMatch, Fault> {
         "Exact" if rooted => Ok(PathMatch::Exact(value.into())),
         "PathPrefix" if rooted => Ok(PathMatch::Prefix(value.trim_end_matches('/').into())),
         "Exact" | "PathPrefix" => Err(unsupported(
-            place,
+            field,
             &format!("{value:?} does not begin with /"),
         )),
-        "RegularExpression" => pattern(value, place).map(PathMatch::Regex),
-        _ => Err(unsupported(place, &format!("type {kind} is not supported"))),
+        "RegularExpression" => pattern(value, field).map(PathMatch::Regex),
+        _ => Err(unsupported(field, &format!("type {kind} is not supported"))),
     }
 }
 
-fn pattern(source: &str, place: &str) -> Result<Pattern, Fault> {
+fn pattern(source: &str, field: &str) -> Result<Pattern, Fault> {
     Pattern::new(source).map_err(|problem| {
         unsupported(
-            place,
+            field,
             &format!("{source:?} is not a usable regular expression: {problem}"),
         )
     })
 }
 
-fn method(name: Option<&str>, place: &str) -> Result<Option<Method>, Fault> {
+fn method(name: Option<&str>, field: &str) -> Result<Option<Method>, Fault> {
     let Some(name) = name else {
         return Ok(None);
     };
@@ -88,32 +88,32 @@ fn method(name: Option<&str>, place: &str) -> Result<Option<Method>, Fault> {
                 "{name:?} is not supported; methods are {}",
                 METHODS.join(", ")
             );
-            Err(unsupported(&format!("{place}.method"), &message))
+            Err(unsupported(&format!("{field}.method"), &message))
         }
     }
 }
 
-fn value(condition: &NameValueMatch, place: &str) -> Result<ValueMatch, Fault> {
+fn value(condition: &NameValueMatch, field: &str) -> Result<ValueMatch, Fault> {
     match condition.kind.as_deref().unwrap_or("Exact") {
         "Exact" => Ok(ValueMatch::Exact(condition.value.as_str().into())),
-        "RegularExpression" => pattern(&condition.value, place).map(ValueMatch::Regex),
-        kind => Err(unsupported(place, &format!("type {kind} is not supported"))),
+        "RegularExpression" => pattern(&condition.value, field).map(ValueMatch::Regex),
+        kind => Err(unsupported(field, &format!("type {kind} is not supported"))),
     }
 }
 
 /// Of equal names the first counts, in any case of letters (HTTPHeaderMatch).
-fn headers(conditions: &[NameValueMatch], place: &str) -> Result<Vec<HeaderMatch>, Fault> {
+fn headers(conditions: &[NameValueMatch], field: &str) -> Result<Vec<HeaderMatch>, Fault> {
     let mut headers: Vec<HeaderMatch> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {
-        let place = format!("{place}.headers[{index}]");
+        let field = format!("{field}.headers[{index}]");
         let name = HeaderName::from_bytes(condition.name.as_bytes()).map_err(|_| {
             unsupported(
-                &place,
+                &field,
                 &format!("{:?} is not a header name", condition.name),
             )
         })?;
         if headers.iter().all(|known| known.name != name) {
-            let value = value(condition, &place)?;
+            let value = value(condition, &field)?;
             headers.push(HeaderMatch { name, value });
         }
     }
@@ -121,11 +121,11 @@ fn headers(conditions: &[NameValueMatch], place: &str) -> Result<Vec<HeaderMatch
 }
 
 /// Of equal names the first counts (HTTPQueryParamMatch).
-fn query(conditions: &[NameValueMatch], place: &str) -> Result<Vec<QueryMatch>, Fault> {
+fn query(conditions: &[NameValueMatch], field: &str) -> Result<Vec<QueryMatch>, Fault> {
     let mut query: Vec<QueryMatch> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {
         if query.iter().all(|known| *known.name != *condition.name) {
-            let value = value(condition, &format!("{place}.queryParams[{index}]"))?;
+            let value = value(condition, &format!("{field}.queryParams[{index}]"))?;
             let name: Arc<str> = condition.name.as_str().into();
             query.push(QueryMatch { name, value });
         }

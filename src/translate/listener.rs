@@ -1,20 +1,19 @@
 //! One listener on its way into the IR: its own validity, what it supports, and its conditions in the end. Knows nothing
 //! of other listeners.
 
-use std::sync::Arc;
-
 use crate::api::gateway::{Gateway, Listener as Spec, RouteGroupKind};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{Hostname, Listener, ListenerKey, ObjectRef, ServerTls};
+use crate::ir::{self, Hostname, Listener, ListenerKey, ObjectRef, TlsTermination, Transport};
 use crate::status::Condition;
 
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
+use super::routes;
 
 /// Prefix of the TLS options that are ours; keys of other domains are none of our business.
 const OPTION_PREFIX: &str = "portcullis.dev/";
 
-/// What a listener's clients speak, as far as conflicts are concerned.
+/// A listener's `protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http,
@@ -24,6 +23,27 @@ pub(super) enum Protocol {
     Udp,
     /// A domain-prefixed protocol, or a misspelt one.
     Other,
+}
+
+impl Protocol {
+    fn new(name: &str) -> Self {
+        match name {
+            "HTTP" => Self::Http,
+            "HTTPS" => Self::Https,
+            "TLS" => Self::Tls,
+            "TCP" => Self::Tcp,
+            "UDP" => Self::Udp,
+            _ => Self::Other,
+        }
+    }
+
+    /// What its port is bound for.
+    pub(super) fn transport(self) -> Transport {
+        match self {
+            Self::Http | Self::Https | Self::Tls | Self::Tcp | Self::Other => Transport::Tcp,
+            Self::Udp => Transport::Udp,
+        }
+    }
 }
 
 /// A listener on its way into the IR.
@@ -46,9 +66,8 @@ pub(super) struct ListenerDraft<'a> {
     /// Makes `Programmed` false although the listener is accepted.
     pub(super) unprogrammed: Option<Fault>,
     pub(super) options: TlsOptions,
-    pub(super) tls: Option<Arc<ServerTls>>,
-    /// Secrets whose last good certificate serves.
-    pub(super) held_over: Vec<ObjectRef>,
+    /// How TLS is terminated, once certificates are loaded.
+    pub(super) termination: Option<TlsTermination>,
 }
 
 /// `tls.options` of our domain.
@@ -66,14 +85,7 @@ impl<'a> ListenerDraft<'a> {
         generation: i64,
         gateway: &Gateway,
     ) -> Self {
-        let protocol = match spec.protocol.as_str() {
-            "HTTP" => Protocol::Http,
-            "HTTPS" => Protocol::Https,
-            "TLS" => Protocol::Tls,
-            "TCP" => Protocol::Tcp,
-            "UDP" => Protocol::Udp,
-            _ => Protocol::Other,
-        };
+        let protocol = Protocol::new(&spec.protocol);
         let mut draft = Self {
             spec,
             key: ListenerKey {
@@ -93,8 +105,7 @@ impl<'a> ListenerDraft<'a> {
                 min_version: TlsVersion::Tls12,
                 ciphers: CipherPolicy::Default,
             },
-            tls: None,
-            held_over: Vec::new(),
+            termination: None,
         };
         draft.check_protocol();
         draft.check_values();
@@ -107,8 +118,13 @@ impl<'a> ListenerDraft<'a> {
     }
 
     /// The path of a field of this listener.
-    pub(super) fn place(&self, field: &str) -> String {
-        format!("spec.listeners[{}].{field}", self.spec.name)
+    pub(super) fn field(&self, name: &str) -> String {
+        format!("spec.listeners[{}].{name}", self.spec.name)
+    }
+
+    /// The port that it needs.
+    pub(super) fn port(&self) -> (u16, Transport) {
+        (self.spec.port, self.protocol.transport())
     }
 
     /// Whether the listener itself can be served; its Gateway decides too.
@@ -121,14 +137,28 @@ impl<'a> ListenerDraft<'a> {
         self.rejected.is_none() && self.conflict.is_none()
     }
 
-    /// The listener as it is served, without routes.
-    pub(super) fn finish(&self) -> Listener {
-        Listener {
+    /// The listener as it is served, without routes; `None` when it cannot be served.
+    pub(super) fn finish(&self) -> Option<Listener> {
+        let protocol = self.ir_protocol().filter(|_| self.is_servable())?;
+        Some(Listener {
             key: self.key.clone(),
             hostname: self.hostname.clone(),
-            tls: self.tls.clone(),
-            held_over: self.held_over.clone(),
+            protocol,
             routes: Vec::new(),
+        })
+    }
+
+    fn ir_protocol(&self) -> Option<ir::Protocol> {
+        let mode = self.spec.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+        let termination = self.termination.clone();
+        match self.protocol {
+            Protocol::Http => Some(ir::Protocol::Http),
+            Protocol::Https => termination.map(ir::Protocol::Https),
+            Protocol::Tls if mode == Some("Passthrough") => Some(ir::Protocol::TlsPassthrough),
+            Protocol::Tls => termination.map(ir::Protocol::TlsTerminate),
+            Protocol::Tcp => Some(ir::Protocol::Tcp),
+            Protocol::Udp => Some(ir::Protocol::Udp),
+            Protocol::Other => None,
         }
     }
 
@@ -190,17 +220,17 @@ impl<'a> ListenerDraft<'a> {
             Protocol::Tls | Protocol::Tcp | Protocol::Udp => "is not served by this version",
             Protocol::Other => "is not a protocol that Portcullis knows",
         };
-        let place = self.place("protocol");
+        let field = self.field("protocol");
         self.reject(
             Reason::UnsupportedProtocol,
-            format!("{place}: {protocol} {message}; use HTTP or HTTPS"),
+            format!("{field}: {protocol} {message}; use HTTP or HTTPS"),
         );
     }
 
     /// What an API server would not take, but a file may have.
     fn check_values(&mut self) {
         if self.spec.port == 0 {
-            let message = format!("{}: 0 is not a port", self.place("port"));
+            let message = format!("{}: 0 is not a port", self.field("port"));
             self.reject(Reason::PortUnavailable, message);
         }
         let hostname = self
@@ -209,23 +239,20 @@ impl<'a> ListenerDraft<'a> {
             .as_deref()
             .filter(|name| !name.is_empty());
         if let Some(name) = hostname.filter(|name| !Hostname::is_valid(name)) {
-            let message = format!("{}: {name:?} is not a hostname", self.place("hostname"));
+            let message = format!("{}: {name:?} is not a hostname", self.field("hostname"));
             self.reject(Reason::UnsupportedValue, message);
         }
     }
 
     fn read_kinds(&mut self) {
-        let supported: &[&'static str] = match self.protocol {
-            Protocol::Http | Protocol::Https => &["HTTPRoute"],
-            _ => &[],
-        };
+        let supported = routes::kinds_of(self.protocol);
         let asked = self
             .spec
             .allowed_routes
             .as_ref()
             .map_or(&[][..], |routes| &routes.kinds);
         if asked.is_empty() || supported.is_empty() {
-            self.kinds = supported.to_vec();
+            self.kinds = supported;
             return;
         }
         let named = |asked: &RouteGroupKind| {
@@ -244,8 +271,8 @@ impl<'a> ListenerDraft<'a> {
         }
         if !unknown.is_empty() {
             let message = format!(
-                "{}: {} cannot attach to a listener of protocol {} here; kinds that can: [{}]",
-                self.place("allowedRoutes.kinds"),
+                "{}: {} is not supported on a listener of protocol {}; supported kinds: {}",
+                self.field("allowedRoutes.kinds"),
                 unknown.join(", "),
                 self.spec.protocol,
                 supported.join(", ")
@@ -262,7 +289,7 @@ impl<'a> ListenerDraft<'a> {
         if let Some(mode) = tls.mode.as_deref().filter(|mode| *mode != "Terminate") {
             let message = format!(
                 "{} is {mode}; an HTTPS listener needs Terminate",
-                self.place("tls.mode")
+                self.field("tls.mode")
             );
             self.reject(Reason::UnsupportedValue, message);
         }
@@ -279,7 +306,7 @@ impl<'a> ListenerDraft<'a> {
                     let message = format!(
                         "{}: {key}: {value:?} is not supported; options are {OPTION_PREFIX}min-tls-version (\"1.2\" \
                          or \"1.3\") and {OPTION_PREFIX}tls-ciphers (default or aes-gcm)",
-                        self.place("tls.options")
+                        self.field("tls.options")
                     );
                     self.reject(Reason::UnsupportedValue, message);
                 }
@@ -299,14 +326,14 @@ impl<'a> ListenerDraft<'a> {
         };
         let port = self.spec.port;
         let per_port = frontend.per_port.iter().find(|entry| entry.port == port);
-        let (place, config) = match per_port {
+        let (field, config) = match per_port {
             Some(entry) => (format!("spec.tls.frontend.perPort[{port}].tls"), &entry.tls),
             None => ("spec.tls.frontend.default".to_owned(), &frontend.default),
         };
         if config.validation.is_some() {
             let message = format!(
-                "{place}.validation of the Gateway asks for client certificates, which this version does not serve; \
-                 the listener stays closed rather than open without them"
+                "{field}.validation of the Gateway requires client certificates, which this version does not verify; \
+                 the listener is not opened without that"
             );
             self.reject(Reason::UnsupportedValue, message);
         }

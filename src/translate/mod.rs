@@ -8,8 +8,8 @@ mod certificate;
 mod conflict;
 mod data_plane;
 mod filter;
-mod frame;
 mod gateway;
+mod gateway_state;
 mod http_match;
 mod http_route;
 mod listener;
@@ -19,6 +19,7 @@ mod parameters;
 mod reason;
 mod reference_grant;
 mod report;
+mod route;
 mod routes;
 mod selector;
 
@@ -32,8 +33,8 @@ use crate::status::StatusReport;
 
 use self::backend::Backends;
 use self::certificate::Certificates;
-use self::frame::Frame;
-use self::routes::{Routes, Sum, Touched};
+use self::gateway_state::GatewayState;
+use self::routes::{Changed, RouteChange, Routes, Totals};
 
 /// The controllerName of GatewayClasses that are ours.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway-controller";
@@ -89,17 +90,17 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
 /// Translates one snapshot after the other, at the price of what is different between them. Each translation equals the
 /// one of [`translate`]; parts of it that are equal to parts of the one before are the same nodes.
 ///
-/// What a step finds is kept together with what it was made of: Gateways and all that is theirs as a `Frame`, backends
+/// What a step finds is kept together with what it was made of: Gateways and all that is theirs as a `GatewayState`, backends
 /// by identity, routes one by one.
 pub struct Translator {
     options: Options,
     /// What the parts below were made of; nothing at first.
     seen: Option<Snapshot>,
-    frame: Frame,
+    gateways: GatewayState,
     certificates: Certificates,
     backends: Backends,
     routes: Routes,
-    /// The places of [`Frame::listeners`] that are served.
+    /// Those of [`GatewayState::listeners`] that are served, at the same indices.
     listeners: Vec<Option<Arc<Listener>>>,
     ports: Vec<Arc<Port>>,
     report: StatusReport,
@@ -111,10 +112,10 @@ impl Translator {
         Self {
             options,
             seen: None,
-            frame: Frame::default(),
+            gateways: GatewayState::default(),
             certificates: Certificates::default(),
             backends: Backends::default(),
-            routes: Routes::default(),
+            routes: Routes::new(),
             listeners: Vec::new(),
             ports: Vec::new(),
             report: StatusReport::default(),
@@ -129,28 +130,32 @@ impl Translator {
         let options = self.options.clone();
         let input = Input::new(snapshot, previous, &options);
         let mut parents_changed = false;
-        let reframed =
-            is_first || self.certificates.depend_on_past || !frame::is_same(&before, snapshot);
-        if reframed {
-            let frame = Frame::new(&input, &mut self.certificates);
-            let former = std::mem::replace(&mut self.frame, frame);
-            let (unserved, report) = (&former.report.routes, &self.frame.report);
+        let gateways_changed = is_first
+            || self.certificates.depend_on_past
+            || !gateway_state::is_same(&before, snapshot);
+        if gateways_changed {
+            let gateways = GatewayState::new(&input, &mut self.certificates);
+            let former = std::mem::replace(&mut self.gateways, gateways);
+            let (unserved, report) = (&former.report.routes, &self.gateways.report);
             self.routes.replace_unserved(unserved, &report.routes);
-            parents_changed = former.parents != self.frame.parents
+            parents_changed = former.parents != self.gateways.parents
                 || before.gateways != snapshot.gateways
                 || before.listener_sets != snapshot.listener_sets;
         }
-        let touched = Touched {
+        let around = Changed {
             objects: self.backends.follow(&before, snapshot),
             granting: granting(&before, snapshot),
             labelled: labelled(&before, snapshot),
             parents: parents_changed,
         };
-        let (parents, backends) = (&self.frame.parents, &mut self.backends);
-        let rerouted = self
-            .routes
-            .follow(&input, &before, &touched, parents, backends);
-        if reframed || rerouted {
+        let change = RouteChange {
+            input: &input,
+            before: &before,
+            around: &around,
+            parents: &self.gateways.parents,
+        };
+        let routes_changed = self.routes.follow(&change, &mut self.backends);
+        if gateways_changed || routes_changed {
             self.assemble();
         }
         Translation {
@@ -159,25 +164,25 @@ impl Translator {
                 backends: self.backends.served(),
             },
             report: self.report.clone(),
-            data_planes: self.frame.data_planes.clone(),
+            data_planes: self.gateways.data_planes.clone(),
         }
     }
 
     /// Puts routes on listeners, listeners on ports, and what was found into the report.
     fn assemble(&mut self) {
-        let Sum {
+        let Totals {
             routes,
             counts,
             notes,
-        } = self.routes.sum(self.frame.listeners.len());
-        let mut report = self.frame.report.clone();
-        self.frame.count_routes(&counts, &mut report);
+        } = self.routes.totals(self.gateways.listeners.len());
+        let mut report = self.gateways.report.clone();
+        self.gateways.count_routes(&counts, &mut report);
         report.routes = self.routes.statuses.clone();
         report.notes.extend(notes);
         report.notes.sort();
         self.report = report;
-        self.listeners = self.frame.listeners_with(routes, &self.listeners);
-        self.ports = self.frame.ports_with(&self.listeners, &self.ports);
+        self.listeners = self.gateways.listeners_with(routes, &self.listeners);
+        self.ports = self.gateways.ports_with(&self.listeners, &self.ports);
     }
 }
 

@@ -43,7 +43,7 @@ fn describe(reason: Reason, this: &ListenerDraft<'_>, other: &ListenerDraft<'_>)
         "another listener".to_owned()
     };
     let port = this.spec.port;
-    let consequence = "requests for the other one on a reused connection get 421";
+    let consequence = "requests for that listener on a connection to this one get 421";
     Fault::new(
         reason,
         format!("shares {what} with {who} on port {port}; {consequence}"),
@@ -51,7 +51,8 @@ fn describe(reason: Reason, this: &ListenerDraft<'_>, other: &ListenerDraft<'_>)
 }
 
 fn certified(listener: &ListenerDraft<'_>) -> Vec<Hostname> {
-    let certificates = listener.tls.iter().flat_map(|tls| &tls.certificates);
+    let certificates = listener.termination.iter();
+    let certificates = certificates.flat_map(|one| &one.tls.certificates);
     certificates
         .flat_map(|certificate| &certificate.names)
         .map(|name| Hostname::new(name))

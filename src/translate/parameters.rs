@@ -1,4 +1,5 @@
-//! Parameters of GatewayClasses and Gateways: which objects are named, and what the Gateway's over the class's come to.
+//! Parameters of GatewayClasses and Gateways: which objects are named, and what comes of them when the Gateway's override
+//! those of its class.
 //! Knows nothing of what parameters are for.
 
 use std::sync::Arc;
@@ -16,15 +17,15 @@ pub(super) fn of_class(input: &Input<'_>, class: &GatewayClass) -> Result<Arc<Pa
     let Some(reference) = &class.spec.parameters_ref else {
         return Ok(Arc::default());
     };
-    let place = "spec.parametersRef";
-    check_kind(place, &reference.group, &reference.kind, &reference.name)?;
+    let field = "spec.parametersRef";
+    check_kind(field, &reference.group, &reference.kind, &reference.name)?;
     let name = &reference.name;
     let Some(namespace) = &reference.namespace else {
         return Err(invalid(format!(
-            "{place}.namespace is missing: a class has none of its own; write the one of GatewayParameters {name}"
+            "{field}.namespace is missing: a GatewayClass has no namespace; set that of GatewayParameters {name}"
         )));
     };
-    let parameters = find(input, place, namespace, name)?;
+    let parameters = find(input, field, namespace, name)?;
     Ok(Arc::new(parameters.spec.clone()))
 }
 
@@ -40,47 +41,47 @@ pub(super) fn of_gateway(
     let Some(reference) = reference else {
         return Ok(Arc::clone(of_class));
     };
-    let place = "spec.infrastructure.parametersRef";
-    check_kind(place, &reference.group, &reference.kind, &reference.name)?;
-    let own = find(input, place, &gateway.metadata.namespace, &reference.name)?;
+    let field = "spec.infrastructure.parametersRef";
+    check_kind(field, &reference.group, &reference.kind, &reference.name)?;
+    let own = find(input, field, &gateway.metadata.namespace, &reference.name)?;
     let merged = own.spec.over(Parameters::clone(of_class));
     check_bounds(own, &merged, &gateway.spec.gateway_class_name)?;
     Ok(Arc::new(merged))
 }
 
-/// Tells of parameters where no pods are made.
+/// Notes on parameters where no pods are created.
 pub(super) fn without_effect(input: &Input<'_>) -> Vec<Note> {
     let all = input.snapshot.gateway_parameters.iter();
     all.map(|parameters| Note {
         object: parameters.object_ref(),
-        message: "not applied: its values are for pods that `portcullis controller` makes; here, flags of \
-                  `portcullis run` say the same"
+        message: "not applied: it configures pods that `portcullis controller` creates; use the flags of `portcullis \
+                  run` instead"
             .to_owned(),
     })
     .collect()
 }
 
-fn check_kind(place: &str, group: &str, kind: &str, name: &str) -> Result<(), Fault> {
+fn check_kind(field: &str, group: &str, kind: &str, name: &str) -> Result<(), Fault> {
     let expected = GatewayParameters::KIND;
     if (group, kind) == (GROUP, expected) {
         return Ok(());
     }
     Err(invalid(format!(
-        "{place} names {kind} {name} of group {group:?}, and parameters are of kind {expected} in group {GROUP}; name \
-         such an object or remove {place}"
+        "{field} names {kind} {name} of group {group:?}; only {expected} of group {GROUP} are supported: name one or remove \
+         {field}"
     )))
 }
 
 fn find<'a>(
     input: &Input<'a>,
-    place: &str,
+    field: &str,
     namespace: &str,
     name: &str,
 ) -> Result<&'a GatewayParameters, Fault> {
     let found = input.snapshot.gateway_parameters.get(namespace, name);
     found.map(AsRef::as_ref).ok_or_else(|| {
         invalid(format!(
-            "{place} names {} {namespace}/{name}, which does not exist; create it or remove {place}",
+            "{field} names {} {namespace}/{name}, which does not exist; create it or remove {field}",
             GatewayParameters::KIND
         ))
     })
@@ -94,8 +95,8 @@ fn check_bounds(own: &GatewayParameters, merged: &Parameters, class: &str) -> Re
         Some((min, max)) if min > max => {
             let own = own.object_ref();
             Err(invalid(format!(
-                "autoscaling.minReplicas is {min} and maxReplicas {max} where {own} goes over the parameters of \
-                 GatewayClass {class}; write both into {own}"
+                "autoscaling.minReplicas ({min}) exceeds maxReplicas ({max}) when {own} overrides the parameters of \
+                 GatewayClass {class}; set both in {own}"
             )))
         }
         _ => Ok(()),

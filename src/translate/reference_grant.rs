@@ -15,15 +15,15 @@ impl<'a> Grants<'a> {
     }
 
     /// Whether `from` may refer to `to`: always within a namespace, else when any grant of the target's namespace says
-    /// so. `place` is the path of the reference in `from`.
-    pub(super) fn check(&self, from: &ObjectRef, to: &ObjectRef, place: &str) -> Result<(), Fault> {
+    /// so. `field` is the path of the reference in `from`.
+    pub(super) fn check(&self, from: &ObjectRef, to: &ObjectRef, field: &str) -> Result<(), Fault> {
         if from.namespace == to.namespace || self.permits(from, to) {
             return Ok(());
         }
         Err(Fault::new(
             Reason::RefNotPermitted,
             format!(
-                "{place} refers to {to}, and no ReferenceGrant in namespace {} permits it; add one there with from \
+                "{field} refers to {to}, and no ReferenceGrant in namespace {} permits it; add one there with from \
                  {{group: \"{}\", kind: {}, namespace: {}}} to {{group: \"{}\", kind: {}}}",
                 to.namespace, from.group, from.kind, from.namespace, to.group, to.kind
             ),

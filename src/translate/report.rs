@@ -166,7 +166,7 @@ impl Validity {
         let names: Vec<&str> = bad.iter().map(|listener| &*listener.key.name).collect();
         let message = || {
             format!(
-                "listeners that are not valid: {}; see their conditions",
+                "invalid listeners: {}; see their conditions",
                 names.join(", ")
             )
         };
@@ -192,9 +192,11 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
     let why = || format!("{} is not served: see its conditions", gateway.name);
     let blocked = gateway.fault.is_some() || gateway.addresses.is_empty();
     let fault = blocked.then(|| Fault::new(Reason::Invalid, why()));
+    let (port, transport) = listener.port();
     let bind = |address: &Option<_>| Bind {
         address: *address,
-        port: listener.spec.port,
+        port,
+        transport,
     };
     let binds = if gateway.serves(listener) {
         gateway.addresses.iter().map(bind).collect()

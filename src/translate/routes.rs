@@ -1,31 +1,81 @@
-//! HTTPRoutes from one translation to the next: which of them have to be translated or attached again, and what all of
-//! them add up to. Knows nothing of what a route says.
+//! Routes from one translation to the next: which of them have to be translated or attached again, and what all of them
+//! add up to. A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
+use crate::api::Key;
 use crate::api::http_route::HttpRoute;
-use crate::api::{Key, Resource};
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::snapshot::{Change, Snapshot};
 use crate::status::{Note, ParentStatus};
 
-use super::attachment::{self, Candidate, Parents, Place};
+use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
-use super::http_route::{self, Built};
+use super::listener::Protocol;
+use super::route::{Built, RouteObject};
 use super::{Input, report};
 
 /// The conditions of routes, as a report has them.
 pub(super) type Statuses = BTreeMap<ObjectRef, Arc<[ParentStatus]>>;
 
-/// All HTTPRoutes, with what came of each.
-#[derive(Default)]
+/// The kinds of routes that are served.
+const KINDS: &[Kind] = &[Kind::of::<HttpRoute>()];
+
+/// A kind of route.
+struct Kind {
+    name: &'static str,
+    protocols: &'static [Protocol],
+    follower: fn() -> Box<dyn Follow + Send>,
+}
+
+impl Kind {
+    const fn of<R: RouteObject>() -> Self {
+        Self {
+            name: R::KIND,
+            protocols: R::PROTOCOLS,
+            follower: || Box::new(RoutesOf::<R>::new()),
+        }
+    }
+}
+
+/// The kinds of routes that can attach to a listener of this protocol.
+pub(super) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
+    let kinds = KINDS.iter();
+    kinds
+        .filter(|kind| kind.protocols.contains(&protocol))
+        .map(|kind| kind.name)
+        .collect()
+}
+
+/// All routes, with what came of each.
 pub(super) struct Routes {
-    entries: BTreeMap<Key, Entry>,
-    /// Those of routes of other kinds are among them.
+    kinds: Vec<Box<dyn Follow + Send>>,
+    /// Those of routes of unserved kinds are among them.
     pub(super) statuses: Arc<Statuses>,
+}
+
+/// Follows the routes of one kind.
+trait Follow {
+    /// Follows a change, and tells whether any route had to be looked at.
+    fn follow(
+        &mut self,
+        change: &RouteChange<'_>,
+        backends: &mut Backends,
+        statuses: &mut Arc<Statuses>,
+    ) -> bool;
+
+    /// Adds the routes to what others add up to.
+    fn add_to(&self, totals: &mut Totals);
+}
+
+/// The routes of one kind.
+struct RoutesOf<R> {
+    entries: BTreeMap<Key, Entry>,
+    kind: PhantomData<fn() -> R>,
 }
 
 /// What came of a route.
@@ -34,7 +84,7 @@ struct Entry {
     /// The route itself; nothing while no parent is ours.
     built: Option<Arc<Built>>,
     /// The listeners that it is attached to, each once.
-    attached: Vec<(Place, Arc<AttachedRoute>)>,
+    attached: Vec<(ListenerIndex, Arc<AttachedRoute>)>,
     /// Whether it counts as attached there.
     is_usable: bool,
     /// Whether one of them is served, so that its backends are part of the configuration.
@@ -44,8 +94,17 @@ struct Entry {
     notes: Vec<Note>,
 }
 
+/// A change that routes have to follow.
+pub(super) struct RouteChange<'a> {
+    pub(super) input: &'a Input<'a>,
+    /// The snapshot before that of `input`.
+    pub(super) before: &'a Snapshot,
+    pub(super) around: &'a Changed,
+    pub(super) parents: &'a Parents,
+}
+
 /// What changed around routes since they were looked at.
-pub(super) struct Touched {
+pub(super) struct Changed {
     /// Objects that references may name.
     pub(super) objects: FxHashSet<Key>,
     /// Namespaces with other ReferenceGrants.
@@ -66,7 +125,7 @@ enum Work {
 }
 
 /// What all routes add up to.
-pub(super) struct Sum {
+pub(super) struct Totals {
     /// The routes of each listener.
     pub(super) routes: Vec<Vec<Arc<AttachedRoute>>>,
     /// How many of them are accepted.
@@ -75,18 +134,57 @@ pub(super) struct Sum {
 }
 
 impl Routes {
-    /// Follows the change from `before` to the snapshot of `input`. Returns whether any route had to be looked at.
-    pub(super) fn follow(
+    /// No routes yet.
+    pub(super) fn new() -> Self {
+        Self {
+            kinds: KINDS.iter().map(|kind| (kind.follower)()).collect(),
+            statuses: Arc::default(),
+        }
+    }
+
+    /// Follows a change. Returns whether any route had to be looked at.
+    pub(super) fn follow(&mut self, change: &RouteChange<'_>, backends: &mut Backends) -> bool {
+        let mut any = false;
+        for kind in &mut self.kinds {
+            any |= kind.follow(change, backends, &mut self.statuses);
+        }
+        any
+    }
+
+    /// Takes over the conditions of routes of unserved kinds.
+    pub(super) fn replace_unserved(&mut self, before: &Statuses, now: &Statuses) {
+        if before != now {
+            let statuses = Arc::make_mut(&mut self.statuses);
+            statuses.retain(|name, _| !before.contains_key(name));
+            statuses.extend(
+                now.iter()
+                    .map(|(name, status)| (name.clone(), status.clone())),
+            );
+        }
+    }
+
+    /// Adds up all routes, for this number of listeners.
+    pub(super) fn totals(&self, listeners: usize) -> Totals {
+        let mut totals = Totals {
+            routes: vec![Vec::new(); listeners],
+            counts: vec![0; listeners],
+            notes: Vec::new(),
+        };
+        self.kinds.iter().for_each(|kind| kind.add_to(&mut totals));
+        totals
+    }
+}
+
+impl<R: RouteObject> Follow for RoutesOf<R> {
+    fn follow(
         &mut self,
-        input: &Input<'_>,
-        before: &Snapshot,
-        touched: &Touched,
-        parents: &Parents,
+        change: &RouteChange<'_>,
         backends: &mut Backends,
+        statuses: &mut Arc<Statuses>,
     ) -> bool {
-        let routes = &input.snapshot.http_routes;
-        let changes = routes.changes_since(&before.http_routes);
-        let around = self.affected(touched, &changes);
+        let routes = R::all(change.input.snapshot);
+        let changes = routes.changes_since(R::all(change.before));
+        let around = self.affected(change.around, &changes);
         let any = !changes.is_empty() || !around.is_empty();
         let around = around.into_iter().map(|(key, work)| {
             let object = routes.get(&key.namespace, &key.name);
@@ -98,10 +196,9 @@ impl Routes {
         for (key, object, work) in around.chain(changed) {
             let former = self.entries.remove(&key);
             let known = former.as_ref();
-            let entry =
-                object.map(|object| Entry::new(input, object, known, work, parents, backends));
-            self.replace_status(known, entry.as_ref());
-            // What both versions use must not be let go in between.
+            let entry = object.map(|object| Entry::new(change, &**object, known, work, backends));
+            replace_status(statuses, known, entry.as_ref());
+            // What both versions use must not be released in between.
             if let Some(entry) = &entry {
                 let claims = entry.claims();
                 claims.for_each(|id| backends.claim(id, entry.is_served));
@@ -115,38 +212,28 @@ impl Routes {
         any
     }
 
-    /// Takes the conditions of routes of other kinds over.
-    pub(super) fn replace_unserved(&mut self, before: &Statuses, now: &Statuses) {
-        if before != now {
-            let statuses = Arc::make_mut(&mut self.statuses);
-            statuses.retain(|name, _| !before.contains_key(name));
-            statuses.extend(
-                now.iter()
-                    .map(|(name, status)| (name.clone(), status.clone())),
-            );
+    fn add_to(&self, totals: &mut Totals) {
+        for entry in self.entries.values() {
+            for (index, route) in &entry.attached {
+                totals.routes[*index].push(route.clone());
+                totals.counts[*index] += usize::from(entry.is_usable);
+            }
+            totals.notes.extend_from_slice(&entry.notes);
         }
     }
+}
 
-    /// Adds all routes up, for so many listeners.
-    pub(super) fn sum(&self, listeners: usize) -> Sum {
-        let mut sum = Sum {
-            routes: vec![Vec::new(); listeners],
-            counts: vec![0; listeners],
-            notes: Vec::new(),
-        };
-        for entry in self.entries.values() {
-            for (place, route) in &entry.attached {
-                sum.routes[*place].push(route.clone());
-                sum.counts[*place] += usize::from(entry.is_usable);
-            }
-            sum.notes.extend_from_slice(&entry.notes);
+impl<R: RouteObject> RoutesOf<R> {
+    fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            kind: PhantomData,
         }
-        sum
     }
 
     /// The routes that something around them affects, without those that changed themselves.
-    fn affected(&self, touched: &Touched, changes: &[Change<'_, HttpRoute>]) -> Vec<(Key, Work)> {
-        if touched.is_nothing() {
+    fn affected(&self, around: &Changed, changes: &[Change<'_, R>]) -> Vec<(Key, Work)> {
+        if around.is_nothing() {
             return Vec::new();
         }
         let changed: FxHashSet<&Key> = changes.iter().map(|change| change.key).collect();
@@ -155,34 +242,34 @@ impl Routes {
             .iter()
             .filter(|(key, _)| !changed.contains(key));
         let work = |(key, entry): (&Key, &Entry)| {
-            let around = touched.parents || touched.labelled.contains(&key.namespace);
-            let work = if entry.refers_to(key, touched) {
+            let attaches = around.parents || around.labelled.contains(&key.namespace);
+            let work = if entry.refers_to(key, around) {
                 Work::Translate
             } else {
-                Some(Work::Attach).filter(|_| around)?
+                Some(Work::Attach).filter(|_| attaches)?
             };
             Some((key.clone(), work))
         };
         unchanged.filter_map(work).collect()
     }
+}
 
-    /// Copies the conditions of all routes only when those of one are different.
-    fn replace_status(&mut self, former: Option<&Entry>, entry: Option<&Entry>) {
-        let before = former.and_then(|former| former.status.as_ref());
-        let now = entry.and_then(|entry| entry.status.as_ref());
-        if before == now {
-            return;
-        }
-        let statuses = Arc::make_mut(&mut self.statuses);
-        match (former, entry, now) {
-            (_, Some(entry), Some(now)) => drop(statuses.insert(entry.name.clone(), now.clone())),
-            (Some(former), _, _) => drop(statuses.remove(&former.name)),
-            _ => {}
-        }
+/// Copies the conditions of all routes only when those of one are different.
+fn replace_status(statuses: &mut Arc<Statuses>, former: Option<&Entry>, entry: Option<&Entry>) {
+    let before = former.and_then(|former| former.status.as_ref());
+    let now = entry.and_then(|entry| entry.status.as_ref());
+    if before == now {
+        return;
+    }
+    let statuses = Arc::make_mut(statuses);
+    match (former, entry, now) {
+        (_, Some(entry), Some(now)) => drop(statuses.insert(entry.name.clone(), now.clone())),
+        (Some(former), _, _) => drop(statuses.remove(&former.name)),
+        _ => {}
     }
 }
 
-impl Touched {
+impl Changed {
     fn is_nothing(&self) -> bool {
         let Self {
             objects,
@@ -196,29 +283,28 @@ impl Touched {
 
 impl Entry {
     /// Attaches a route and translates it where its former version will not do.
-    fn new(
-        input: &Input<'_>,
-        object: &HttpRoute,
+    fn new<R: RouteObject>(
+        change: &RouteChange<'_>,
+        object: &R,
         former: Option<&Self>,
         work: Work,
-        parents: &Parents,
         backends: &mut Backends,
     ) -> Self {
+        let (input, parents) = (change.input, change.parents);
         let name = former.map_or_else(|| object.object_ref(), |former| former.name.clone());
-        let hostnames = object.spec.hostnames.iter();
+        let hostnames = object.hostnames().iter();
         let hostnames: Vec<_> = hostnames.map(|name| Hostname::new(name)).collect();
         let candidate = Candidate {
             name: &name,
             hostnames: &hostnames,
         };
         let reached: Vec<_> = object
-            .spec
-            .parent_refs
+            .parent_refs()
             .iter()
             .filter_map(|parent| Some((parent, parents.attach(input, &candidate, parent)?)))
             .collect();
         let mut entry = Self {
-            notes: report::orphan_route(input, &name, &object.spec.parent_refs),
+            notes: report::orphan_route(input, &name, object.parent_refs()),
             built: None,
             attached: Vec::new(),
             is_usable: false,
@@ -233,23 +319,23 @@ impl Entry {
         let built = match known {
             Some(known) if work == Work::Attach => known.clone(),
             _ => {
-                let built = http_route::build(input, object, &entry.name, backends);
+                let built = Built::new(input, object, &entry.name, backends);
                 Arc::new(built.like(known.map(AsRef::as_ref)))
             }
         };
-        let places = reached
+        let listeners = reached
             .iter()
             .filter_map(|(_, attachment)| attachment.as_ref().ok());
-        for (place, hostnames) in places.flatten() {
-            entry.attach(*place, hostnames, &built, former);
+        for (listener, hostnames) in listeners.flatten() {
+            entry.attach(*listener, hostnames, &built, former);
         }
         entry.is_usable = built.unusable.is_none();
-        let mut places = entry.attached.iter().map(|(place, _)| *place);
-        entry.is_served = places.any(|place| parents.listeners[place].is_served);
+        let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
+        entry.is_served = listeners.any(|listener| parents.listeners[listener].is_served);
         let status = reached.iter().map(|(parent, attachment)| ParentStatus {
             parent_ref: attachment::reported(parent),
             controller_name: input.options.controller_name.clone(),
-            conditions: built.conditions(attachment, parents, object.metadata.generation),
+            conditions: built.conditions(attachment, parents, object.meta().generation),
         });
         let status: Arc<[_]> = status.collect();
         let known = former.and_then(|former| former.status.as_ref());
@@ -263,12 +349,12 @@ impl Entry {
     /// Two parentRefs may reach one listener; it holds the route once. A route without rules is on none.
     fn attach(
         &mut self,
-        place: Place,
+        listener: ListenerIndex,
         hostnames: &[Hostname],
         built: &Built,
         former: Option<&Self>,
     ) {
-        let is_known = self.attached.iter().any(|(known, _)| *known == place);
+        let is_known = self.attached.iter().any(|(known, _)| *known == listener);
         if is_known || built.route.rules.is_empty() {
             return;
         }
@@ -278,7 +364,7 @@ impl Entry {
             .map(|(_, known)| known)
             .find(|known| ***known == route);
         let route = same.cloned().unwrap_or_else(|| Arc::new(route));
-        self.attached.push((place, route));
+        self.attached.push((listener, route));
     }
 
     fn claims(&self) -> impl Iterator<Item = &BackendId> {
@@ -286,12 +372,12 @@ impl Entry {
     }
 
     /// Whether the route, of this key, has a reference whose answer may be different now.
-    fn refers_to(&self, key: &Key, touched: &Touched) -> bool {
+    fn refers_to(&self, key: &Key, around: &Changed) -> bool {
         let references = self.built.iter().flat_map(|built| &built.references);
         references.into_iter().any(|target| {
             let is_foreign = target.namespace != key.namespace;
-            touched.objects.contains(target)
-                || is_foreign && touched.granting.contains(&target.namespace)
+            around.objects.contains(target)
+                || is_foreign && around.granting.contains(&target.namespace)
         })
     }
 }

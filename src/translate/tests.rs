@@ -90,7 +90,7 @@ fn secret(namespace: &str, certificate: &str, key: &str) -> Value {
 
 fn served(translation: &Translation) -> Vec<Arc<Certificate>> {
     let listeners = translation.ir.ports.iter().flat_map(|port| &port.listeners);
-    let tls = listeners.filter_map(|listener| listener.tls.as_ref());
+    let tls = listeners.filter_map(|listener| listener.tls());
     tls.flat_map(|tls| tls.certificates.clone()).collect()
 }
 
@@ -113,7 +113,7 @@ fn route_condition(translation: &Translation, kind: ConditionType) -> Condition 
 }
 
 #[test]
-fn a_secret_that_turns_bad_keeps_its_last_good_certificate() {
+fn keeps_last_good_certificate_of_secret_that_becomes_invalid() {
     let (certificate, key) = pair("a.example.com");
     let (_, other_key) = pair("a.example.com");
     let good = run(
@@ -127,9 +127,11 @@ fn a_secret_that_turns_bad_keeps_its_last_good_certificate() {
 
     let kept = run(&bad_key, Some(&good.ir));
     let listener = |translation: &Translation| translation.ir.ports[0].listeners[0].clone();
-    assert_eq!(listener(&kept).tls, listener(&good).tls);
+    assert_eq!(listener(&kept).tls(), listener(&good).tls());
     assert!(Arc::ptr_eq(&served(&kept)[0], &served(&good)[0]));
-    assert_eq!(listener(&kept).held_over, [served(&good)[0].source.clone()]);
+    let kept_listener = listener(&kept);
+    let termination = kept_listener.protocol.termination().unwrap();
+    assert_eq!(termination.held_over, [served(&good)[0].source.clone()]);
     let resolved = listener_condition(&kept, ConditionType::ResolvedRefs);
     assert_eq!(resolved.reason, Reason::InvalidCertificateRef);
     assert!(
@@ -153,7 +155,7 @@ fn a_secret_that_turns_bad_keeps_its_last_good_certificate() {
 }
 
 #[test]
-fn a_translator_looks_at_what_is_served_while_a_secret_is_bad() {
+fn translator_follows_the_served_ir_while_a_secret_is_invalid() {
     let (certificate, key) = pair("a.example.com");
     let (_, other_key) = pair("a.example.com");
     let good = [https("default"), secret("default", &certificate, &key)];
@@ -170,7 +172,7 @@ fn a_translator_looks_at_what_is_served_while_a_secret_is_bad() {
 }
 
 #[test]
-fn a_translator_keeps_the_nodes_of_what_stays() {
+fn translator_keeps_nodes_of_unchanged_routes() {
     let other = |name: &str| {
         let mut route = route(&json!({"backendRefs": [{"name": "app", "port": 80}]}));
         route["metadata"]["name"] = json!(name);
@@ -200,7 +202,7 @@ fn a_translator_keeps_the_nodes_of_what_stays() {
 }
 
 #[test]
-fn a_secret_that_is_gone_or_no_longer_granted_stops_serving() {
+fn stops_serving_certificate_of_deleted_or_revoked_secret() {
     let (certificate, key) = pair("a.example.com");
     let grant = json!({
         "from": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "default"}],
@@ -227,7 +229,7 @@ fn a_secret_that_is_gone_or_no_longer_granted_stops_serving() {
 }
 
 #[test]
-fn a_renewed_certificate_replaces_the_previous_one() {
+fn replaces_renewed_certificate() {
     let (old, new) = (pair("a.example.com"), pair("a.example.com"));
     let before = run(&[https("default"), secret("default", &old.0, &old.1)], None);
     let after = run(
@@ -245,7 +247,7 @@ fn a_renewed_certificate_replaces_the_previous_one() {
 }
 
 #[test]
-fn oversized_certificates_are_refused() {
+fn refuses_oversized_certificates() {
     let (certificate, key) = pair("a.example.com");
     let padded = format!("{certificate}{}", "\n".repeat(257 * 1024));
     let cases = [
@@ -269,7 +271,7 @@ fn oversized_certificates_are_refused() {
 }
 
 #[test]
-fn every_supported_kind_of_key_is_served() {
+fn serves_every_supported_kind_of_key() {
     let kinds = [
         &rcgen::PKCS_ECDSA_P256_SHA256,
         &rcgen::PKCS_ECDSA_P384_SHA384,
@@ -290,7 +292,7 @@ fn every_supported_kind_of_key_is_served() {
 }
 
 #[test]
-fn an_address_that_is_none_is_not_usable_and_the_others_serve() {
+fn reports_invalid_address_and_serves_on_the_others() {
     let addresses = json!([{"type": "IPAddress", "value": "300.1.1.1"}, {"type": "IPAddress", "value": "127.0.0.1"}]);
     let translation = run(&[gateway(&json!({"addresses": addresses}))], None);
     let status = translation.report.gateways.values().next().unwrap();
@@ -312,7 +314,7 @@ fn an_address_that_is_none_is_not_usable_and_the_others_serve() {
 }
 
 #[test]
-fn values_that_validation_would_refuse_are_faults_here_too() {
+fn refuses_values_that_crd_validation_refuses() {
     let filter =
         |kind: &str, block: &str, value: Value| json!({"filters": [{"type": kind, block: value}]});
     let redirect = |value| filter("RequestRedirect", "requestRedirect", value);
@@ -393,8 +395,8 @@ fn values_that_validation_would_refuse_are_faults_here_too() {
 }
 
 #[test]
-fn hosts_and_ports_that_are_none_are_not_served() {
-    for name in ["", "*.", "a..b", "a:80", "*"] {
+fn refuses_invalid_hostnames_and_ports() {
+    for name in ["", "*.", "a..b", "a:80", "*", "a.example.com."] {
         let mut strange = route(&json!({}));
         strange["spec"]["hostnames"] = json!(["a.example.com", name]);
         let translation = run(&[gateway(&json!({})), strange], None);
@@ -423,7 +425,7 @@ fn hosts_and_ports_that_are_none_are_not_served() {
 }
 
 #[test]
-fn problems_name_the_object_and_tell_each_cause_once() {
+fn problems_name_the_object_and_state_each_cause_once() {
     let translation = run(
         &[
             https("default"),
@@ -448,7 +450,7 @@ fn problems_name_the_object_and_tell_each_cause_once() {
 }
 
 #[test]
-fn many_listeners_take_time_in_proportion() {
+fn translates_many_listeners_in_linear_time() {
     let (certificate, key) = pair("*.example.com");
     let mut objects = vec![secret("default", &certificate, &key)];
     let allowed = json!({"allowedListeners": {"namespaces": {"from": "Same"}}});

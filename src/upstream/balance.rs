@@ -1,57 +1,137 @@
-//! Which endpoint of a backend a try goes to: of two chosen by chance, the one with fewer requests in flight.
-//! Knows nothing of connections.
+//! The choice of an endpoint: of two chosen at random the one with fewer requests in flight, or the one that the
+//! request's affinity names. Endpoints in bad health are left out while there are others.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rand::RngExt;
 
-use crate::table::{Endpoint, Endpoints};
+use super::health;
+use crate::table::Endpoint;
 
-/// A request's place at an endpoint, counted until dropped.
-pub(super) struct InFlight(Arc<Endpoint>);
+/// A request at an endpoint, counted until dropped.
+pub(super) struct InFlight {
+    endpoint: Arc<Endpoint>,
+    is_probe: bool,
+}
 
 impl InFlight {
+    fn new(endpoint: &Arc<Endpoint>, is_probe: bool) -> Self {
+        endpoint.in_flight.fetch_add(1, Relaxed);
+        Self {
+            endpoint: endpoint.clone(),
+            is_probe,
+        }
+    }
+
     /// The endpoint.
-    pub(super) fn endpoint(&self) -> &Endpoint {
-        &self.0
+    pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// The endpoint answered.
+    pub(super) fn on_response(&mut self) {
+        health::on_response(&self.endpoint.health);
+        self.end_probe();
+    }
+
+    fn end_probe(&mut self) {
+        if self.is_probe {
+            self.is_probe = false;
+            health::end_probe(&self.endpoint.health);
+        }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.end_probe();
+        self.endpoint.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
-/// Chooses an endpoint whose id is not among `avoid`, and counts the request in. `None` when there is none left.
-pub(super) fn pick(endpoints: &Endpoints, avoid: &[u64]) -> Option<InFlight> {
-    let endpoint = match (&**endpoints, avoid) {
-        ([], _) => return None,
-        ([only], []) => only,
-        (all, []) => less_loaded(all.len(), |index| &all[index]),
-        (all, avoid) => {
-            let left: Vec<_> = all
-                .iter()
-                .filter(|endpoint| !avoid.contains(&endpoint.id))
-                .collect();
-            match &*left {
-                [] => return None,
-                [only] => only,
-                left => less_loaded(left.len(), |index| left[index]),
+/// Selects an endpoint whose id is not among `excluded`, and counts the request in. `None` when there is none left.
+pub(super) fn select(
+    endpoints: &[Arc<Endpoint>],
+    excluded: &[u64],
+    affinity: Option<u64>,
+) -> Option<InFlight> {
+    if excluded.is_empty() && affinity.is_none() {
+        match endpoints {
+            [] => return None,
+            [only] => return Some(InFlight::new(only, false)),
+            all => {
+                let (first, second) = two_of(all.len());
+                let (first, second) = (&all[first], &all[second]);
+                if !first.health.is_avoided() && !second.health.is_avoided() {
+                    return Some(InFlight::new(less_loaded(first, second), false));
+                }
             }
         }
-    };
-    endpoint.in_flight.fetch_add(1, Relaxed);
-    Some(InFlight(endpoint.clone()))
+    }
+    select_among(endpoints, excluded, affinity, health::now())
 }
 
-/// The power of two choices among `count` endpoints, at least two.
-fn less_loaded<'a>(count: usize, at: impl Fn(usize) -> &'a Arc<Endpoint>) -> &'a Arc<Endpoint> {
+/// Selects among the endpoints in good health, or among all when there is none of them.
+fn select_among(
+    endpoints: &[Arc<Endpoint>],
+    excluded: &[u64],
+    affinity: Option<u64>,
+    now: u64,
+) -> Option<InFlight> {
+    let left = || {
+        endpoints
+            .iter()
+            .filter(|endpoint| !excluded.contains(&endpoint.id))
+    };
+    loop {
+        let eligible = || left().filter(|endpoint| health::is_eligible(&endpoint.health, now));
+        let Some(endpoint) = select_from(eligible, affinity) else {
+            return select_from(left, affinity).map(|endpoint| InFlight::new(endpoint, false));
+        };
+        if !endpoint.health.is_avoided() {
+            return Some(InFlight::new(endpoint, false));
+        }
+        if health::begin_probe(&endpoint.health) {
+            return Some(InFlight::new(endpoint, true));
+        }
+        // Another worker was faster, and the endpoint is eligible no more.
+    }
+}
+
+fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
+    candidates: impl Fn() -> I,
+    affinity: Option<u64>,
+) -> Option<&'a Arc<Endpoint>> {
+    if let Some(affinity) = affinity {
+        return candidates().max_by_key(|endpoint| rendezvous(affinity, endpoint));
+    }
+    match candidates().count() {
+        0 | 1 => candidates().next(),
+        count => {
+            let (first, second) = two_of(count);
+            let (first, second) = (candidates().nth(first)?, candidates().nth(second)?);
+            Some(less_loaded(first, second))
+        }
+    }
+}
+
+/// Rendezvous hashing: how strongly a request with this affinity belongs to the endpoint. Equal in every process.
+fn rendezvous(affinity: u64, endpoint: &Endpoint) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (affinity, endpoint.address).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Two different indices below `count`, which is at least two.
+fn two_of(count: usize) -> (usize, usize) {
     let mut random = rand::rng();
     let first = random.random_range(0..count);
-    let second = (first + random.random_range(1..count)) % count;
-    let (first, second) = (at(first), at(second));
+    (first, (first + random.random_range(1..count)) % count)
+}
+
+fn less_loaded<'a>(first: &'a Arc<Endpoint>, second: &'a Arc<Endpoint>) -> &'a Arc<Endpoint> {
     if second.in_flight.load(Relaxed) < first.in_flight.load(Relaxed) {
         second
     } else {

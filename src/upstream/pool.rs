@@ -1,20 +1,68 @@
-//! Idle HTTP/1.1 connections of one worker, by endpoint. Knows nothing of requests.
+//! The connections of one worker to its backends, by endpoint and TLS identity: idle HTTP/1.1 ones, HTTP/2 ones that
+//! requests share, and those being opened that requests wait for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
 
-use super::http1::Connection;
+use super::connect::{Protocol, Target};
+use super::http1::{Buffers, Connection};
+use super::http2::{ASSUMED_STREAMS, Http2Connection, Slot};
+use super::io::Io;
+use super::{HeadLimits, SendError};
 use crate::clock::Clock;
+use crate::settings::Limits;
+use crate::table::TlsIdentity;
 
-/// The idle connections of one worker. The endpoint's id stands for everything that makes two connections differ.
+/// HTTP/2 connections to one endpoint that are opened at one time.
+const MAX_OPENING: usize = 4;
+/// HTTP/2 connections to one endpoint. When all are full, requests queue on them.
+const MAX_HTTP2: usize = 64;
+
+/// Everything that makes two connections differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ConnectionKey {
+    pub(super) endpoint: u64,
+    pub(super) identity: TlsIdentity,
+}
+
+/// A connection that can carry a request now.
+pub(super) enum Ready {
+    Http1(Connection),
+    Http2(Slot),
+}
+
+/// Which connections a request does not use.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Avoid {
+    /// Idle ones, which may all be as stale as the one that failed.
+    pub(super) idle: bool,
+    /// The HTTP/2 connection that refused the request; 0 is none.
+    pub(super) refused: u64,
+}
+
+/// The connections of one worker.
 pub(super) struct Pool {
-    clock: Rc<Clock>,
-    idle: RefCell<FxHashMap<u64, Vec<Idle>>>,
+    pub(super) clock: Rc<Clock>,
+    pub(super) buffers: Rc<Buffers>,
+    pub(super) head_limits: HeadLimits,
+    connect_timeout: Duration,
+    entries: RefCell<FxHashMap<ConnectionKey, Entry>>,
     max_idle: usize,
-    timeout: u64,
+    idle_timeout: u64,
+}
+
+/// The connections of one key.
+#[derive(Default)]
+struct Entry {
+    idle: Vec<Idle>,
+    http2: Vec<Rc<Http2Connection>>,
+    opening: Vec<Rc<Opening>>,
+    /// What the endpoint chose, where that is negotiated.
+    negotiated: Option<Protocol>,
 }
 
 struct Idle {
@@ -22,47 +70,221 @@ struct Idle {
     since: u64,
 }
 
+/// A connection that is being opened, with the requests that wait for it.
+struct Opening {
+    begin: Instant,
+    outcome: Cell<Option<Result<(), SendError>>>,
+    is_done: Notify,
+    waiting: Cell<usize>,
+    /// Requests that the connection is assumed to have room for.
+    capacity: usize,
+}
+
+/// A request's place among those that wait for a connection.
+struct Waiting(Rc<Opening>);
+
+impl Waiting {
+    fn new(opening: Rc<Opening>) -> Self {
+        opening.waiting.set(opening.waiting.get() + 1);
+        Self(opening)
+    }
+
+    async fn outcome(&self) -> Result<(), SendError> {
+        loop {
+            let done = self.0.is_done.notified();
+            if let Some(outcome) = self.0.outcome.get() {
+                return outcome;
+            }
+            done.await;
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
+}
+
 impl Pool {
-    /// A pool that keeps at most `max_idle` connections per endpoint, each for at most `timeout`.
-    pub(super) fn new(clock: Rc<Clock>, max_idle: usize, timeout: Duration) -> Self {
+    pub(super) fn new(clock: Rc<Clock>, limits: &Limits) -> Self {
         Self {
             clock,
-            idle: RefCell::default(),
-            max_idle,
-            timeout: timeout.as_millis() as u64,
+            buffers: Rc::default(),
+            head_limits: HeadLimits {
+                bytes: limits.max_header_bytes,
+                headers: limits.max_headers,
+            },
+            connect_timeout: limits.connect_timeout,
+            entries: RefCell::default(),
+            max_idle: limits.upstream_max_idle,
+            idle_timeout: limits.upstream_idle_timeout.as_millis() as u64,
         }
     }
 
-    /// A connection to the endpoint that is still open, the last used first.
-    pub(super) fn take(&self, endpoint: u64) -> Option<Connection> {
-        let mut idle = self.idle.borrow_mut();
-        let connections = idle.get_mut(&endpoint)?;
-        while let Some(Idle { connection, .. }) = connections.pop() {
-            if connection.is_idle() {
-                return Some(connection);
-            }
-        }
-        None
+    /// An open connection that has room: an HTTP/2 one, or the HTTP/1.1 one that was used last.
+    pub(super) fn take(&self, key: ConnectionKey, avoid: Avoid) -> Option<Ready> {
+        self.entries.borrow_mut().get_mut(&key)?.take(avoid, false)
     }
 
-    /// Keeps a connection whose exchange is complete.
-    pub(super) fn put(&self, endpoint: u64, connection: Connection) {
-        let mut idle = self.idle.borrow_mut();
-        let connections = idle.entry(endpoint).or_default();
-        if connections.len() < self.max_idle {
-            connections.push(Idle {
+    /// Keeps an HTTP/1.1 connection whose exchange is complete.
+    pub(super) fn put(&self, key: ConnectionKey, connection: Connection) {
+        let mut entries = self.entries.borrow_mut();
+        let entry = entries.entry(key).or_default();
+        if entry.idle.len() < self.max_idle {
+            entry.idle.push(Idle {
                 connection,
                 since: self.clock.now(),
             });
         }
     }
 
-    /// Closes connections that were idle for too long or that the backend has closed.
+    /// Closes connections that were unused for too long or that the backend has closed. To be called now and then.
     pub(super) fn sweep(&self) {
-        let oldest = self.clock.now().saturating_sub(self.timeout);
-        self.idle.borrow_mut().retain(|_, connections| {
-            connections.retain(|idle| idle.since >= oldest && idle.connection.is_idle());
-            !connections.is_empty()
+        let oldest = self.clock.now().saturating_sub(self.idle_timeout);
+        self.entries.borrow_mut().retain(|_, entry| {
+            entry
+                .idle
+                .retain_mut(|idle| idle.since >= oldest && idle.connection.is_idle());
+            entry
+                .http2
+                .retain(|connection| connection.is_open() && !connection.is_unused_since(oldest));
+            !(entry.idle.is_empty() && entry.http2.is_empty() && entry.opening.is_empty())
         });
+        self.buffers.sweep();
+    }
+
+    /// A connection to the target: an open one, else a new one. Where it may speak HTTP/2, requests share the new ones.
+    pub(super) async fn ready(
+        self: &Rc<Self>,
+        target: &Target,
+        avoid: Avoid,
+    ) -> Result<Ready, SendError> {
+        loop {
+            if let Some(ready) = self.take(target.key(), avoid) {
+                return Ok(ready);
+            }
+            if self.is_http1(target) {
+                target.await_since(Instant::now());
+                let io = target.connect(self.connect_timeout).await?;
+                return Ok(Ready::Http1(Connection::new(io, self.buffers.clone())));
+            }
+            let opening = match self.join(target, avoid) {
+                Ok(opening) => Waiting::new(opening),
+                Err(ready) => return Ok(ready),
+            };
+            target.await_since(opening.0.begin);
+            opening.outcome().await?;
+        }
+    }
+
+    /// Whether new connections to the target certainly speak HTTP/1.1.
+    fn is_http1(&self, target: &Target) -> bool {
+        let negotiated = || {
+            let entries = self.entries.borrow();
+            entries.get(&target.key()).and_then(|it| it.negotiated)
+        };
+        target.protocol().or_else(negotiated) == Some(Protocol::Http1)
+    }
+
+    /// The opening of a connection that is assumed to have room for one more request; a new one when there is none. A
+    /// place on a full connection when there are too many.
+    fn join(self: &Rc<Self>, target: &Target, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
+        let mut entries = self.entries.borrow_mut();
+        let entry = entries.entry(target.key()).or_default();
+        let least_awaited = entry.opening.iter().min_by_key(|it| it.waiting.get());
+        if let Some(opening) = least_awaited
+            && (opening.waiting.get() < opening.capacity || entry.opening.len() == MAX_OPENING)
+        {
+            return Ok(opening.clone());
+        }
+        if entry.http2.len() >= MAX_HTTP2
+            && let Some(ready) = entry.take(avoid, true)
+        {
+            return Err(ready);
+        }
+        // What the peer allows on another connection is what it will allow on this one.
+        let known = entry.http2.iter().map(|it| it.max_streams()).min();
+        let capacity = known.unwrap_or(ASSUMED_STREAMS).clamp(1, ASSUMED_STREAMS);
+        let opening = Rc::new(Opening {
+            begin: Instant::now(),
+            outcome: Cell::new(None),
+            is_done: Notify::new(),
+            waiting: Cell::new(0),
+            capacity,
+        });
+        entry.opening.push(opening.clone());
+        let (pool, target, opened) = (self.clone(), target.clone(), opening.clone());
+        tokio::task::spawn_local(async move { pool.open(&target, &opened).await });
+        Ok(opening)
+    }
+
+    /// Opens a connection for those who wait for it, however many of them still do.
+    async fn open(&self, target: &Target, opening: &Rc<Opening>) {
+        let outcome = match target.connect(self.connect_timeout).await {
+            Ok(io) => self.add(target, io, opening.capacity).await,
+            Err(error) => Err(error),
+        };
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&target.key()) {
+            entry.opening.retain(|it| !Rc::ptr_eq(it, opening));
+        }
+        opening.outcome.set(Some(outcome));
+        opening.is_done.notify_waiters();
+    }
+
+    async fn add(&self, target: &Target, io: Io, assumed: usize) -> Result<(), SendError> {
+        let negotiated = if io.has_negotiated_http2() {
+            Protocol::Http2
+        } else {
+            Protocol::Http1
+        };
+        let (idle, http2) = match target.protocol().unwrap_or(negotiated) {
+            Protocol::Http1 => (Some(Connection::new(io, self.buffers.clone())), None),
+            Protocol::Http2 => {
+                let opened = Http2Connection::open(io, &self.clock, self.head_limits, assumed);
+                (None, Some(opened.await.map_err(|_| SendError::CLOSED)?))
+            }
+        };
+        let mut entries = self.entries.borrow_mut();
+        let entry = entries.entry(target.key()).or_default();
+        entry.negotiated = Some(negotiated);
+        entry.http2.extend(http2);
+        entry.idle.extend(idle.map(|connection| Idle {
+            connection,
+            since: self.clock.now(),
+        }));
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// An open connection that has room, or the least loaded HTTP/2 one with `even_full`.
+    fn take(&mut self, avoid: Avoid, even_full: bool) -> Option<Ready> {
+        while let Some(index) = self.usable_http2(avoid, even_full) {
+            if self.http2[index].is_open() {
+                return Some(Ready::Http2(self.http2[index].reserve()));
+            }
+            self.http2.swap_remove(index);
+        }
+        if avoid.idle {
+            return None;
+        }
+        while let Some(Idle { mut connection, .. }) = self.idle.pop() {
+            if connection.is_idle() {
+                return Some(Ready::Http1(connection));
+            }
+        }
+        None
+    }
+
+    fn usable_http2(&self, avoid: Avoid, even_full: bool) -> Option<usize> {
+        let connections = self.http2.iter().enumerate();
+        let mut usable = connections.filter(|(_, connection)| connection.id != avoid.refused);
+        let found = if even_full {
+            usable.min_by_key(|(_, connection)| connection.streams())
+        } else {
+            usable.find(|(_, connection)| connection.streams() < connection.max_streams())
+        };
+        found.map(|(index, _)| index)
     }
 }

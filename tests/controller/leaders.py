@@ -45,7 +45,7 @@ def works(cluster, name: str, seconds: float) -> None:
 def one_leads(cluster):
     pods = both(cluster)
     leader = leader_of(cluster, pods)
-    claims = [name for name in pods if cluster.log(name).rpartition("leads")[2].startswith(" from now on")]
+    claims = [name for name in pods if cluster.log(name).rpartition("the leader")[2].startswith(" now")]
     assert claims == [leader], f"{claims} say that they lead, and the Lease names {leader}"
 
 
@@ -83,7 +83,7 @@ def stands_still(cluster):
         # Something to write for the one that stands still.
         cluster.apply(redirect(NS, "meanwhile", ["edge"], "any.test"))
         wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 20)
-    wait_for("it says so", lambda: "leads no more" in cluster.log(leader), 10)
+    wait_for("it says so", lambda: "is no longer the leader" in cluster.log(leader), 10)
     works(cluster, "after-thaw", 5)
 
 

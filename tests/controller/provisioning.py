@@ -64,7 +64,7 @@ def not_taken_over(cluster):
 
     def look():
         conditions = cluster.api.get("Gateway", "taken", NS).get("status", {}).get("conditions", [])
-        return "is not ours" in condition(conditions, "Programmed").get("message", "")
+        return "belongs to another owner" in condition(conditions, "Programmed").get("message", "")
 
     wait_for("the Gateway says so", look, 10)
     metadata = cluster.api.get("ServiceAccount", "taken-portcullis", NS)["metadata"]

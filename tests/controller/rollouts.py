@@ -7,7 +7,10 @@ from traffic import Load, status_of
 
 NS = "rollouts"
 OWN_ROLLOUTS = 10
-# A backend that leaves as it should: it serves until those who route to it have heard that it goes.
+ABRUPT_ROLLOUTS = 20
+# Milliseconds that a request may take while pods end without notice. Connecting to a pod that has gone would take 5 s.
+ABRUPT_WORST = 1000
+# A backend that ends as it should: it serves until those who route to it know that it ends.
 SANE = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 
 
@@ -15,14 +18,18 @@ def prepare(cluster):
     cluster.apply(
         namespace(NS),
         *echo(NS, "echo", 3, container=SANE, terminationGracePeriodSeconds=10),
+        *echo(NS, "abrupt", 3, terminationGracePeriodSeconds=10),
         parameters(NS, "edge", drain={"delay": "2s", "deadline": "5s"}),
         gateway(NS, "edge", parametersRef=parameters_ref("edge")),
+        gateway(NS, "abrupt", parametersRef=parameters_ref("edge")),
         to_backend(NS, "echo", ["edge"], "echo"),
+        to_backend(NS, "abrupt", ["abrupt"], "abrupt"),
     )
-    cluster.gateway_is(NS, "edge")
-    settled(cluster, "echo")
-    with Load(cluster.address(NS, "edge"), 8080, kept=0, fresh=1) as load:
-        wait_for("its address leads there", lambda: load.backends, 10)
+    for name, backend in (("edge", "echo"), ("abrupt", "abrupt")):
+        cluster.gateway_is(NS, name)
+        settled(cluster, backend)
+        with Load(cluster.address(NS, name), 8080, kept=0, fresh=1) as load:
+            wait_for("its address leads there", lambda: load.backends, 10)
 
 
 def settled(cluster, name: str) -> None:
@@ -38,15 +45,29 @@ def settled(cluster, name: str) -> None:
     wait_for(f"Deployment {name} is rolled out", look, 60)
 
 
+def roll(cluster, name: str, number: int) -> None:
+    annotation = {"rollout": str(number)}
+    cluster.api.patch("Deployment", name, NS, {"spec": {"template": {"metadata": {"annotations": annotation}}}})
+    settled(cluster, name)
+
+
 @check("a backend is rolled again and again, and no request fails")
 def backend(cluster):
     with Load(cluster.address(NS, "edge"), 8080) as load:
         for number in range(cluster.rollouts):
-            annotation = {"rollout": str(number)}
-            cluster.api.patch("Deployment", "echo", NS, {"spec": {"template": {"metadata": {"annotations": annotation}}}})
-            settled(cluster, "echo")
+            roll(cluster, "echo", number)
     assert len(load.backends) >= 3 * cluster.rollouts, f"only {len(load.backends)} pods have answered"
     return f"{cluster.rollouts} rollouts, {load.verdict()} by {len(load.backends)} pods"
+
+
+@check(f"a backend without preStop is rolled {ABRUPT_ROLLOUTS} times, and no request takes {ABRUPT_WORST} ms")
+def abrupt(cluster):
+    with Load(cluster.address(NS, "abrupt"), 8080, methods=("GET",)) as load:
+        for number in range(ABRUPT_ROLLOUTS):
+            roll(cluster, "abrupt", number)
+    figures = ", ".join(f"p{100 * share:g} {load.latency(share):.1f} ms" for share in (0.5, 0.9, 0.99, 0.999, 1))
+    assert load.latency(1) < ABRUPT_WORST, f"{load.figures()}, {figures}"
+    return f"{load.verdict()}, {figures}"
 
 
 @check("a backend that is scaled to nothing is known to have no endpoint, until it has some again")

@@ -21,16 +21,18 @@ def status_of(address: str, port: int) -> int:
 
 
 class Load:
-    """Asks `address` some `rate` times a second, for as long as it is entered."""
+    """Asks `address` some `rate` times a second, for as long as it is entered, with these methods in turn."""
 
-    def __init__(self, address: str, port: int, rate: int = 300, kept: int = 8, fresh: int = 2):
+    def __init__(self, address: str, port: int, rate: int = 300, kept: int = 8, fresh: int = 2, methods: tuple[str, ...] = ("GET", "POST")):
         self._address, self._port = address, port
         self._pause = (kept + fresh) / rate
+        self._methods = methods
         self._ends = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._ask_on, args=(number, number < kept)) for number in range(kept + fresh)]
         self.requests, self.connections = 0, 0
         self.failures: list[str] = []
+        self.latencies: list[float] = []
         self.backends: dict[str, int] = {}
 
     def __enter__(self):
@@ -51,15 +53,21 @@ class Load:
         assert self.requests and not self.failures, f"{self.figures()}: {self.failures[:5]}"
         return self.figures()
 
+    def latency(self, share: float) -> float:
+        """Milliseconds that this share of the requests did not exceed."""
+        ordered = sorted(self.latencies)
+        return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
     def _ask_on(self, number: int, is_kept: bool) -> None:
         connection, count, due = self._connect(), 0, time.monotonic()
         while not self._ends.is_set():
             count += 1
-            method = "POST" if count % 2 else "GET"
+            method = self._methods[count % len(self._methods)]
             had = count if connection.sock else 0
+            began = time.monotonic()
             try:
                 backend, is_last = self._exchange(connection, method, f"/{number}/{count}")
-                self._note(backend)
+                self._note(backend, time.monotonic() - began)
             except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
                 kind = "kept" if had else "new"
                 self._fail(f"{time.strftime('%H:%M:%S')} {method} /{number}/{count} on a {kind} connection: {error!r}")
@@ -89,9 +97,10 @@ class Load:
             raise ValueError(f"the answer is to {told['method']} {told['path']}")
         return told["pod"], answer.will_close
 
-    def _note(self, backend: str) -> None:
+    def _note(self, backend: str, seconds: float) -> None:
         with self._lock:
             self.requests += 1
+            self.latencies.append(seconds)
             self.backends[backend] = self.backends.get(backend, 0) + 1
 
     def _fail(self, what: str) -> None:

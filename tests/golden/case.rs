@@ -88,10 +88,8 @@ fn read_binds(value: &Value) -> Result<BindReport, String> {
     let mut binds = BindReport::new();
     for (bind, outcome) in value.as_object().into_iter().flatten() {
         let (address, port) = bind.rsplit_once(':').ok_or("a bind is ADDRESS:PORT")?;
-        let bind = Bind {
-            address: address.parse().ok(),
-            port: port.parse().map_err(|_| "a bind has a port")?,
-        };
+        let port = port.parse().map_err(|_| "a bind has a port")?;
+        let bind = Bind::tcp(address.parse().ok(), port);
         let outcome = match outcome.as_str() {
             Some("ok") => Ok(([127, 0, 0, 1], bind.port).into()),
             other => Err(other.unwrap_or_default().into()),

@@ -160,6 +160,14 @@ impl Origin {
     where
         F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static,
     {
+        Self::limited(u32::MAX, serve)
+    }
+
+    /// As [`Self::start`], with so many streams on a connection at one time.
+    pub(crate) fn limited<F>(max_streams: u32, serve: F) -> Self
+    where
+        F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static,
+    {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("set");
         let address = listener.local_addr().expect("bound");
@@ -175,7 +183,7 @@ impl Origin {
             runtime.block_on(local.run_until(async move {
                 let listener = TcpListener::from_std(listener).expect("watched");
                 tokio::select! {
-                    () = accept(listener, serve, counts) => {}
+                    () = accept(listener, max_streams, serve, counts) => {}
                     _ = stopped => {}
                 }
             }));
@@ -215,6 +223,7 @@ impl Origin {
 
 async fn accept<F>(
     listener: TcpListener,
+    max_streams: u32,
     serve: F,
     (connections, requests): (Arc<AtomicUsize>, Arc<AtomicUsize>),
 ) where
@@ -226,6 +235,7 @@ async fn accept<F>(
         tokio::task::spawn_local(async move {
             let mut builder = h2::server::Builder::new();
             builder.data_frame_budget(FRAME_BUDGET);
+            builder.max_concurrent_streams(max_streams);
             let Ok(mut connection) = builder.handshake(socket).await else {
                 return;
             };

@@ -36,6 +36,14 @@ impl Fixture {
         Self { server, origin }
     }
 
+    /// With this list of rules, in YAML's flow style, and other settings.
+    pub(crate) fn routed(origin: Origin, rules: &str, tune: impl FnOnce(&mut Settings)) -> Self {
+        let mut documents = documents(origin.address, "");
+        documents[1] = yaml::route("route", "gateway", &[], rules);
+        let server = TestServer::start_with(&documents, tune);
+        Self { server, origin }
+    }
+
     /// Where plain HTTP is served.
     pub(crate) fn http(&self) -> SocketAddr {
         self.server.at(80)

@@ -23,6 +23,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
+    pub(crate) flags: u8,
     pub(crate) stream: u32,
     pub(crate) payload: Vec<u8>,
 }
@@ -84,6 +85,7 @@ impl Raw {
                 _ => {
                     return Some(Frame {
                         kind,
+                        flags,
                         stream,
                         payload,
                     });

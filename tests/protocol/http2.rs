@@ -204,7 +204,9 @@ fn too_many_fields_are_refused() {
     let many: Vec<_> = (0..101).map(|index| format!("x-{index}")).collect();
     let many: Vec<_> = many.iter().map(|name| (name.as_str(), "y")).collect();
     let long = "y".repeat(40 * 1024);
-    let fixture = Fixture::new(Origin::hello());
+    let fixture = Fixture::with(Origin::hello(), |settings| {
+        settings.limits.max_header_bytes = 32 * 1024;
+    });
     for fields in [get(&many), get(&[("x-long", &long)])] {
         let mut raw = Raw::open(&fixture, &[]);
         let block = block(&fields);

@@ -386,3 +386,32 @@ fn routes_without_a_usable_backend_answer_as_the_api_says() {
     }
     assert_eq!(origin.requests().len(), 2);
 }
+
+#[test]
+fn an_http_1_0_request_without_host_reaches_the_backend_with_one() {
+    let origin = Origin::hello();
+    let server = TestServer::start(&[
+        yaml::gateway("gateway", &[yaml::http("http", 80, "")]),
+        yaml::route("any", "gateway", &[], &yaml::all_to("any")),
+        yaml::service("any", &[origin.address]),
+    ]);
+    let mut client = Client::connect(server.at(80));
+    let response = client.ask("GET /x HTTP/1.0\r\n\r\n");
+    assert_eq!(response.status, 200, "{}", response.start);
+    let request = origin.last();
+    assert_eq!(request.fields.all("host"), ["127.0.0.1:80"]);
+    assert!(request.fields.all("x-forwarded-host").is_empty());
+}
+
+#[test]
+fn an_absolute_target_without_host_is_refused_in_http_1_1() {
+    let hosts = Hosts::start();
+    let mut client = Client::connect(hosts.server.at(80));
+    let response = client.ask("GET http://a.example/x HTTP/1.1\r\n\r\n");
+    assert_eq!(response.status, 400, "{}", response.start);
+    assert_eq!(hosts.a.requests().len(), 0);
+    let mut client = Client::connect(hosts.server.at(80));
+    let response = client.ask("GET http://a.example/x HTTP/1.0\r\n\r\n");
+    assert_eq!(response.status, 200, "{}", response.start);
+    assert_eq!(hosts.a.last().fields.all("host"), ["a.example"]);
+}

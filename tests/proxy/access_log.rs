@@ -5,11 +5,15 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-use serde_json::Value;
+use http::Response;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::client::{Client, connect, hear_out, say};
-use crate::harness::yaml;
-use crate::origin::Origin;
+use crate::harness::{PATIENCE, yaml};
+use crate::origin::{Origin, empty, stream};
 use crate::scene::{Objects, http, prefix, write};
 
 /// A running program.
@@ -23,6 +27,11 @@ struct Program {
 impl Program {
     /// Starts it with these objects, and waits until it listens.
     fn start(objects: &Objects) -> Self {
+        Self::start_with(objects, &[])
+    }
+
+    /// As [`Self::start`], with more arguments.
+    fn start_with(objects: &Objects, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), "objects.yaml", &objects.text());
         let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
@@ -37,6 +46,7 @@ impl Program {
             ])
             .arg("--config-dir")
             .arg(folder.path())
+            .args(arguments)
             .env("RUST_LOG", "info")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -71,8 +81,9 @@ impl Program {
         let status = self.child.wait().expect("ended");
         assert_eq!(status.code(), Some(0), "{status}");
         let output = self.output.join().expect("no panic");
-        // Nothing that a terminal obeys, or that hides text.
-        let is_plain = |character: char| character == '\n' || (' '..='~').contains(&character);
+        // Nothing that a terminal interprets, or that hides text.
+        let is_plain =
+            |character: char| matches!(character, '\n' | '…') || (' '..='~').contains(&character);
         assert!(output.chars().all(is_plain), "{output}");
         let lines = output.lines();
         lines
@@ -142,6 +153,97 @@ async fn every_request_is_one_line_and_no_credential_is_in_it() {
         .expect("no panic");
     assert_lines(&lines);
     assert_eq!(lines[0]["upstream"], echo.address.to_string());
+}
+
+#[tokio::test]
+async fn cuts_long_methods_and_paths() {
+    let echo = Origin::echo("echo").await;
+    let (objects, address) = objects(&echo);
+    let program = tokio::task::spawn_blocking(move || Program::start(&objects))
+        .await
+        .expect("no panic");
+    let (method, path) = ("M".repeat(20_000), "p".repeat(20_000));
+    let mut client = connect(address).await;
+    let head = format!("{method} /{path} HTTP/1.1\r\nHost: a.com\r\nConnection: close\r\n\r\n");
+    say(&mut client, head).await;
+    hear_out(&mut client).await;
+    let lines = tokio::task::spawn_blocking(move || program.stop())
+        .await
+        .expect("no panic");
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert_eq!(lines[0]["method"], "M".repeat(32));
+    assert_eq!(lines[0]["path"], format!("/{}…", "p".repeat(2047)));
+}
+
+#[tokio::test]
+async fn names_the_timeout_that_cut_a_response() {
+    let (cut, mut cuts) = tokio::sync::mpsc::unbounded_channel();
+    let origin = Origin::new(move |request| {
+        let flood = request.uri().path() == "/echo/write";
+        let (sender, body) = stream();
+        let cut = cut.clone();
+        tokio::spawn(async move {
+            while sender
+                .send(Frame::data(vec![0; 1 << 16].into()))
+                .await
+                .is_ok()
+                && flood
+            {}
+            if flood {
+                // The test has ended, if nobody listens.
+                let _ = cut.send(());
+            }
+            sender.closed().await;
+        });
+        async { Response::new(body) }
+    })
+    .await;
+    let (objects, address) = objects(&origin);
+    let mut limited = prefix("/limited", "echo");
+    limited["timeouts"] = json!({"request": "300ms"});
+    let objects = objects.route("limited", &[limited]);
+    // Apart, so that only one of them can be due.
+    let limits = ["--stream-idle-timeout", "2s", "--write-timeout", "500ms"];
+    let program = tokio::task::spawn_blocking(move || Program::start_with(&objects, &limits))
+        .await
+        .expect("no panic");
+    let cases = [
+        ("/echo/stall", "cut: the backend was silent for too long"),
+        (
+            "/limited",
+            "cut: no complete response within the route's request timeout",
+        ),
+        (
+            "/echo/write",
+            "cut: the client did not take the response in time",
+        ),
+    ];
+    for (path, _) in cases {
+        for mut client in [Client::http1(address).await, Client::http2(address).await] {
+            let request = client
+                .request(http::Method::GET, "a.com", path)
+                .body(empty());
+            let response = client.send(request.expect("a request")).await;
+            let mut body = response.expect("a head").into_body();
+            if path == "/echo/write" {
+                // Whoever reads gives the proxy no reason to cut.
+                let cut = timeout(PATIENCE, cuts.recv()).await;
+                cut.expect("the response is cut").expect("the origin runs");
+            }
+            let rest = async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} };
+            timeout(PATIENCE, rest).await.expect("the response ends");
+        }
+    }
+    let lines = tokio::task::spawn_blocking(move || program.stop())
+        .await
+        .expect("no panic");
+    for (path, error) in cases {
+        let of_path: Vec<_> = lines.iter().filter(|line| line["path"] == path).collect();
+        assert_eq!(of_path.len(), 2, "{path}");
+        for line in of_path {
+            assert_eq!(line["error"], error, "{line:#}");
+        }
+    }
 }
 
 fn assert_lines(lines: &[Value]) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, get, handshake};
+use crate::client::{Client, connect, get, handshake, hear_out, say};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
@@ -58,6 +58,9 @@ async fn requests_and_their_fate_are_counted() {
         assert_eq!(client.get("a.com", "/empty").await.status, 503);
     }
     assert_eq!(client.get("a.com", "/unknown").await.status, 404);
+    let backend = |metric: &str, name: &str, more: &str| {
+        format!(r#"upstream_{metric}{{backend="Service default/{name}:80"{more}}}"#)
+    };
     let route = r#"{route="HTTPRoute default/route",rule="named""#;
     let rows = [
         (format!(r#"requests_total{route},code="2xx"}}"#), 7.0),
@@ -74,24 +77,16 @@ async fn requests_and_their_fate_are_counted() {
             r#"requests_total{route="HTTPRoute default/route",rule="1",code="5xx"}"#.to_owned(),
             2.0,
         ),
+        (backend("connections_total", "echo", ""), 1.0),
+        (backend("errors_total", "dead", r#",reason="connect""#), 2.0),
         (
-            r#"upstream_connections_total{backend="Service default/echo:80"}"#.to_owned(),
-            1.0,
-        ),
-        (
-            r#"upstream_errors_total{backend="Service default/dead:80",reason="connect"}"#
-                .to_owned(),
+            backend("errors_total", "empty", r#",reason="no_endpoint""#),
             2.0,
         ),
-        (
-            r#"upstream_errors_total{backend="Service default/empty:80",reason="no_endpoint"}"#
-                .to_owned(),
-            2.0,
-        ),
-        (
-            r#"upstream_endpoints{backend="Service default/echo:80"}"#.to_owned(),
-            1.0,
-        ),
+        (backend("endpoints", "echo", ""), 1.0),
+        (backend("endpoints_avoided", "echo", ""), 0.0),
+        (backend("ejections_total", "dead", ""), 0.0),
+        (backend("hedged_connects_total", "echo", ""), 0.0),
         ("connections_open".to_owned(), 1.0),
         ("connections_accepted_total".to_owned(), 1.0),
     ];
@@ -128,14 +123,17 @@ async fn handshakes_and_bad_requests_are_counted() {
         assert!(handshake(scene.at(443), "b.com", &config).await.is_err());
     }
     assert_eq!(get(scene.at(80), "a.com", "/%00").await.status, 400);
+    let mut garbage = connect(scene.at(80)).await;
+    say(&mut garbage, "no HTTP at all\r\n\r\n").await;
+    hear_out(&mut garbage).await;
     scene
         .until_stats("all are gone", |stats| stats.open == 0)
         .await;
     let rows = [
         ("tls_handshakes_total", 3.0),
         ("tls_handshake_failures_total", 2.0),
-        ("bad_requests_total", 1.0),
-        ("connections_accepted_total", 6.0),
+        ("bad_requests_total", 2.0),
+        ("connections_accepted_total", 7.0),
         ("connections_open", 0.0),
     ];
     for (name, value) in rows {
@@ -143,6 +141,33 @@ async fn handshakes_and_bad_requests_are_counted() {
     }
     let expiry = r#"certificate_expiry_timestamp{certificate="Secret default/certificate"}"#;
     assert!(metric(&scene, expiry).await > 1.7e9);
+}
+
+#[tokio::test]
+async fn counts_requests_without_a_rule_by_status() {
+    let certificates = ["a", "b"].map(|name| {
+        let host = format!("{name}.com");
+        secret(name, &Certificate::new(&[&host]))
+    });
+    let objects = Objects::gateway(&[
+        http("http", 80, ""),
+        https("a", 443, "a.com", &["a"]),
+        https("b", 443, "b.com", &["b"]),
+    ]);
+    let objects = certificates.into_iter().fold(objects, Objects::with);
+    let scene = Scene::start(&objects);
+    let plain = scene.at(80);
+    assert_eq!(get(plain, "a.com", "/%00").await.status, 400);
+    for _ in 0..2 {
+        assert_eq!(get(plain, "a.com", "/").await.status, 404);
+    }
+    let config = tls::client(&["http/1.1"]);
+    let mut client = Client::tls(scene.at(443), "a.com", &config).await;
+    assert_eq!(client.get("b.com", "/").await.status, 421);
+    for (code, value) in [("400", 1.0), ("404", 2.0), ("421", 1.0)] {
+        let name = format!(r#"unmatched_requests_total{{code="{code}"}}"#);
+        assert_eq!(metric(&scene, &name).await, value, "{code}");
+    }
 }
 
 #[tokio::test]

@@ -262,3 +262,69 @@ async fn a_filter_that_is_not_supported_is_never_skipped() {
     }
     assert_eq!(echo.requests(), 1);
 }
+
+#[tokio::test]
+async fn another_attempt_runs_the_filters_of_the_backend_anew() {
+    let echo = Origin::echo("echo").await;
+    let add = |value: &str| json!({"add": [{"name": "X-Add", "value": value}]});
+    let names: Vec<String> = (0..20).map(|index| format!("service-{index}")).collect();
+    let mut objects = Objects::http();
+    let mut rules = Vec::new();
+    for name in &names {
+        // Every other first attempt goes to the endpoint that refuses.
+        objects = objects.service(name, &[echo.address, Origin::dead()]);
+        let filters = json!([
+            modify("Request", &add("rule")),
+            modify("Response", &add("rule"))
+        ]);
+        let mut rule = with(prefix(&format!("/{name}"), name), filters);
+        rule["backendRefs"][0]["filters"] = json!([
+            modify("Request", &add("backend")),
+            modify("Response", &add("backend")),
+        ]);
+        rules.push(rule);
+    }
+    for (number, rules) in rules.chunks(10).enumerate() {
+        objects = objects.route(&format!("route-{number}"), rules);
+    }
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    for name in &names {
+        let response = client.get("a.com", &format!("/{name}")).await;
+        assert_eq!(response.headers["x-add"], "backend,rule");
+        let received = response.received();
+        let headers = &received["headers"];
+        assert_eq!(headers["x-add"], "rule,backend");
+        assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
+        assert_eq!(headers["x-forwarded-host"], "a.com");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_passes_the_response_filters_before_it() {
+    let added = modify(
+        "Response",
+        &json!({"add": [{"name": "X-Add", "value": "1"}]}),
+    );
+    let redirect = json!({
+        "type": "RequestRedirect",
+        "requestRedirect": {"hostname": "b.com"},
+    });
+    let rule = |path: &str, filters: Value| {
+        json!({
+            "matches": [{"path": {"type": "PathPrefix", "value": path}}],
+            "filters": filters,
+        })
+    };
+    let rules = [
+        rule("/before", json!([added.clone(), redirect.clone()])),
+        rule("/behind", json!([redirect, added])),
+    ];
+    let scene = Scene::start(&Objects::http().route("route", &rules));
+    let mut client = Client::http1(scene.at(80)).await;
+    for (path, passes) in [("/before", true), ("/behind", false)] {
+        let response = client.get("a.com", path).await;
+        assert_eq!(response.status, 302);
+        assert_eq!(response.headers.contains_key("x-add"), passes, "{path}");
+    }
+}

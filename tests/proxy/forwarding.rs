@@ -1,11 +1,11 @@
 //! What backends are told about clients, and which of it clients may say themselves.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene, http, https, secret, to};
+use crate::scene::{Objects, Scene, http, https, prefix, secret, to};
 
 const CLAIMS: &[(&str, &str)] = &[
     ("forwarded", "for=9.9.9.9"),
@@ -103,4 +103,101 @@ async fn another_network_is_not_trusted() {
     let mut client = Client::http1(scene.at(80)).await;
     let received = client.get_with("a.com", "/", CLAIMS).await.received();
     assert_eq!(received["headers"]["x-forwarded-for"], "127.0.0.1");
+}
+
+#[tokio::test]
+async fn rules_match_what_backends_get_and_not_what_strangers_claim() {
+    let (inner, outer) = (Origin::echo("inner").await, Origin::echo("outer").await);
+    let rule = |name: &str, value: &str| {
+        let headers = json!([{"name": name, "value": value}]);
+        json!({
+            "matches": [{"headers": headers}],
+            "backendRefs": [{"name": "inner", "port": 80}],
+        })
+    };
+    let mut rules: Vec<Value> = CLAIMS
+        .iter()
+        .map(|(name, value)| rule(name, value))
+        .collect();
+    rules.push(to("outer"));
+    let objects = Objects::http()
+        .service("inner", &[inner.address])
+        .service("outer", &[outer.address])
+        .route("route", &rules);
+    let scene = Scene::start(&objects);
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        for claim in CLAIMS {
+            let response = client.get_with("a.com", "/", &[*claim]).await;
+            assert_eq!(response.name(), "outer", "{claim:?}");
+        }
+    }
+    let trusted = "127.0.0.0/8".parse().expect("a network");
+    let scene = Scene::with(&objects, |settings| {
+        settings.trusted_proxies = vec![trusted]
+    });
+    let mut client = Client::http1(scene.at(80)).await;
+    for claim in CLAIMS.iter().filter(|(name, _)| *name != "x-forwarded-for") {
+        let response = client.get_with("a.com", "/", &[*claim]).await;
+        assert_eq!(response.name(), "inner", "{claim:?}");
+    }
+}
+
+#[tokio::test]
+async fn rules_match_headers_that_the_proxy_sets() {
+    let echo = Origin::echo("echo").await;
+    let headers = json!([
+        {"name": "x-forwarded-for", "value": "127.0.0.1"},
+        {"name": "x-forwarded-proto", "value": "http"},
+        {"name": "x-forwarded-host", "value": "a.com"},
+    ]);
+    let rule = json!({
+        "matches": [{"headers": headers}],
+        "backendRefs": [{"name": "echo", "port": 80}],
+    });
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .route("route", &[rule]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.name(), "echo");
+    assert_eq!(client.get("b.com", "/").await.name(), "404");
+}
+
+#[tokio::test]
+async fn a_trailing_dot_of_the_host_is_ignored_for_matching_only() {
+    let echo = Origin::echo("echo").await;
+    let objects = Objects::gateway(&[
+        http("http", 80, "a.com"),
+        https("tls", 443, "a.com", &["certificate"]),
+    ])
+    .with(secret("certificate", &Certificate::new(&["a.com"])))
+    .service("echo", &[echo.address])
+    .route("route", &[to("echo")]);
+    let scene = Scene::start(&objects);
+    for (mut client, _) in clients(&scene).await {
+        let received = client.get("a.com.", "/").await.received();
+        let headers = &received["headers"];
+        assert_eq!(headers["x-forwarded-host"], "a.com.");
+    }
+}
+
+#[tokio::test]
+async fn errors_of_grpc_calls_carry_a_grpc_status() {
+    let objects = Objects::http()
+        .service("none", &[])
+        .route("route", &[prefix("/none", "none")]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http2(scene.at(80)).await;
+    let grpc = [("content-type", "application/grpc")];
+    for (path, status) in [("/none/Call", "14"), ("/other/Call", "12")] {
+        let response = client.get_with("a.com", path, &grpc).await;
+        assert_eq!(response.status, 200);
+        assert_eq!(response.headers["content-type"], "application/grpc");
+        assert_eq!(response.headers["grpc-status"], status);
+        assert!(response.headers.contains_key("grpc-message"));
+        assert!(response.body.is_empty());
+    }
 }

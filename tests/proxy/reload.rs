@@ -1,14 +1,15 @@
 //! Changes of the folder: they are live when their outcome is told, a fault leaves what was good, and ports open and
 //! close without touching each other.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 
 use portcullis::settings::Ports;
 
 use crate::client::{Client, connect, get, hear_out, refuses};
+use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene, http, prefix, publish, route, to, write};
+use crate::scene::{Objects, Scene, http, https, prefix, publish, route, secret, to, write};
 
 #[tokio::test]
 async fn an_edit_is_live_when_it_is_told() {
@@ -147,7 +148,6 @@ async fn ports_open_and_close_without_touching_others() {
     assert_eq!(scene.address(81), None);
     goes.ended().await;
     assert_eq!(hear_out(&mut silent).await, b"");
-    // The socket is closed by its worker, soon after.
     refuses(opened).await;
     assert_eq!(scene.at(80), address);
     assert_eq!(stays.get("a.com", "/").await.name(), "one");
@@ -195,6 +195,78 @@ async fn a_port_in_use_is_told_and_tried_again() {
         .await;
     assert_eq!(outcome.report.problems().count(), 0);
     assert_eq!(get(scene.at(port), "a.com", "/").await.name(), "one");
+}
+
+#[tokio::test]
+async fn addresses_change_without_touching_connections_that_they_cover() {
+    let one = Origin::echo("one").await;
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let port = address.port();
+    let objects = |addresses: &[&str]| {
+        let addresses: Vec<_> = addresses
+            .iter()
+            .map(|address| format!("{{value: {address}}}"))
+            .collect();
+        let addresses = format!("  addresses: [{}]\n", addresses.join(", "));
+        let listeners = [http("http", port, "")];
+        Objects::default()
+            .with(yaml::gateway_with("gateway", &listeners, &addresses))
+            .service("one", &[one.address])
+            .route("route", &[to("one")])
+    };
+    let mut scene = Scene::with(&objects(&["127.0.0.1"]), |settings| {
+        settings.ports = Ports::AsDeclared;
+    });
+    let mut stays = Client::http1(address).await;
+    let mut stream = Client::http2(address).await;
+    for addresses in [
+        &[][..],
+        &["127.0.0.1"],
+        &["0.0.0.0"],
+        &["127.0.0.1", "127.0.0.2"],
+    ] {
+        // The first outcome: nothing is tried again.
+        let outcome = scene.replace(&objects(addresses)).await;
+        let report = outcome.binds;
+        assert!(report.values().all(Result::is_ok), "{report:?}");
+        assert_eq!(stays.get("a.com", "/").await.name(), "one");
+        assert_eq!(stream.get("a.com", "/").await.name(), "one");
+        assert_eq!(get(address, "a.com", "/").await.name(), "one");
+    }
+    scene.replace(&objects(&["127.0.0.2"])).await;
+    stays.ended().await;
+    stream.ended().await;
+    refuses(address).await;
+    let other = (Ipv4Addr::new(127, 0, 0, 2), port).into();
+    assert_eq!(get(other, "a.com", "/").await.name(), "one");
+}
+
+#[tokio::test]
+async fn change_of_protocol_ends_connections_that_speak_the_former() {
+    let one = Origin::echo("one").await;
+    let objects = |listener: String| {
+        Objects::gateway(&[listener, http("other", 81, "")])
+            .with(secret("certificate", &Certificate::new(&["a.com"])))
+            .service("one", &[one.address])
+            .route("route", &[to("one")])
+    };
+    let mut scene = Scene::start(&objects(http("listener", 80, "")));
+    let mut other = Client::http1(scene.at(81)).await;
+    let mut plain = Client::http1(scene.at(80)).await;
+    assert_eq!(plain.get("a.com", "/").await.name(), "one");
+    assert_eq!(other.get("a.com", "/").await.name(), "one");
+    scene
+        .replace(&objects(https("listener", 80, "", &["certificate"])))
+        .await;
+    plain.ended().await;
+    let config = tls::client(&["http/1.1"]);
+    let mut secure = Client::tls(scene.at(80), "a.com", &config).await;
+    assert_eq!(secure.get("a.com", "/").await.name(), "one");
+    scene.replace(&objects(http("listener", 80, ""))).await;
+    secure.ended().await;
+    assert_eq!(other.get("a.com", "/").await.name(), "one");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Random configurations, small enough that their parts meet.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::{HeaderName, Method};
 use portcullis::ir::route::{
@@ -10,7 +10,7 @@ use portcullis::ir::route::{
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Hostname, Ir, Listener, ListenerKey, ObjectRef, Pattern,
-    Port, PortProtocol, Route, Rule, RuleId, UpstreamProtocol,
+    Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -18,6 +18,9 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::{select, subsequence};
 
 use crate::{BIND, HOSTNAMES, PATHS};
+
+pub(crate) static GATEWAY: LazyLock<ObjectRef> =
+    LazyLock::new(|| ObjectRef::gateway_api("Gateway", "ns", "gateway"));
 
 /// One of these patterns, compiled once.
 fn pattern(texts: &[&str]) -> impl Strategy<Value = Pattern> + use<> {
@@ -82,7 +85,16 @@ pub(crate) fn backend_id(index: u8) -> BackendId {
 pub(crate) type RuleParts = (Vec<Match>, Vec<(u8, u32)>);
 
 pub(crate) fn route(name: usize, created: Option<i64>, rules: Vec<RuleParts>) -> Route {
-    let object = ObjectRef::gateway_api("HTTPRoute", "ns", &format!("r{name}"));
+    named_route("ns", &format!("r{name}"), created, rules)
+}
+
+pub(crate) fn named_route(
+    namespace: &str,
+    name: &str,
+    created: Option<i64>,
+    rules: Vec<RuleParts>,
+) -> Route {
+    let object = ObjectRef::gateway_api("HTTPRoute", namespace, name);
     let rule = |(index, (matches, shares)): (usize, RuleParts)| {
         let share = |(backend, weight)| WeightedBackend {
             weight,
@@ -102,7 +114,7 @@ pub(crate) fn route(name: usize, created: Option<i64>, rules: Vec<RuleParts>) ->
         })
     };
     let rules = rules.into_iter().enumerate().map(rule).collect();
-    Route::new(object.clone(), created, rules, &[])
+    Route::new(RouteKind::Http, object.clone(), created, rules, &[])
 }
 
 fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
@@ -139,12 +151,11 @@ pub(crate) fn listener(
     };
     Arc::new(Listener {
         key: ListenerKey {
-            origin: ObjectRef::gateway_api("Gateway", "ns", "gateway"),
+            origin: GATEWAY.clone(),
             name: format!("l{hostname}").into(),
         },
         hostname: own.clone(),
-        tls: None,
-        held_over: Vec::new(),
+        protocol: Protocol::Http,
         routes: attached.iter().filter_map(attach).filter(once).collect(),
     })
 }
@@ -166,8 +177,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                 .map(|(hostname, attached)| listener(hostname, &routes, attached));
             let port = Port {
                 bind: BIND,
-                gateway: ObjectRef::gateway_api("Gateway", "ns", "gateway"),
-                protocol: PortProtocol::Http,
+                gateway: GATEWAY.clone(),
                 listeners: listeners.collect(),
             };
             let backend = |(index, (h2c, ports)): (u8, (bool, Vec<u16>))| {
@@ -238,7 +248,7 @@ pub(crate) fn copy(ir: &Ir) -> Ir {
     let route = |route: &Route| {
         let rules = route.rules.iter();
         let rules = rules.map(|rule| Arc::new((**rule).clone())).collect();
-        Route::new(route.object.clone(), route.created, rules, &[])
+        Route::new(route.kind, route.object.clone(), route.created, rules, &[])
     };
     let listener = |listener: &Listener| {
         let attached = |attached: &Arc<AttachedRoute>| {

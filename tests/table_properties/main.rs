@@ -1,9 +1,10 @@
-//! Properties of the table over random configurations: the index finds what a plain scan by precedence finds, and a
+//! Properties of the table over random configurations: the index finds what a plain scan in the API's order finds, and a
 //! table built from its predecessor serves what one built from nothing serves. Must not look inside the index.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod configuration;
+mod precedence;
 mod properties;
 mod request;
 mod reuse;
@@ -16,7 +17,4 @@ const HOSTS: [&str; 8] = ["a", "b.a", "c.b.a", "d.c.b.a", "x.a", "ba", ".a", ""]
 const PATHS: [&str; 12] = [
     "/", "/a", "/a/", "/a/b", "/a/b/", "/ab", "/a/b/c", "/é/a", "//a", "/b", "*", "",
 ];
-const BIND: Bind = Bind {
-    address: None,
-    port: 80,
-};
+const BIND: Bind = Bind::tcp(None, 80);

@@ -31,8 +31,8 @@ fn outcome(table: &Table, request: &Request) -> String {
         return text + ", no rule";
     };
     text += &format!(", {:?}", rule.ir);
-    for share in rule.shares() {
-        text += &match &share.target {
+    for backend in rule.backends() {
+        text += &match &backend.target {
             table::Target::Backend(backend) => {
                 let addresses = backend.endpoints();
                 let addresses: Vec<_> = addresses.iter().map(|it| it.address).collect();

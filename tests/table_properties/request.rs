@@ -26,6 +26,7 @@ impl Request {
             path: self.path,
             query: self.query,
             headers: &self.headers,
+            added: &[],
         }
     }
 }

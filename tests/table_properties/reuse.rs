@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
-use portcullis::ir::{Backend, Ir, ObjectRef, Port, PortProtocol, UpstreamProtocol};
+use portcullis::ir::{Backend, Ir, Port, UpstreamProtocol};
 use portcullis::table::{self, RequestView, Table};
 
 use crate::BIND;
-use crate::configuration::{backend_id, listener, route};
+use crate::configuration::{GATEWAY, backend_id, listener, route};
 use crate::request::Request;
 
 fn plain(path: &str) -> Match {
@@ -26,8 +26,7 @@ fn pair() -> Ir {
     let two = Arc::new(route(1, None, vec![(vec![plain("")], vec![(1, 1)])]));
     let port = Port {
         bind: BIND,
-        gateway: ObjectRef::gateway_api("Gateway", "ns", "gateway"),
-        protocol: PortProtocol::Http,
+        gateway: GATEWAY.clone(),
         listeners: vec![
             listener("a", &[one], &[(0, vec![""])]),
             listener("b", &[two], &[(0, vec![""])]),
@@ -109,7 +108,7 @@ fn a_change_of_protocol_reaches_what_uses_it_and_nothing_else() {
 #[test]
 fn a_changed_rule_keeps_its_counters() {
     let first = Table::build(Arc::new(pair()), None);
-    rule(&first, "a").stats.enter();
+    rule(&first, "a").state.stats.enter();
     let mut ir = pair();
     let changed = Arc::new(route(
         0,
@@ -120,7 +119,7 @@ fn a_changed_rule_keeps_its_counters() {
     port.listeners[0] = listener("a", &[changed], &[(0, vec![""])]);
     let second = Table::build(Arc::new(ir), Some(&first));
     assert!(!Arc::ptr_eq(rule(&first, "a"), rule(&second, "a")));
-    assert_eq!(rule(&second, "a").stats.in_flight(), 1);
+    assert_eq!(rule(&second, "a").state.stats.in_flight(), 1);
 }
 
 #[test]

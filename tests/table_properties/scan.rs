@@ -2,8 +2,9 @@
 
 use http::HeaderValue;
 use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
-use portcullis::ir::{Hostname, Ir, ListenerKey, Precedence, RuleId};
+use portcullis::ir::{Hostname, Ir, ListenerKey, RuleId};
 
+use crate::precedence::{Ranked, by_hostname, by_text};
 use crate::request::Request;
 
 fn value_fits(condition: &ValueMatch, value: Option<Vec<u8>>) -> bool {
@@ -58,6 +59,18 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
         && condition.query.iter().all(query)
 }
 
+/// A wildcard stands for one or more whole labels (Hostname).
+fn contains(hostname: &Hostname, host: &str) -> bool {
+    match hostname {
+        Hostname::Exact(name) => **name == *host,
+        Hostname::Wildcard(suffix) => {
+            let below = host.strip_suffix(&format!(".{suffix}"));
+            below.is_some_and(|labels| !labels.is_empty())
+        }
+        Hostname::Any => true,
+    }
+}
+
 /// The listener and rule that a request belongs to, by the words of the specification.
 pub(crate) fn scan<'a>(
     ir: &'a Ir,
@@ -65,25 +78,28 @@ pub(crate) fn scan<'a>(
 ) -> Option<(&'a ListenerKey, Option<&'a RuleId>)> {
     let listeners = ir.ports[0].listeners.iter();
     let listener = listeners
-        .filter(|listener| listener.hostname.contains(request.host))
-        .min_by_key(|listener| &listener.hostname)?;
-    let mut fitting: Vec<(&Hostname, Precedence, &RuleId)> = Vec::new();
+        .filter(|listener| contains(&listener.hostname, request.host))
+        .min_by(|one, two| by_hostname(&one.hostname, &two.hostname))?;
+    let mut fitting: Vec<Ranked<'_>> = Vec::new();
     for attached in &listener.routes {
-        for hostname in attached
-            .hostnames
-            .iter()
-            .filter(|it| it.contains(request.host))
-        {
-            for rule in &attached.route.rules {
-                for (index, condition) in rule.matches.iter().enumerate() {
+        let route = &*attached.route;
+        let hostnames = attached.hostnames.iter();
+        for hostname in hostnames.filter(|it| contains(it, request.host)) {
+            for (rule, it) in route.rules.iter().enumerate() {
+                for (index, condition) in it.matches.iter().enumerate() {
                     if fits(condition, request) {
-                        let precedence = Precedence::http(attached.route.created, rule, index);
-                        fitting.push((hostname, precedence, &rule.id));
+                        fitting.push(Ranked {
+                            hostname,
+                            route,
+                            rule,
+                            index,
+                        });
                     }
                 }
             }
         }
     }
-    fitting.sort();
-    Some((&listener.key, fitting.first().map(|(_, _, rule)| *rule)))
+    let first = fitting.into_iter().min_by(|one, two| by_text(*one, *two));
+    let rule = first.map(|it| &it.route.rules[it.rule].id);
+    Some((&listener.key, rule))
 }

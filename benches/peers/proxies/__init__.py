@@ -4,9 +4,9 @@ from .base import Proxy, Site
 from .envoy import Envoy
 from .haproxy import HAProxy
 from .nginx import Nginx
-from .portcullis import Portcullis
+from .portcullis import Before, Portcullis
 
 OURS = Portcullis.name
 ALL: dict[str, type[Proxy]] = {proxy.name: proxy for proxy in (Portcullis, Nginx, HAProxy, Envoy)}
 
-__all__ = ["ALL", "OURS", "Portcullis", "Proxy", "Site"]
+__all__ = ["ALL", "OURS", "Before", "Portcullis", "Proxy", "Site"]

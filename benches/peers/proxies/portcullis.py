@@ -31,6 +31,12 @@ class Portcullis(Proxy):
         ]
 
 
+class Before(Portcullis):
+    """Another build of the program, such as that of the commit before a change."""
+
+    name = "before"
+
+
 def many_routes(count: int) -> Iterable[str]:
     """`count` HTTPRoutes on one hostname, each with a path of its own: /team-N/service-N."""
     return (http_route(f"service-{i}", ["bench.example"], [route_path(i)]) for i in range(count))

@@ -99,19 +99,20 @@ impl Asked {
 
     /// The port of the scheme.
     pub(super) fn default_port(&self) -> u16 {
-        match self.protocol() {
-            PortProtocol::Http => 80,
-            PortProtocol::Tls => 443,
-        }
+        if self.is_https() { 443 } else { 80 }
     }
 
     /// What its port has to speak.
     pub(super) fn protocol(&self) -> PortProtocol {
-        if self.url.scheme() == Some(&Scheme::HTTPS) {
+        if self.is_https() {
             PortProtocol::Tls
         } else {
             PortProtocol::Http
         }
+    }
+
+    fn is_https(&self) -> bool {
+        self.url.scheme() == Some(&Scheme::HTTPS)
     }
 
     /// The server name that a client would send: the URL's host, unless it is an address.
@@ -129,6 +130,7 @@ impl Asked {
             path: self.url.path(),
             query: self.url.query(),
             headers: &self.headers,
+            added: &[],
         }
     }
 }

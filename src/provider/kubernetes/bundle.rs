@@ -1,4 +1,4 @@
-//! Which release of the Gateway API's CRDs a cluster has. Knows nothing of what that means.
+//! Which release of the Gateway API's CRDs a cluster has.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use tokio::time::{sleep, timeout};
 
 /// The CRD that is asked; all of a release say the same.
 const CRD: &str = "gatewayclasses.gateway.networking.k8s.io";
-/// The annotation that tells.
+/// The annotation with the release.
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 /// How often it is asked: releases come once in months.
-const EVERY: Duration = Duration::from_secs(60);
+const PERIOD: Duration = Duration::from_secs(60);
 
 /// Keeps `version` current for as long as it is polled: `None` until it is known.
 pub async fn follow_bundle_version(client: &Client, version: &watch::Sender<Option<String>>) {
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     loop {
-        if let Ok(Ok(crd)) = timeout(EVERY, api.get_metadata(CRD)).await {
-            let told = crd.annotations().get(BUNDLE_VERSION);
-            let told = told.cloned().unwrap_or_else(|| "unknown".to_owned());
+        if let Ok(Ok(crd)) = timeout(PERIOD, api.get_metadata(CRD)).await {
+            let found = crd.annotations().get(BUNDLE_VERSION);
+            let found = found.cloned().unwrap_or_else(|| "unknown".to_owned());
             version.send_if_modified(|version| {
-                let is_news = version.as_ref() != Some(&told);
-                *version = Some(told);
+                let is_news = version.as_ref() != Some(&found);
+                *version = Some(found);
                 is_news
             });
         }
-        sleep(EVERY).await;
+        sleep(PERIOD).await;
     }
 }

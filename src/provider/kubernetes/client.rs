@@ -1,5 +1,4 @@
-//! The client of the API server: fails soon instead of trying again by itself, since whoever asks knows better when to
-//! ask again. Owns no request.
+//! The client of the API server: fails soon instead of retrying by itself, since its callers know better when to retry.
 
 use std::time::Duration;
 

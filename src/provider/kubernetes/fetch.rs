@@ -1,5 +1,5 @@
-//! Objects that are asked for by name, since their watch told of them before anybody wanted them. Asks until there is
-//! an answer, and no longer than it is wanted. Knows not what for.
+//! Objects that are read by name, since their watch reported them before they were wanted. Retries until there is a
+//! response, for as long as the object is wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;

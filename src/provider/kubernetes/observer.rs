@@ -1,5 +1,4 @@
-//! What the API server holds of an object beside what is served: its status and the numbers that a write needs. For
-//! whoever writes status; knows not who that is.
+//! What the API server holds of an object beside what is served: its status and the numbers that a write of status needs.
 
 use kube::api::DynamicObject;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What one watch sees: a kind, everywhere or in one namespace, and which of its objects. Knows nothing of watching.
+//! What one watch sees: a kind, everywhere or in one namespace, and which of its objects.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,5 @@
-//! The watch of one scope: from discovering that the cluster has the kind, through lists, time-outs and failures, for
-//! ever. Tells what happens as [`Change`]s, and nothing that is older than what it told before. Knows nothing of other
-//! kinds.
+//! The watch of one scope: from discovering that the cluster has the kind, through lists, timeouts and failures. Sends
+//! [`Change`]s, and none that is older than those that it has sent.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -32,7 +31,7 @@ const LARGE_PAGE: u32 = 100;
 /// Objects that a list may lose, and more while these are not most of them, before another list has to confirm it.
 const LOSS: usize = 10;
 
-/// The watch of one scope. Ends when nobody listens.
+/// The watch of one scope. Ends when no one listens.
 pub(super) struct Watch {
     pub(super) client: Client,
     pub(super) scope: Scope,
@@ -67,7 +66,7 @@ struct Progress {
 
 /// Why a watch does not simply go on.
 enum End {
-    /// Nobody listens.
+    /// No one listens.
     Closed,
     /// The cluster does not know the kind.
     Absent(Failure),
@@ -93,7 +92,7 @@ impl From<kube::Error> for End {
 }
 
 impl Watch {
-    /// Watches until nobody listens.
+    /// Watches until no one listens.
     pub(super) async fn run(self) {
         let mut pause = Pause::new(self.scope.to_string(), "watched");
         let mut progress = Progress::default();
@@ -134,12 +133,12 @@ impl Watch {
         self.watch(&api, &since, progress, pause).await
     }
 
-    async fn tell(&self, change: Change) -> Result<(), End> {
+    async fn send(&self, change: Change) -> Result<(), End> {
         let message = Message::Watched(self.number, change);
         self.changes.send(message).await.map_err(|_| End::Closed)
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for a response, up to a limit.
     async fn answered<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T, End> {
         let Ok(answer) = timeout(self.timing.answer, answer).await else {
             return Err(Failure::Silence(self.timing.answer).into());
@@ -201,7 +200,7 @@ impl Watch {
             tracing::warn!("{} is no longer known to the cluster", self.scope);
         }
         *progress = Progress::default();
-        self.tell(Change::Absent).await?;
+        self.send(Change::Absent).await?;
         sleep(DISCOVERY).await;
         Ok(())
     }
@@ -213,7 +212,7 @@ impl Watch {
             limit: (!progress.is_slow).then(|| page(self.scope.kind)),
             ..ListParams::default()
         };
-        self.tell(Change::Listing).await?;
+        self.send(Change::Listing).await?;
         let mut count = 0;
         let version = loop {
             let page = match self.answered(api.list(&params)).await {
@@ -227,7 +226,7 @@ impl Watch {
             self.check_age(&version, progress)?;
             count += page.items.len();
             for object in page.items {
-                self.tell(Change::Listed(self.read(object))).await?;
+                self.send(Change::Listed(self.read(object))).await?;
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
@@ -235,7 +234,7 @@ impl Watch {
             }
         };
         check_loss(count, progress)?;
-        self.tell(Change::Complete).await?;
+        self.send(Change::Complete).await?;
         *progress = Progress {
             api: progress.api.take(),
             newest: reading::version(&version),
@@ -309,15 +308,15 @@ impl Watch {
         match event {
             WatchEvent::Added(object) if progress.goes_on_to(&object) => {
                 progress.count += 1;
-                self.tell(Change::Applied(self.read(object))).await
+                self.send(Change::Applied(self.read(object))).await
             }
             WatchEvent::Modified(object) if progress.goes_on_to(&object) => {
-                self.tell(Change::Applied(self.read(object))).await
+                self.send(Change::Applied(self.read(object))).await
             }
             WatchEvent::Deleted(object) if progress.goes_on_to(&object) => {
                 progress.count = progress.count.saturating_sub(1);
                 let version = progress.newest;
-                self.tell(Change::Deleted(reading::key(&object), version))
+                self.send(Change::Deleted(reading::key(&object), version))
                     .await
             }
             WatchEvent::Bookmark(bookmark) => {

@@ -13,12 +13,18 @@ fn parts(version: Version, target: &str, fields: &[(&str, &str)]) -> request::Pa
     builder.body(()).unwrap().into_parts().0
 }
 
-fn http1(target: &str, fields: &[(&str, &str)]) -> Result<(Normal, request::Parts), Error> {
+fn http1(
+    target: &str,
+    fields: &[(&str, &str)],
+) -> Result<(NormalizedRequest, request::Parts), Error> {
     let mut parts = parts(Version::HTTP_11, target, fields);
     normalize(&mut parts, &mut LastHost::default(), 100).map(|normal| (normal, parts))
 }
 
-fn http2(target: &str, fields: &[(&str, &str)]) -> Result<(Normal, request::Parts), Error> {
+fn http2(
+    target: &str,
+    fields: &[(&str, &str)],
+) -> Result<(NormalizedRequest, request::Parts), Error> {
     let mut parts = parts(Version::HTTP_2, target, fields);
     normalize(&mut parts, &mut LastHost::default(), 100).map(|normal| (normal, parts))
 }
@@ -36,6 +42,38 @@ fn the_host_is_decided_once() {
     assert_eq!(parts.uri, "/x?q");
     let (normal, _) = http1("/", &[("host", "[::1]:80")]).unwrap();
     assert_eq!(normal.host.as_str(), "[::1]");
+}
+
+#[test]
+fn one_trailing_dot_of_the_host_is_ignored_for_matching_only() {
+    for (host, matched) in [("A.Example.:80", "a.example"), ("a.", "a"), ("a..", "a.")] {
+        let (normal, parts) = http1("/", &[("host", host)]).unwrap();
+        assert_eq!(normal.host.as_str(), matched);
+        assert_eq!(parts.headers[HOST], host);
+    }
+    assert!(http1("/", &[("host", ".")]).is_err());
+    assert!(http1("/", &[("host", ".:80")]).is_err());
+}
+
+#[test]
+fn an_absolute_target_does_not_replace_the_host_of_http_1_1() {
+    assert_eq!(
+        http1("http://a/x", &[]).unwrap_err(),
+        Error::BadRequest("no Host")
+    );
+    let mut request = parts(Version::HTTP_10, "http://a/x", &[]);
+    let normal = normalize(&mut request, &mut LastHost::default(), 100).unwrap();
+    assert_eq!(normal.host.as_str(), "a");
+}
+
+#[test]
+fn every_hop_by_hop_header_of_a_request_is_recognized() {
+    for name in HOP_BY_HOP {
+        let mut headers = HeaderMap::new();
+        headers.insert(&name, HeaderValue::from_static("x"));
+        let present = HeaderPresence::of(&headers);
+        assert_ne!(present, HeaderPresence::default(), "{name}");
+    }
 }
 
 #[test]
@@ -149,7 +187,7 @@ fn http2_requests_are_made_fit_for_http1() {
     let many: Vec<_> = (0..101).map(|_| ("x", "y")).collect();
     assert_eq!(
         http2("https://a/", &many).unwrap_err(),
-        Error::TooManyFields
+        Error::TooManyHeaders
     );
 }
 
@@ -167,7 +205,8 @@ fn methods_and_expectations_that_are_not_served() {
         http1("/", &[("host", "a"), ("expect", "tea")]).unwrap_err(),
         Error::ExpectationFailed
     );
-    let (_, parts) = http1("/", &[("host", "a"), ("expect", "100-Continue")]).unwrap();
+    let (normal, parts) = http1("/", &[("host", "a"), ("expect", "100-Continue")]).unwrap();
+    assert!(normal.expects_continue);
     assert!(!parts.headers.contains_key(EXPECT));
 }
 
@@ -205,7 +244,7 @@ fn clients_do_not_speak_for_others_unless_trusted() {
             proto: HeaderValue::from_static("http"),
             trusted,
         };
-        let mut added = forwarding.fields(&mut headers, normal.forwarding, || {
+        let mut added = forwarding.sanitize(&mut headers, normal.has_forwarding, || {
             HeaderValue::from_static("new")
         });
         assert_eq!(added.id(), if trusted { "known" } else { "new" });

@@ -1,4 +1,4 @@
-//! The numbers of one moment as OpenMetrics text. Knows what every metric is called, and nothing of who counts.
+//! The numbers of one moment as OpenMetrics text, with the names of all metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Every metric at this moment. `dropped` is the number of lost access log records.
 pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
     let mut registry = Registry::with_prefix("portcullis");
-    registry.register_collector(Box::new(Moment {
+    registry.register_collector(Box::new(Metrics {
         table,
         process,
         dropped,
@@ -35,13 +35,13 @@ pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String 
 }
 
 #[derive(Debug)]
-struct Moment {
+struct Metrics {
     table: Arc<Table>,
     process: ProcessStats,
     dropped: u64,
 }
 
-impl Collector for Moment {
+impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         self.rules(&mut page)?;
@@ -52,13 +52,13 @@ impl Collector for Moment {
     }
 }
 
-impl Moment {
+impl Metrics {
     /// Rules that have had no request are left out, so that the page grows with what is used.
     fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
         let rules: Vec<(RuleLabels<'_>, &RuleStats)> = self
             .table
             .rules()
-            .map(|rule| (RuleLabels(&rule.ir.id), &*rule.stats))
+            .map(|rule| (RuleLabels(&rule.ir.id), &rule.state.stats))
             .filter(|(_, stats)| stats.in_flight() != 0 || stats.classes() != [0; 5])
             .collect();
         let counts = rules.iter().flat_map(|(rule, stats)| {
@@ -67,18 +67,14 @@ impl Moment {
                 .filter(|(_, count)| *count > 0)
                 .map(move |(class, count)| (rule.and("code", class), count))
         });
-        page.counters(
-            "requests",
-            "Requests answered, by rule and class of status",
-            counts,
-        )?;
+        page.counters("requests", "Responses, by rule and class of status", counts)?;
         let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
         page.gauges(
             "requests_in_flight",
-            "Requests not answered in full yet",
+            "Requests whose response is not complete",
             in_flight,
         )?;
-        let help = "From the head of a request to the last byte of its answer";
+        let help = "From the head of a request to the last byte of its response";
         page.durations("request_duration", help, &rules)
     }
 
@@ -103,7 +99,37 @@ impl Moment {
                 (count > 0).then_some((labels, count))
             })
         });
-        page.counters("upstream_errors", "Tries at endpoints that failed", errors)?;
+        page.counters(
+            "upstream_errors",
+            "Attempts at endpoints that failed",
+            errors,
+        )?;
+        let hedged = backends
+            .iter()
+            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.hedged_connects()));
+        page.counters(
+            "upstream_hedged_connects",
+            "Connects to a second endpoint because the first took long",
+            hedged,
+        )?;
+        let ejections = backends
+            .iter()
+            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
+        page.counters(
+            "upstream_ejections",
+            "Times that an endpoint became one to avoid",
+            ejections,
+        )?;
+        let avoided = backends.iter().map(|(id, backend)| {
+            let endpoints = backend.endpoints();
+            let avoided = endpoints.iter().filter(|it| it.health.is_avoided()).count();
+            ([("backend", id.as_str())], avoided as i64)
+        });
+        page.gauges(
+            "upstream_endpoints_avoided",
+            "Endpoints that failed and have not worked since",
+            avoided,
+        )?;
         let endpoints = backends
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.endpoints().len() as i64));
@@ -162,6 +188,13 @@ impl Moment {
         ] {
             page.counter(name, help, count.load(Relaxed))?;
         }
+        let unmatched = stats.unmatched.by_status();
+        let unmatched = unmatched.filter(|(_, count)| *count > 0);
+        page.counters(
+            "unmatched_requests",
+            "Requests that matched no rule, by status",
+            unmatched.map(|(status, count)| ([("code", status)], count)),
+        )?;
         let timeouts = TimeoutKind::ALL.map(|kind| ([("kind", kind.name())], stats.timeouts(kind)));
         page.counters(
             "timeouts",
@@ -189,7 +222,7 @@ impl Moment {
         let help = "When the configuration was taken into service, in seconds since 1970";
         page.gauge("config_load_timestamp", help, loaded)?;
         if let Some(contact) = config.contact() {
-            let help = "When the API server answered last, in seconds since 1970";
+            let help = "When the API server responded last, in seconds since 1970";
             page.gauge(
                 "api_server_contact_timestamp",
                 help,
@@ -199,7 +232,7 @@ impl Moment {
         let mut expiry: BTreeMap<String, i64> = BTreeMap::new();
         let listeners = self.table.ir.ports.iter().flat_map(|port| &port.listeners);
         for certificate in listeners
-            .filter_map(|one| one.tls.as_ref())
+            .filter_map(|one| one.tls())
             .flat_map(|tls| &tls.certificates)
         {
             expiry.insert(certificate.source.to_string(), certificate.not_after);

@@ -83,13 +83,13 @@ impl Backends {
         touched
     }
 
-    /// The backend that `reference` in object `from` names; `place` is the path of the reference.
+    /// The backend that `reference` in object `from` names; `field` is the path of the reference.
     pub(super) fn resolve(
         &mut self,
         input: &Input<'_>,
         from: &ObjectRef,
         reference: &BackendObjectRef,
-        place: &str,
+        field: &str,
     ) -> Result<Arc<Backend>, Fault> {
         let namespace = reference.namespace.as_deref().unwrap_or(&from.namespace);
         let name = ObjectRef::new(
@@ -101,9 +101,9 @@ impl Backends {
         let kind = KINDS
             .iter()
             .find(|kind| kind.group == &*name.group && kind.kind == &*name.kind);
-        let kind = kind.ok_or_else(|| unknown(&name, place))?;
+        let kind = kind.ok_or_else(|| unknown(&name, field))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
-        input.grants.check(from, &name, place)?;
+        input.grants.check(from, &name, field)?;
         let id = BackendId {
             object: name,
             port: reference.port.unwrap_or_default(),
@@ -114,7 +114,7 @@ impl Backends {
         let name = &id.object;
         let found = (kind.resolve)(&self.sources(input.snapshot), name, reference.port);
         let backend = found.map_err(|fault| {
-            Fault::new(fault.reason, format!("{place}: {name} {}", fault.message))
+            Fault::new(fault.reason, format!("{field}: {name} {}", fault.message))
         })?;
         let backend = Arc::new(backend);
         self.has_unclaimed = true;
@@ -197,7 +197,7 @@ impl Backends {
     }
 }
 
-fn unknown(name: &ObjectRef, place: &str) -> Fault {
+fn unknown(name: &ObjectRef, field: &str) -> Fault {
     let known: Vec<_> = KINDS.iter().map(|kind| kind.gvk).collect();
     let group = if name.group.is_empty() {
         "core"
@@ -205,7 +205,7 @@ fn unknown(name: &ObjectRef, place: &str) -> Fault {
         &name.group
     };
     let message = format!(
-        "{place}: kind {} of group {group} is not a backend that is served; kinds that are: {}",
+        "{field}: kind {} of group {group} is not supported as a backend; supported kinds: {}",
         name.kind,
         known.join(", ")
     );

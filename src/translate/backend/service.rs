@@ -67,8 +67,7 @@ fn find_port(service: &Service, port: Option<u16>) -> Result<&ServicePort, Fault
     }
     let is_tcp = |port: &&ServicePort| is_tcp(port.protocol.as_deref());
     same.find(is_tcp).ok_or_else(|| {
-        let message =
-            format!("has port {wanted} only for other protocols than TCP, which HTTP needs");
+        let message = format!("has port {wanted}, but not for TCP, which HTTP needs");
         Fault::new(Reason::UnsupportedProtocol, message)
     })
 }
@@ -85,9 +84,9 @@ fn protocol(port: &ServicePort) -> Result<UpstreamProtocol, Fault> {
         "kubernetes.io/h2c" => return Ok(UpstreamProtocol::H2c),
         "kubernetes.io/ws" => return Ok(UpstreamProtocol::Http1),
         "kubernetes.io/wss" | "https" | "tls" | "wss" => {
-            "which needs TLS to the backend, not served by this version"
+            "and TLS to backends is not served by this version"
         }
-        other if other.starts_with("kubernetes.io/") => "which is not known",
+        other if other.starts_with("kubernetes.io/") => "which is not supported",
         _ => return Ok(UpstreamProtocol::Http1),
     };
     let message = format!("has appProtocol {name} on port {}, {problem}", port.port);

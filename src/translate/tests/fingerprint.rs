@@ -1,9 +1,12 @@
 //! What a Gateway's fingerprint tells apart, and what it must not see.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{gateway, https, object, pair, route, run, secret};
-use crate::ir::{Ir, ObjectRef};
+use crate::ir::{Ir, Listener, ObjectRef, Port, Protocol, Transport};
 
 fn fingerprint(ir: &Ir) -> u64 {
     ir.fingerprint(&ObjectRef::gateway_api("Gateway", "default", "web"))
@@ -124,6 +127,27 @@ fn sees_every_part_of_the_configuration() {
         assert!(!seen.contains(&print), "{path} is not seen");
         seen.push(print);
     }
+}
+
+#[test]
+fn sees_protocol_and_transport() {
+    let ir = run(&scene(), None).ir;
+    let with = |change: fn(&mut Port, &mut Listener)| {
+        let mut ir = ir.clone();
+        let port = Arc::make_mut(&mut ir.ports[0]);
+        let mut listener = (*port.listeners[0]).clone();
+        change(port, &mut listener);
+        port.listeners[0] = listener.into();
+        fingerprint(&ir)
+    };
+    let prints = [
+        with(|_, _| {}),
+        with(|port, _| port.bind.transport = Transport::Udp),
+        with(|_, listener| listener.protocol = Protocol::Tcp),
+        with(|_, listener| listener.protocol = Protocol::TlsPassthrough),
+    ];
+    assert_eq!(prints[0], fingerprint(&ir));
+    assert_eq!(BTreeSet::from(prints).len(), prints.len());
 }
 
 #[test]

@@ -8,12 +8,10 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING, UP
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::Fault;
-use crate::upstream::Outgoing;
+use crate::upstream::{HeadLimits, Outgoing};
 
-/// Bytes that a response head may take.
-const MAX_HEAD: usize = u16::MAX as usize;
-/// Fields that a response head may have.
-const MAX_FIELDS: usize = 100;
+/// Headers that are read without an allocation for their positions.
+const FEW_HEADERS: usize = 100;
 /// What a new head's buffer holds without growing.
 const HEAD_CAPACITY: usize = 1024;
 
@@ -31,6 +29,13 @@ pub(super) enum RequestFraming {
     Chunked,
 }
 
+impl RequestFraming {
+    /// Whether a body follows the head.
+    pub(super) fn announces_body(self) -> bool {
+        !matches!(self, Self::None | Self::Length(0))
+    }
+}
+
 /// How a response's body is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseFraming {
@@ -44,7 +49,7 @@ pub(super) enum ResponseFraming {
     Upgrade,
 }
 
-/// A final response head.
+/// A response head, final or informational.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
@@ -87,6 +92,9 @@ pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8>
         }
         RequestFraming::Chunked => field(&mut head, "transfer-encoding", b"chunked"),
     }
+    if request.expect_continue && framing.announces_body() {
+        field(&mut head, "expect", b"100-continue");
+    }
     if let Some(protocol) = request.upgrade {
         field(&mut head, "connection", b"upgrade");
         field(&mut head, "upgrade", protocol.as_bytes());
@@ -103,82 +111,126 @@ fn field(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Takes the next response head off `buffer`: `None` until it is whole. Informational responses other than 101 are
-/// skipped; a 101 counts only when an upgrade was asked for.
+/// Takes the next response head off `buffer`: `None` until it is whole. A 101 counts only when an upgrade was asked for.
 pub(super) fn parse(
     buffer: &mut BytesMut,
     method: &Method,
     upgrade: Option<&HeaderValue>,
+    limits: HeadLimits,
 ) -> Result<Option<ResponseHead>, Fault> {
-    loop {
-        let Some(head) = parse_one(buffer, method)? else {
-            return Ok(None);
-        };
-        if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            let switched = head.headers.get(UPGRADE);
-            let agreed = upgrade
-                .zip(switched)
-                .is_some_and(|(asked, got)| got.as_bytes().eq_ignore_ascii_case(asked.as_bytes()));
-            return if agreed {
-                Ok(Some(head))
-            } else {
-                Err(Fault::Protocol("101 that was not asked for"))
-            };
-        }
-        if !head.status.is_informational() {
-            return Ok(Some(head));
+    let parsed = if limits.headers <= FEW_HEADERS {
+        let mut headers = [const { MaybeUninit::uninit() }; FEW_HEADERS];
+        let mut spans = [Span::default(); FEW_HEADERS];
+        parse_into(
+            buffer,
+            &mut headers[..limits.headers],
+            &mut spans,
+            limits.bytes,
+        )
+        .and_then(|parsed| into_head(parsed, buffer, &spans, method))
+    } else {
+        let mut headers = vec![const { MaybeUninit::uninit() }; limits.headers];
+        let mut spans = vec![Span::default(); limits.headers];
+        parse_into(buffer, &mut headers, &mut spans, limits.bytes)
+            .and_then(|parsed| into_head(parsed, buffer, &spans, method))
+    };
+    let Some(head) = parsed? else {
+        return Ok(None);
+    };
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        let switched = head.headers.get(UPGRADE);
+        let agreed = upgrade
+            .zip(switched)
+            .is_some_and(|(asked, got)| got.as_bytes().eq_ignore_ascii_case(asked.as_bytes()));
+        if !agreed {
+            return Err(Fault::Protocol("101 that was not asked for"));
         }
     }
+    Ok(Some(head))
 }
 
-fn parse_one(buffer: &mut BytesMut, method: &Method) -> Result<Option<ResponseHead>, Fault> {
-    let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; MAX_FIELDS];
+/// What the parser found: the headers are in the spans.
+struct Parsed {
+    length: usize,
+    count: usize,
+    status: StatusCode,
+    http10: bool,
+}
+
+fn parse_into<'a>(
+    buffer: &'a [u8],
+    headers: &mut [MaybeUninit<httparse::Header<'a>>],
+    spans: &mut [Span],
+    max_bytes: usize,
+) -> Result<Option<Parsed>, Fault> {
+    const TOO_LONG: Fault =
+        Fault::Protocol("the response head exceeds the limit of --max-header-bytes");
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
         &mut response,
         buffer,
-        &mut fields,
+        headers,
     );
     let length = match parsed {
-        Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => length,
-        Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => return Ok(None),
-        Ok(_) => return Err(Fault::Protocol("response head over 64 KiB")),
+        Ok(httparse::Status::Complete(length)) if length <= max_bytes => length,
+        Ok(httparse::Status::Partial) if buffer.len() <= max_bytes => return Ok(None),
+        Ok(_) => return Err(TOO_LONG),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(Fault::Protocol(
+                "the response has more headers than --max-headers allows",
+            ));
+        }
         Err(_) => return Err(Fault::Protocol("malformed response head")),
     };
     let status = response
         .code
-        .and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or(Fault::Protocol("response status out of range"))?;
-    let http10 = response.version == Some(0);
-    // Fields are kept as offsets, so that their values can share the one allocation of the head.
+        .and_then(|code| StatusCode::from_u16(code).ok())
+        .ok_or(Fault::Protocol("response status out of range"))?;
+    // Headers are kept as offsets, so that their values can share the one allocation of the head.
     let base = buffer.as_ptr() as usize;
-    let mut spans = [Span::default(); MAX_FIELDS];
-    let count = response.headers.len();
-    for (span, field) in spans.iter_mut().zip(response.headers.iter()) {
-        let name = field.name.as_ptr() as usize - base;
-        let value = field.value.as_ptr() as usize - base;
-        *span = Span {
-            name: (name as u16, field.name.len() as u16),
-            value: (value as u16, field.value.len() as u16),
+    let span = |text: &[u8]| ((text.as_ptr() as usize - base) as u32, text.len() as u32);
+    for (kept, header) in spans.iter_mut().zip(response.headers.iter()) {
+        *kept = Span {
+            name: span(header.name.as_bytes()),
+            value: span(header.value),
         };
     }
-    let bytes = buffer.split_to(length).freeze();
+    Ok(Some(Parsed {
+        length,
+        count: response.headers.len(),
+        status,
+        http10: response.version == Some(0),
+    }))
+}
+
+fn into_head(
+    parsed: Option<Parsed>,
+    buffer: &mut BytesMut,
+    spans: &[Span],
+    method: &Method,
+) -> Result<Option<ResponseHead>, Fault> {
+    let Some(parsed) = parsed else {
+        return Ok(None);
+    };
+    let bytes = buffer.split_to(parsed.length).freeze();
     let fields = Fields {
         bytes: &bytes,
-        spans: &spans[..count],
+        spans: &spans[..parsed.count],
     };
-    fields.into_head(status, http10, method).map(Some)
+    fields
+        .into_head(parsed.status, parsed.http10, method)
+        .map(Some)
 }
 
-/// Where a field stands in its head: begin and length of its name and value.
+/// The position of a header in its head: begin and length of its name and value.
 #[derive(Clone, Copy, Default)]
 struct Span {
-    name: (u16, u16),
-    value: (u16, u16),
+    name: (u32, u32),
+    value: (u32, u32),
 }
 
-fn range((begin, length): (u16, u16)) -> std::ops::Range<usize> {
-    usize::from(begin)..usize::from(begin) + usize::from(length)
+fn range((begin, length): (u32, u32)) -> std::ops::Range<usize> {
+    begin as usize..begin as usize + length as usize
 }
 
 struct Fields<'a> {
@@ -235,8 +287,13 @@ impl Fields<'_> {
                 .map_err(|_| Fault::Protocol("malformed response field"))?;
             headers.append(name, value);
         }
-        if status != StatusCode::SWITCHING_PROTOCOLS {
+        // RFC 9110, 15.5.22: a 426 says in Upgrade which protocol is required.
+        if status != StatusCode::SWITCHING_PROTOCOLS && status != StatusCode::UPGRADE_REQUIRED {
             headers.remove(UPGRADE);
+        }
+        if status.is_informational() {
+            // RFC 9110, 8.6: there is no body whose length it could be.
+            headers.remove(CONTENT_LENGTH);
         }
         for name in named {
             headers.remove(name);
@@ -319,8 +376,13 @@ fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
 mod tests {
     use super::*;
 
+    const LIMITS: HeadLimits = HeadLimits {
+        bytes: 64 * 1024,
+        headers: 100,
+    };
+
     fn read(text: &str, method: &Method) -> Result<Option<ResponseHead>, Fault> {
-        parse(&mut BytesMut::from(text), method, None)
+        parse(&mut BytesMut::from(text), method, None, LIMITS)
     }
 
     fn head(text: &str) -> ResponseHead {
@@ -360,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_answers_are_refused() {
+    fn refuses_ambiguous_responses() {
         for fields in [
             "Content-Length: 5\r\nContent-Length: 6",
             "Content-Length: 5, 6",
@@ -385,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_fields_end_here() {
+    fn drops_hop_by_hop_headers() {
         let answer = head(
             "HTTP/1.1 200 OK\r\nConnection: close, X-Secret, content-length\r\nX-Secret: 1\r\nKeep-Alive: 5\r\nUpgrade: h2c\r\nX-Kept: 2\r\nContent-Length: 0\r\n\r\n",
         );
@@ -395,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beside_chunks_is_dropped_and_ends_the_connection() {
+    fn drops_content_length_beside_chunks_and_closes() {
         let answer =
             head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n");
         assert_eq!(answer.framing, ResponseFraming::Chunked);
@@ -404,11 +466,21 @@ mod tests {
     }
 
     #[test]
-    fn informational_answers_are_skipped_and_partial_heads_waited_for() {
-        let answer = head(
-            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    fn reads_informational_heads_one_by_one() {
+        let mut buffer = BytesMut::from(
+            "HTTP/1.1 103 Early\r\nLink: x\r\nContent-Length: 5\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         );
-        assert_eq!(answer.status, StatusCode::OK);
+        let mut next = || parse(&mut buffer, &Method::GET, None, LIMITS).unwrap();
+        let early = next().unwrap();
+        assert_eq!(early.status, StatusCode::EARLY_HINTS);
+        assert_eq!(early.headers.len(), 1);
+        assert_eq!(early.headers["link"], "x");
+        assert_eq!(next().unwrap().status, StatusCode::OK);
+        assert!(next().is_none());
+    }
+
+    #[test]
+    fn waits_for_the_rest_of_a_partial_head() {
         assert!(
             read("HTTP/1.1 200 OK\r\nContent-Le", &Method::GET)
                 .unwrap()
@@ -417,18 +489,60 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_counts_only_to_the_protocol_asked_for() {
+    fn keeps_upgrade_of_a_426_only() {
+        let answer = head("HTTP/1.1 426 No\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n");
+        assert_eq!(answer.headers["upgrade"], "h2c");
+        assert!(!answer.headers.contains_key("connection"));
+        assert!(
+            head("HTTP/1.1 400 No\r\nUpgrade: h2c\r\n\r\n")
+                .headers
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn refuses_heads_beyond_the_limits() {
+        for limit in [3, 300] {
+            let limits = HeadLimits {
+                bytes: 64 * 1024,
+                headers: limit,
+            };
+            for (count, is_fit) in [(limit, true), (limit + 1, false)] {
+                let text = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(count));
+                let parsed = parse(&mut BytesMut::from(&*text), &Method::GET, None, limits);
+                assert_eq!(parsed.is_ok(), is_fit, "{count} of {limit}");
+            }
+        }
+        for bytes in [100, 200_000] {
+            let limits = HeadLimits {
+                bytes,
+                headers: 100,
+            };
+            let frame = "HTTP/1.1 200 OK\r\nX: \r\n\r\n".len();
+            for (length, is_fit) in [(bytes, true), (bytes + 1, false)] {
+                let text = format!(
+                    "HTTP/1.1 200 OK\r\nX: {}\r\n\r\n",
+                    "y".repeat(length - frame)
+                );
+                let parsed = parse(&mut BytesMut::from(&*text), &Method::GET, None, limits);
+                assert_eq!(parsed.is_ok(), is_fit, "{length} of {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn accepts_101_only_for_the_requested_protocol() {
         let asked = HeaderValue::from_static("websocket");
         let mut buffer = BytesMut::from(
             "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: WebSocket\r\n\r\nrest",
         );
-        let answer = parse(&mut buffer, &Method::GET, Some(&asked))
+        let answer = parse(&mut buffer, &Method::GET, Some(&asked), LIMITS)
             .unwrap()
             .unwrap();
         assert_eq!(answer.framing, ResponseFraming::Upgrade);
         assert_eq!(&buffer[..], b"rest");
         let mut buffer =
             BytesMut::from("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n");
-        assert!(parse(&mut buffer, &Method::GET, Some(&asked)).is_err());
+        assert!(parse(&mut buffer, &Method::GET, Some(&asked), LIMITS).is_err());
     }
 }

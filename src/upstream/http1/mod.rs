@@ -1,4 +1,4 @@
-//! One HTTP/1.1 exchange with a backend, driven by whoever polls it: no task of its own, no channel. Owns the
+//! One HTTP/1.1 exchange with a backend, driven by its reader: no task of its own, no channel. Owns the
 //! connection from the first byte of the request to the last of the response, and knows exactly what was written,
 //! which is what makes replaying safe.
 
@@ -11,48 +11,38 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use http_body::{Body, Frame};
+use http::{HeaderValue, Method, StatusCode};
+use http_body::Frame;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
 
 use self::body::{Decoder, Piece};
 pub(super) use self::buffers::Buffers;
 use self::buffers::{LARGE, ORDINARY, ReadBuffer};
-use self::head::{RequestFraming, ResponseFraming};
+use self::head::{RequestFraming, ResponseFraming, ResponseHead};
 use self::write_queue::WriteQueue;
-use super::Outgoing;
+use super::exchange::{Head, InformationalHeads};
+pub use super::fault::Fault;
+use super::io::Io;
+use super::{HeadLimits, Informational, Outgoing, Replay};
 
-/// Why an exchange failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The backend broke the protocol.
-    #[error("{0}")]
-    Protocol(&'static str),
-    /// The connection ended before the response did.
-    #[error("the connection ended before the response did")]
-    Truncated,
-    /// Reading or writing failed.
-    #[error("the connection failed: {0}")]
-    Io(io::ErrorKind),
-    /// The request's own body failed: the client went away or broke the protocol.
-    #[error("the request body failed")]
-    RequestBody,
-}
+/// How long a body waits for a backend that does not react to `Expect: 100-continue` (RFC 9110, 10.1.1).
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to a backend with what was read ahead.
-pub struct Connection {
-    io: TcpStream,
+pub(super) struct Connection {
+    io: Io,
     buffer: ReadBuffer,
     /// Whether it has carried an exchange before.
-    pub reused: bool,
+    pub(super) reused: bool,
 }
 
 impl Connection {
     /// A connection that has carried nothing yet.
-    pub(super) fn new(io: TcpStream, buffers: Rc<Buffers>) -> Self {
+    pub(super) fn new(io: Io, buffers: Rc<Buffers>) -> Self {
         Self {
             io,
             buffer: ReadBuffer::new(buffers),
@@ -60,18 +50,13 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is still silent and open, as an idle one must be. Asks the kernel only after an event.
-    pub fn is_idle(&self) -> bool {
-        let mut byte = [0];
-        self.buffer.is_empty()
-            && self
-                .io
-                .try_read(&mut byte)
-                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    /// Whether the connection is still silent and open, as an idle one must be.
+    pub(super) fn is_idle(&mut self) -> bool {
+        self.buffer.is_empty() && self.io.is_idle()
     }
 
-    /// The socket, and the bytes read from it beyond the response head.
-    pub fn into_parts(self) -> (TcpStream, Bytes) {
+    /// The stream, and the bytes read from it beyond the response head.
+    pub(super) fn into_parts(self) -> (Io, Bytes) {
         (self.io, self.buffer.into_unread())
     }
 
@@ -86,38 +71,38 @@ impl Connection {
     }
 }
 
-/// A response head as the backend sent it, without connection fields.
-pub struct Response {
-    /// Status.
-    pub status: StatusCode,
-    /// End-to-end fields, `Upgrade` on a 101.
-    pub headers: HeaderMap,
-}
-
 /// An exchange under way. After the head has been read it is the response's body.
-pub struct Exchange<B> {
+pub(super) struct Exchange<B> {
     connection: Option<Connection>,
     queue: WriteQueue,
+    /// Kept until the response head is there, so that it can be sent again.
     body: Option<B>,
+    /// Whether the whole body, if there is one, has been taken into the queue.
+    body_done: bool,
     chunked: bool,
-    body_touched: bool,
+    /// Runs while the body waits for a 100.
+    continue_timer: Option<Pin<Box<Sleep>>>,
     read_any: bool,
+    informational: InformationalHeads,
     /// Bytes that the last read of the response's body brought.
     last_read: usize,
     request_failed: Option<Fault>,
     method: Method,
     upgrade: Option<HeaderValue>,
+    limits: HeadLimits,
     decoder: Decoder,
     keep_alive: bool,
     head_done: bool,
 }
 
-impl<B> Exchange<B>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    /// An exchange that has written nothing yet. The request must have end-to-end fields only.
-    pub fn new(connection: Connection, request: &Outgoing<'_>, body: B) -> Self {
+impl<B: Replay> Exchange<B> {
+    /// An exchange that has written nothing yet. The request must have end-to-end headers only.
+    pub(super) fn new(
+        connection: Connection,
+        request: &Outgoing<'_>,
+        body: B,
+        limits: HeadLimits,
+    ) -> Self {
         let parts = request.parts;
         let ended = body.is_end_stream();
         let framing = match body.size_hint().exact() {
@@ -129,44 +114,49 @@ where
             None if ended => RequestFraming::None,
             None => RequestFraming::Chunked,
         };
+        let expects = request.expect_continue && framing.announces_body();
         Self {
             connection: Some(connection),
             queue: WriteQueue::new(head::encode(request, framing)),
             chunked: framing == RequestFraming::Chunked,
-            body: (!ended).then_some(body),
-            body_touched: false,
+            body: Some(body),
+            body_done: ended,
+            continue_timer: expects.then(|| Box::pin(sleep(CONTINUE_TIMEOUT))),
             read_any: false,
+            informational: InformationalHeads::default(),
             last_read: 0,
             request_failed: None,
             method: parts.method.clone(),
             upgrade: request.upgrade.cloned(),
+            limits,
             decoder: Decoder::Done,
             keep_alive: false,
             head_done: false,
         }
     }
 
-    /// Sends the request, and waits for the response's head. The request's body goes on being sent afterwards, while
-    /// the response is polled.
-    pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response, Fault>> {
+    /// Sends the request, and waits for the final head of the response. The request's body goes on being sent
+    /// afterwards, while the response is polled.
+    pub(super) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        informational: Option<Informational<'_>>,
+    ) -> Poll<Result<Head, Fault>> {
         self.drive_request(cx)?;
-        let connection = self.connection.as_mut().ok_or(Fault::Truncated)?;
         loop {
-            if !connection.buffer.is_empty()
-                && let Some(head) =
-                    head::parse(&mut connection.buffer, &self.method, self.upgrade.as_ref())?
-            {
-                self.head_done = true;
-                self.keep_alive = head.keep_alive;
-                self.decoder = Decoder::new(head.framing);
-                if head.framing == ResponseFraming::Upgrade && self.body.is_some() {
-                    return Poll::Ready(Err(Fault::Protocol("101 before the end of the request")));
+            while let Some(head) = self.parse_head()? {
+                if head.framing != ResponseFraming::Upgrade && head.status.is_informational() {
+                    self.informational
+                        .forward(head.status, &head.headers, informational)?;
+                    if head.status == StatusCode::CONTINUE {
+                        self.continue_timer = None;
+                        self.drive_request(cx)?;
+                    }
+                } else {
+                    return Poll::Ready(self.accept(head));
                 }
-                return Poll::Ready(Ok(Response {
-                    status: head.status,
-                    headers: head.headers,
-                }));
             }
+            let connection = self.connection.as_mut().ok_or(Fault::Truncated)?;
             match ready!(connection.poll_fill(cx, ORDINARY)) {
                 Ok(0) => return Poll::Ready(Err(self.request_failed.unwrap_or(Fault::Truncated))),
                 Ok(_) => self.read_any = true,
@@ -179,29 +169,69 @@ where
         }
     }
 
-    /// Whether a failed exchange left no trace: it may be tried again on another connection. A backend that closes an
-    /// idle connection just as a request is written cannot have acted on it when the method is idempotent or no byte
-    /// left, and a body that was not touched is still whole (RFC 9110, 9.2.2).
-    pub fn is_replayable(&self) -> bool {
-        let reused = self
-            .connection
-            .as_ref()
-            .is_some_and(|connection| connection.reused);
-        reused
-            && !self.read_any
-            && !self.body_touched
-            && (!self.queue.wrote() || self.method.is_idempotent())
+    /// The next head in the buffer.
+    fn parse_head(&mut self) -> Result<Option<ResponseHead>, Fault> {
+        match &mut self.connection {
+            Some(connection) if !connection.buffer.is_empty() => head::parse(
+                &mut connection.buffer,
+                &self.method,
+                self.upgrade.as_ref(),
+                self.limits,
+            ),
+            _ => Ok(None),
+        }
     }
 
-    /// The request's body, for a replay.
-    pub fn into_body(self) -> Option<B> {
+    fn accept(&mut self, head: ResponseHead) -> Result<Head, Fault> {
+        if head.framing == ResponseFraming::Upgrade && !self.body_done {
+            return Err(Fault::Protocol("101 before the end of the request"));
+        }
+        self.head_done = true;
+        self.keep_alive = head.keep_alive;
+        self.decoder = Decoder::new(head.framing);
+        if self.continue_timer.take().is_some() {
+            // The backend has decided without the body, which was announced and is not sent.
+            self.body = None;
+            self.keep_alive = false;
+        } else if self.body_done {
+            self.body = None;
+        } else if let Some(body) = &mut self.body {
+            body.forget();
+        }
+        Ok(Head {
+            status: head.status,
+            headers: head.headers,
+        })
+    }
+
+    /// Whether a failed exchange may be tried again on another connection, its body aside. A backend that closes an
+    /// idle connection just as a request is written cannot have acted on it when the method is idempotent or no byte
+    /// left (RFC 9110, 9.2.2).
+    pub(super) fn is_replayable(&self) -> bool {
+        self.is_reused() && !self.read_any && (!self.queue.wrote() || self.method.is_idempotent())
+    }
+
+    /// Whether the connection has carried an exchange before.
+    pub(super) fn is_reused(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|connection| connection.reused)
+    }
+
+    /// Whether the whole request has left.
+    pub(super) fn is_request_sent(&self) -> bool {
+        self.body_done && self.queue.is_empty()
+    }
+
+    /// The request's body, while there is no response head.
+    pub(super) fn into_body(self) -> Option<B> {
         self.body
     }
 
     /// The connection, once the response is whole and if it can carry another exchange.
-    pub fn take_idle(&mut self) -> Option<Connection> {
+    pub(super) fn take_idle(&mut self) -> Option<Connection> {
         let reusable =
-            self.keep_alive && self.head_done && self.decoder.is_done() && self.body.is_none();
+            self.keep_alive && self.head_done && self.decoder.is_done() && self.body_done;
         let clean = self.queue.is_empty() && self.request_failed.is_none();
         let mut connection = self
             .connection
@@ -212,26 +242,26 @@ where
     }
 
     /// The connection behind a 101.
-    pub fn into_upgraded(self) -> Option<Connection> {
+    pub(super) fn into_upgraded(self) -> Option<Connection> {
         self.connection
     }
 
     /// Whether the response's body is whole.
-    pub fn is_end_stream(&self) -> bool {
+    pub(super) fn is_end_stream(&self) -> bool {
         self.head_done && self.decoder.is_done()
     }
 
     /// Bytes of the response's body still to come, where that is known.
-    pub fn remaining(&self) -> Option<u64> {
+    pub(super) fn remaining(&self) -> Option<u64> {
         self.decoder.remaining()
     }
 
     /// The next frame of the response's body.
-    pub fn poll_frame(
+    pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
-        if self.body.is_some() || !self.queue.is_empty() {
+        if !(self.body_done || self.body.is_none()) || !self.queue.is_empty() {
             self.drive_request(cx)?;
         }
         let Some(connection) = self.connection.as_mut() else {
@@ -274,7 +304,9 @@ where
             }
             Poll::Ready(Err(fault)) => {
                 self.request_failed = Some(fault);
-                self.body = None;
+                if self.head_done {
+                    self.body = None;
+                }
                 Ok(())
             }
         }
@@ -285,22 +317,26 @@ where
             return Poll::Ready(Ok(()));
         };
         loop {
+            if let Some(timer) = &mut self.continue_timer {
+                if timer.as_mut().poll(cx).is_ready() {
+                    self.continue_timer = None;
+                } else if self.queue.is_empty() {
+                    return Poll::Pending;
+                }
+            }
             if let Some(body) = &mut self.body
+                && !self.body_done
+                && self.continue_timer.is_none()
                 && self.queue.has_room()
             {
                 match Pin::new(body).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => {
-                        self.body_touched = true;
-                        let last = frame.is_trailers();
+                        self.body_done = frame.is_trailers();
                         self.queue.push(frame, self.chunked);
-                        if last {
-                            self.body = None;
-                        }
                     }
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Fault::RequestBody)),
                     Poll::Ready(None) => {
-                        self.body_touched = true;
-                        self.body = None;
+                        self.body_done = true;
                         if self.chunked {
                             self.queue.push_end();
                         }
@@ -310,7 +346,7 @@ where
                 }
             }
             if self.queue.is_empty() {
-                if self.body.is_none() {
+                if self.body_done || self.body.is_none() {
                     return Poll::Ready(Ok(()));
                 }
             } else {

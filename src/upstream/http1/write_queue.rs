@@ -19,6 +19,8 @@ pub(super) struct WriteQueue {
     suffix: &'static [u8],
     ended: bool,
     wrote: bool,
+    /// Whether the stream may still buffer what was written, as TLS does.
+    unflushed: bool,
 }
 
 impl WriteQueue {
@@ -30,6 +32,7 @@ impl WriteQueue {
             suffix: b"",
             ended: false,
             wrote: false,
+            unflushed: false,
         }
     }
 
@@ -38,7 +41,12 @@ impl WriteQueue {
         self.wrote
     }
 
+    /// Whether everything has left, also from the buffer of the stream.
     pub(super) fn is_empty(&self) -> bool {
+        !self.unflushed && self.is_written()
+    }
+
+    fn is_written(&self) -> bool {
         self.left == self.prefix.len() && self.data.is_empty() && self.suffix.is_empty()
     }
 
@@ -87,13 +95,13 @@ impl WriteQueue {
         self.prefix.extend_from_slice(b"\r\n");
     }
 
-    /// Writes until nothing is left.
+    /// Writes and flushes until nothing is left.
     pub(super) fn poll_write<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
         io: &mut W,
     ) -> Poll<io::Result<()>> {
-        while !self.is_empty() {
+        while !self.is_written() {
             let count = if self.data.is_empty() && self.suffix.is_empty() {
                 ready!(Pin::new(&mut *io).poll_write(cx, &self.prefix[self.left..]))?
             } else {
@@ -108,8 +116,11 @@ impl WriteQueue {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.wrote = true;
+            self.unflushed = true;
             self.advance(count);
         }
+        ready!(Pin::new(io).poll_flush(cx))?;
+        self.unflushed = false;
         Poll::Ready(Ok(()))
     }
 

@@ -142,7 +142,7 @@ static CLIENTS: LazyLock<[Arc<ClientConfig>; 2]> = LazyLock::new(|| {
 fn client(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let listeners = port().ir.listeners.iter();
-    for tls in listeners.filter_map(|listener| listener.tls.as_ref()) {
+    for tls in listeners.filter_map(|listener| listener.tls()) {
         roots
             .add(tls.certificates[0].chain[0].clone())
             .expect("a certificate of the goldens");

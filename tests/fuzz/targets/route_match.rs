@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use http::request::Parts;
 use libfuzzer_sys::{Corpus, fuzz_target};
-use portcullis::filter::{self, RequestFacts, Scheme};
+use portcullis::filter::{self, Level, RequestFacts, ResponsePhase, Scheme, Verdict};
 use portcullis::proxy::target;
-use portcullis::table::{Listener, MatchVerdict, Pick, Port, RequestView, Table};
+use portcullis::table::{Listener, MatchVerdict, Port, RequestView, Table};
 use portcullis_fuzz::{goldens, objects, request};
 
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
@@ -59,6 +59,7 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         path,
         query: parts.uri.query(),
         headers: &parts.headers,
+        added: &[],
     };
     let rule = listener.find(&view);
     let considered = listener.explain(&view);
@@ -79,12 +80,18 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         listener_port: port.bind().port,
     };
     let mut changed = parts.clone();
-    let of_share = match rule.pick() {
-        Pick::Share(share) => &share.filters[..],
-        Pick::None => &[],
-    };
-    for filters in [&rule.ir.filters[..], of_share] {
-        if filter::request(filters, &mut changed, &facts).is_ok() {
+    let of_backend = rule.select(rule.draw(None));
+    let of_backend = of_backend.map_or(&[][..], |backend| &backend.filters);
+    let mut phase = ResponsePhase::default();
+    let levels = [
+        (&rule.ir.filters[..], Level::Rule),
+        (of_backend, Level::Backend),
+    ];
+    for (filters, level) in levels {
+        let mut run = filters
+            .iter()
+            .map(|filter| filter::request(filter, level, &mut changed, &facts, &mut phase));
+        if run.all(|verdict| matches!(verdict, Ok(Verdict::Continue))) {
             let path = changed.uri.path();
             assert!(
                 path.starts_with('/') || path == parts.uri.path(),
@@ -92,6 +99,6 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
                 changed.uri
             );
         }
-        filter::response(filters, &mut changed.headers);
     }
+    phase.apply(&mut changed.headers);
 }

@@ -8,7 +8,7 @@
 use http::request::Parts;
 use http::{Method, Version};
 use libfuzzer_sys::fuzz_target;
-use portcullis::{table, upstream};
+use portcullis::{ir, table, upstream};
 use portcullis_fuzz::request;
 use proxy::headers::{LastHost, normalize};
 
@@ -100,5 +100,5 @@ fn check_request(mut parts: Parts) {
     assert_eq!(second.host.as_str(), host);
     assert_eq!(again.uri, parts.uri);
     assert_eq!(again.headers, parts.headers);
-    assert_eq!(second.forwarding, normal.forwarding);
+    assert_eq!(second.has_forwarding, normal.has_forwarding);
 }

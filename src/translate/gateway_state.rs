@@ -16,12 +16,12 @@ use super::{Input, Mode, conflict, data_plane, listener_set, overlap, report};
 
 /// What the Gateways of a snapshot come to, without routes.
 #[derive(Default)]
-pub(super) struct Frame {
+pub(super) struct GatewayState {
     /// What routes attach to.
     pub(super) parents: Parents,
-    /// The listeners of [`Self::parents`], without routes.
-    pub(super) listeners: Vec<Listener>,
-    /// What to bind, in order; listeners are places among [`Self::listeners`].
+    /// The listeners of [`Self::parents`], without routes; `None` for those that cannot be served.
+    pub(super) listeners: Vec<Option<Listener>>,
+    /// What to bind, in order; listeners are indices of [`Self::listeners`].
     pub(super) ports: Vec<PortDraft>,
     /// The report, without routes of served kinds.
     pub(super) report: StatusReport,
@@ -29,7 +29,7 @@ pub(super) struct Frame {
     pub(super) data_planes: BTreeMap<ObjectRef, DataPlane>,
 }
 
-impl Frame {
+impl GatewayState {
     pub(super) fn new(input: &Input<'_>, certificates: &mut Certificates) -> Self {
         let classes = gateway::classes(input);
         let mut gateways = gateway::ours(input, &classes);
@@ -66,20 +66,18 @@ impl Frame {
         }
     }
 
-    /// The listeners that are served, with their routes. An equal one of `known`, at the same place, stays.
+    /// The listeners that are served, with their routes. An equal one of `known`, at the same index, stays.
     pub(super) fn listeners_with(
         &self,
         routes: Vec<Vec<Arc<AttachedRoute>>>,
         known: &[Option<Arc<Listener>>],
     ) -> Vec<Option<Arc<Listener>>> {
         let listeners = self.listeners.iter().zip(&self.parents.listeners);
-        let with_routes = |(place, ((listener, parent), routes))| {
-            let (listener, parent): (&Listener, &Parent) = (listener, parent);
-            let listener = parent.is_served.then(|| Listener {
-                routes,
-                ..listener.clone()
-            })?;
-            let known: Option<&Arc<Listener>> = known.get(place).and_then(Option::as_ref);
+        let with_routes = |(index, ((listener, parent), routes))| {
+            let (listener, parent): (&Option<Listener>, &Parent) = (listener, parent);
+            let listener = listener.clone().filter(|_| parent.is_served)?;
+            let listener = Listener { routes, ..listener };
+            let known: Option<&Arc<Listener>> = known.get(index).and_then(Option::as_ref);
             let same = known.filter(|known| ***known == listener).cloned();
             Some(same.unwrap_or_else(|| Arc::new(listener)))
         };
@@ -94,13 +92,12 @@ impl Frame {
         known: &[Arc<Port>],
     ) -> Vec<Arc<Port>> {
         let with_listeners = |draft: &PortDraft| {
-            let places = draft.listeners.iter();
+            let indices = draft.listeners.iter();
             let port = Port {
                 bind: draft.bind,
                 gateway: draft.gateway.clone(),
-                protocol: draft.protocol,
-                listeners: places
-                    .filter_map(|place| listeners[*place].clone())
+                listeners: indices
+                    .filter_map(|index| listeners[*index].clone())
                     .collect(),
             };
             let key = (port.bind, &port.gateway);
@@ -136,7 +133,7 @@ impl Frame {
     }
 }
 
-/// Whether two snapshots have the same frame.
+/// Whether two snapshots have the same Gateways, with all that belongs to them.
 pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
     // Named one by one, so that a new kind is not forgotten. Maps that are shared are not looked into.
     let Snapshot {

@@ -1,0 +1,187 @@
+//! What all requests to a Kubernetes API server have in common: the name that they are made under, how long they may
+//! take, and what their failures say to people.
+
+use std::error::Error;
+use std::iter::successors;
+use std::time::Duration;
+
+use kube::core::Status;
+use tokio::time::timeout;
+
+/// The owner of fields that the controller writes, in `managedFields`.
+pub const FIELD_MANAGER: &str = "portcullis.dev/controller";
+/// The longest that one request of the controller may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Characters of a failure that are shown: some servers answer with a page, or repeat a whole object.
+const SHOWN: usize = 1000;
+
+/// Why a request failed, on one line: what the API server says of the object, else what happened to the connection.
+pub fn describe(error: &(dyn Error + 'static)) -> String {
+    match causes(error).find_map(status) {
+        Some(status) => describe_status(status),
+        None => line(&chain(error)),
+    }
+}
+
+/// What a request comes to, unless it takes too long.
+pub async fn request<T>(request: impl Future<Output = T>) -> Result<T, String> {
+    let response = timeout(REQUEST_TIMEOUT, request).await;
+    response.map_err(|_| format!("no response within {} s", REQUEST_TIMEOUT.as_secs()))
+}
+
+/// An error and what caused it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |error| (*error).source())
+}
+
+fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    let boxed = || error.downcast_ref::<Box<Status>>().map(|status| &**status);
+    match error.downcast_ref() {
+        Some(kube::Error::Api(status)) => Some(status),
+        _ => error.downcast_ref().or_else(boxed),
+    }
+}
+
+/// The message names object, field and rule. The reason is one word, unless kube made the status of a page.
+fn describe_status(status: &Status) -> String {
+    let message = line(&status.message);
+    let code = match status.reason.as_str() {
+        reason if reason.is_empty() || reason.contains(' ') => format!("status {}", status.code),
+        reason => format!("{} {reason}", status.code),
+    };
+    if message.is_empty() {
+        return code;
+    }
+    format!("{message} ({code})")
+}
+
+/// An error with its causes, each said once.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let error = match error.downcast_ref() {
+        // Its own words are those of its cause after the name of the variant.
+        Some(kube::Error::Service(cause)) => &**cause,
+        _ => error,
+    };
+    let mut text = error.to_string();
+    for cause in causes(error).skip(1) {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+    }
+    text
+}
+
+/// Text from outside on one line and in bounds.
+fn line(text: &str) -> String {
+    let mut line: String = text
+        .trim()
+        .chars()
+        .take(SHOWN)
+        .map(|character| {
+            if character.is_control() {
+                ' '
+            } else {
+                character
+            }
+        })
+        .collect();
+    if text.trim().chars().nth(SHOWN).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn api(status: Value) -> kube::Error {
+        let status: Status = serde_json::from_value(status).unwrap();
+        kube::Error::Api(status.boxed())
+    }
+
+    fn invalid() -> Value {
+        json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": "Deployment.apps \"web-edge\" is invalid: spec.template.spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+            "reason": "Invalid",
+            "details": {
+                "name": "web-edge",
+                "group": "apps",
+                "kind": "Deployment",
+                "causes": [{
+                    "reason": "FieldValueInvalid",
+                    "message": "Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+                    "field": "spec.template.spec.containers[0].resources.requests",
+                }],
+            },
+            "code": 422,
+        })
+    }
+
+    fn forbidden() -> Value {
+        json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": "services is forbidden: User \"system:serviceaccount:portcullis:controller\" cannot list resource \"services\" in API group \"\" at the cluster scope",
+            "reason": "Forbidden",
+            "details": {"kind": "services"},
+            "code": 403,
+        })
+    }
+
+    #[test]
+    fn names_object_field_and_rule_once() {
+        assert_eq!(
+            describe(&api(invalid())),
+            concat!(
+                "Deployment.apps \"web-edge\" is invalid: spec.template.spec.containers[0].resources.requests: ",
+                "Invalid value: \"2\": must be less than or equal to cpu limit of 1 (422 Invalid)"
+            )
+        );
+    }
+
+    #[test]
+    fn finds_the_status_in_errors_of_watches() {
+        let expected = concat!(
+            "services is forbidden: User \"system:serviceaccount:portcullis:controller\" cannot list resource ",
+            "\"services\" in API group \"\" at the cluster scope (403 Forbidden)"
+        );
+        let listed = watcher::Error::InitialListFailed(api(forbidden()));
+        assert_eq!(describe(&listed), expected);
+        let status: Status = serde_json::from_value(forbidden()).unwrap();
+        assert_eq!(
+            describe(&watcher::Error::WatchError(status.boxed())),
+            expected
+        );
+    }
+
+    #[test]
+    fn shows_a_page_as_one_short_line() {
+        let page = format!("<html>\n<body>{}", "x".repeat(10_000));
+        let status = Status::failure(&page, "Failed to parse error data").with_code(502);
+        let text = describe(&kube::Error::Api(status.boxed()));
+        assert!(text.starts_with("<html> <body>xx"), "{text}");
+        assert!(text.ends_with("x… (status 502)"), "{text}");
+        assert!(text.chars().count() < SHOWN + 20, "{text}");
+    }
+
+    #[test]
+    fn says_what_happened_to_the_connection() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = kube::Error::Service(Box::new(refused));
+        assert_eq!(describe(&error), "connection refused");
+        let empty = kube::Error::Api(Status::default().with_code(503).boxed());
+        assert_eq!(describe(&empty), "status 503");
+    }
+}

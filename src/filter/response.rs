@@ -1,0 +1,79 @@
+//! What the filters of a request do to its response. A step holds what it needs of the request, which is gone by then.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use super::{Level, header};
+use crate::ir::filter::HeaderChanges;
+
+/// The steps that a response goes through: those of the backendRef that served it, then those of the rule, each in the
+/// order of its list. Without steps it holds no memory.
+#[derive(Debug, Default)]
+pub struct ResponsePhase {
+    rule: Vec<Step>,
+    backend: Vec<Step>,
+}
+
+/// What one filter does to a response.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// ResponseHeaderModifier.
+    Headers(Arc<HeaderChanges>),
+}
+
+impl ResponsePhase {
+    pub(super) fn push(&mut self, level: Level, step: Step) {
+        match level {
+            Level::Rule => self.rule.push(step),
+            Level::Backend => self.backend.push(step),
+        }
+    }
+
+    /// Forgets the steps of a backendRef: another attempt chooses again.
+    pub fn reset_backend(&mut self) {
+        self.backend.clear();
+    }
+
+    /// Applies all steps to the head of a response.
+    pub fn apply(&self, headers: &mut HeaderMap) {
+        for step in self.backend.iter().chain(&self.rule) {
+            match step {
+                // It fails only beyond 24,000 headers, which no parser lets through; such a response stays as it is.
+                Step::Headers(changes) => drop(header::apply(changes, headers)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn add(value: &'static str) -> Step {
+        let changes = HeaderChanges {
+            add: vec![(
+                HeaderName::from_static("x-step"),
+                HeaderValue::from_static(value),
+            )],
+            ..HeaderChanges::default()
+        };
+        Step::Headers(Arc::new(changes))
+    }
+
+    #[test]
+    fn backend_steps_run_before_rule_steps_each_in_list_order() {
+        let mut phase = ResponsePhase::default();
+        phase.push(Level::Rule, add("3"));
+        phase.push(Level::Rule, add("4"));
+        phase.push(Level::Backend, add("lost"));
+        phase.reset_backend();
+        phase.push(Level::Backend, add("1"));
+        phase.push(Level::Backend, add("2"));
+        let mut headers = HeaderMap::new();
+        phase.apply(&mut headers);
+        assert_eq!(headers["x-step"], "1,2,3,4");
+    }
+}

@@ -1,0 +1,22 @@
+//! The headers that concern one connection and never cross a proxy: the only list of them.
+
+use http::HeaderName;
+use http::header::{CONNECTION, TE, TRANSFER_ENCODING, UPGRADE};
+
+/// `Keep-Alive` (RFC 2068, 19.7.1.1; obsolete, still sent).
+pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// `Proxy-Connection` (RFC 9110, 7.6.1: not standardized, still sent).
+pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+/// `HTTP2-Settings` (RFC 7540, 3.2.1).
+pub const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// Hop-by-hop headers (RFC 9110, 7.6.1; RFC 9113, 8.2.2), beside those that `Connection` names.
+pub const HOP_BY_HOP: [HeaderName; 7] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    HTTP2_SETTINGS,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];

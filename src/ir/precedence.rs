@@ -1,0 +1,87 @@
+//! The order in which the matches of all routes are tried: one list for each kind of route.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::route::{Match, PathMatch, RouteKind, Rule};
+
+/// The order of matches of equally specific hostnames: the smallest is tried first, and the first that fits wins.
+/// The fields stand in the order of the API's lists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    /// How specific the match is.
+    pub specificity: Specificity,
+    /// Creation time; older is first, and none is oldest.
+    pub created: Option<i64>,
+    /// Namespace of the route, alphabetically.
+    pub namespace: Arc<str>,
+    /// Name of the route, alphabetically.
+    pub name: Arc<str>,
+    /// Index of the rule.
+    pub rule: usize,
+    /// Index of the match.
+    pub r#match: usize,
+}
+
+/// How specific a match is, in the terms of its route's kind. A kind without one of the conditions leaves it at 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Specificity {
+    /// Kind of path condition.
+    pub path: PathRank,
+    /// Characters of the path, pattern or prefix; more is first.
+    pub path_length: Reverse<usize>,
+    /// Weight of the method condition; more is first.
+    pub method: Reverse<usize>,
+    /// Number of header conditions; more is first.
+    pub headers: Reverse<usize>,
+    /// Number of query conditions; more is first.
+    pub query: Reverse<usize>,
+}
+
+/// The rank of a path condition: exact paths first, then patterns, then prefixes. The index of a hostname's matches
+/// searches in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathRank {
+    /// `Exact`.
+    Exact,
+    /// `RegularExpression`. The API leaves its place open and suggests this one.
+    Regex,
+    /// `PathPrefix`.
+    Prefix,
+}
+
+impl Precedence {
+    /// The place of the `index`-th match of `rule`, whose route is of this kind and was created at this time.
+    pub fn new(kind: RouteKind, created: Option<i64>, rule: &Rule, index: usize) -> Self {
+        let condition = &rule.matches[index];
+        let specificity = match kind {
+            RouteKind::Http => Specificity::http(condition),
+        };
+        Self {
+            specificity,
+            created,
+            namespace: rule.id.route.namespace.clone(),
+            name: rule.id.route.name.clone(),
+            rule: rule.id.index,
+            r#match: index,
+        }
+    }
+}
+
+impl Specificity {
+    /// The list of HTTPRouteRule.matches.
+    fn http(condition: &Match) -> Self {
+        let (path, length) = match &condition.path {
+            PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
+            PathMatch::Regex(pattern) => (PathRank::Regex, pattern.source().chars().count()),
+            PathMatch::Prefix(prefix) => (PathRank::Prefix, prefix.chars().count()),
+        };
+        Self {
+            path,
+            path_length: Reverse(length),
+            method: Reverse(usize::from(condition.method.is_some())),
+            headers: Reverse(condition.headers.len()),
+            query: Reverse(condition.query.len()),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! From a matched request to the response of a backend: each attempt selects a backendRef, runs its filters and asks one
+//! of its endpoints; another attempt follows where that is safe.
+
+use std::mem;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use super::error::Error;
+use super::filters;
+use super::request::Exchange;
+use super::request_body::RequestBody;
+use crate::filter::{Level, LocalResponse};
+use crate::ir::route::Action;
+use crate::table::{Backend, Target};
+use crate::upstream::{self, Attempts, Failed, Outgoing};
+
+/// Where a response comes from.
+pub(super) enum Outcome {
+    /// From a backend.
+    Backend(upstream::Response<RequestBody>),
+    /// From a filter.
+    Filter(LocalResponse),
+}
+
+/// Sends the request of `exchange` until there is a response, or no other attempt is safe.
+pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
+    let rule = exchange.rule.clone();
+    if matches!(rule.ir.action, Action::Broken(_)) {
+        return Err(Error::Broken);
+    }
+    let draw = rule.draw(None);
+    let mut attempts = Attempts::default();
+    loop {
+        let selected = rule.select(draw).ok_or(Error::NoBackend)?;
+        let unfiltered = exchange.before(&selected.filters);
+        if let Some(response) = filters::run(&selected.filters, Level::Backend, exchange).await? {
+            return Ok(Outcome::Filter(response));
+        }
+        let Target::Backend(backend) = &selected.target else {
+            return Err(Error::Broken);
+        };
+        match attempt(exchange, backend, &mut attempts).await {
+            Ok(response) => return Ok(Outcome::Backend(response)),
+            Err(Failed { error, body: None }) => return Err(error.into()),
+            Err(Failed {
+                body: Some(body), ..
+            }) => exchange.restore(unfiltered, body),
+        }
+    }
+}
+
+async fn attempt(
+    exchange: &mut Exchange,
+    backend: &Backend,
+    attempts: &mut Attempts,
+) -> Result<upstream::Response<RequestBody>, Failed<RequestBody>> {
+    let timeout = exchange.rule.ir.timeouts.backend_request;
+    let expires = timeout.map(|timeout| Instant::now() + timeout);
+    let body = mem::take(&mut exchange.body);
+    let interim = &exchange.interim;
+    let inform = |status, headers: &HeaderMap| interim.send(status, headers);
+    let outgoing = Outgoing {
+        parts: &exchange.parts,
+        added: exchange.added.as_slice(),
+        upgrade: exchange.upgrade.as_ref(),
+        expect_continue: exchange.expects_continue,
+        informational: (!interim.is_none()).then_some(&inform),
+        try_timeout: timeout,
+    };
+    let upstream = &exchange.client.worker.upstream;
+    let outcome = upstream.attempt(backend, None, attempts, &outgoing, body);
+    let outcome = outcome.await;
+    exchange.record.attempted(attempts.endpoint());
+    if outcome.is_ok() {
+        exchange.expire_by(expires);
+    }
+    outcome
+}

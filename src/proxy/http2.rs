@@ -1,0 +1,291 @@
+//! HTTP/2 connections: h2's server with the timeouts, PINGs and GOAWAYs that it leaves to us. Streams run as tasks of their
+//! own.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{PingPong, Reason, RecvStream};
+use http::{Method, Request};
+use tokio::task::spawn_local;
+
+use super::activity::{Activity, Phase};
+use super::client::Client;
+use super::http::in_time;
+use super::in_place::in_place;
+use super::io::{ClientIo, Observed};
+use super::stream::{self, Stream};
+use crate::clock::{Clock, Deadline};
+
+/// Windows of HTTP/2 streams and connections, and what one stream may hold unsent.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+const SEND_BUFFER: usize = 64 * 1024;
+/// Streams that we may have to reset on one connection before it ends.
+const LOCAL_RESETS: usize = 256;
+/// A client that is silent for the first time is sent a PING, and has the second one to answer. This also ends a header
+/// block that is never finished, which nothing can interrupt (RFC 9113, 6.10).
+const PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
+/// Cancelled requests that a connection may have at once: five times the 100 streams that it may have open by default.
+const CANCELLATIONS: u32 = 500;
+/// Cancelled requests a second that never count: a client that replaces all of its 100 streams every second.
+const CANCELLATIONS_PER_SECOND: u64 = 100;
+
+/// A connection, as its streams see it.
+pub(super) struct Shared {
+    pub(super) client: Rc<Client>,
+    pub(super) activity: Rc<Activity>,
+    pub(super) cancelled: Cancellations,
+}
+
+/// Serves HTTP/2 on a connection whose first bytes have been read as `prefix`.
+pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
+    let worker = &client.worker;
+    let activity = Activity::connection(&worker.clock, &worker.limits, true);
+    let observed = Observed::new(io, prefix, activity.clone(), client.injection.clone());
+    let handshake = server(&client).handshake(observed);
+    let Some(Ok(mut h2)) = in_time(handshake, &activity, &client).await else {
+        return;
+    };
+    let mut server = Server {
+        ping: Ping::new(h2.ping_pong(), &worker.clock),
+        h2,
+        last_stream: 0,
+        farewell: Farewell::None,
+        shared: Rc::new(Shared {
+            cancelled: Cancellations::default(),
+            activity,
+            client,
+        }),
+    };
+    poll_fn(|cx| server.poll(cx)).await;
+}
+
+fn server(client: &Client) -> Builder {
+    let limits = &client.worker.limits;
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(limits.max_streams)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+        .max_local_error_reset_streams(Some(LOCAL_RESETS));
+    builder
+}
+
+/// The GOAWAY that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Farewell {
+    None,
+    /// NO_ERROR: streams that the client opens before it has read this are served.
+    Graceful,
+    /// ENHANCE_YOUR_CALM: the client cancels too many streams, and further ones are refused.
+    Calm,
+}
+
+/// The server's side of a connection.
+struct Server {
+    h2: Connection<Observed, Bytes>,
+    ping: Ping,
+    /// The highest stream that is served.
+    last_stream: u32,
+    farewell: Farewell,
+    shared: Rc<Shared>,
+}
+
+impl Server {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.farewell == Farewell::None && self.shared.client.is_draining() {
+            self.begin_graceful_end();
+        }
+        loop {
+            if self.limit_cancellations().is_ready() {
+                return Poll::Ready(());
+            }
+            match self.h2.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending if self.ends_calmly() => self.shared.client.injection.close(),
+                Poll::Pending => break,
+            }
+        }
+        if self.ping.poll(cx, &self.shared.activity).is_ready() {
+            return Poll::Ready(());
+        }
+        self.poll_due(cx)
+    }
+
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let activity = &self.shared.activity;
+        match activity.poll_due(cx) {
+            Poll::Ready(Phase::Idle) if self.farewell == Farewell::None => {
+                // What is left is the proxy's to write, and bounded like any other write.
+                activity.on_write_blocked();
+                self.begin_graceful_end();
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            due => due.map(|phase| self.shared.client.timed_out(phase)),
+        }
+    }
+
+    fn begin_graceful_end(&mut self) {
+        self.farewell = Farewell::Graceful;
+        self.h2.graceful_shutdown();
+    }
+
+    /// Sends GOAWAY when the client has cancelled too many streams. Ready when it goes on nevertheless.
+    fn limit_cancellations(&mut self) -> Poll<()> {
+        let excess = self.shared.cancelled.excess();
+        if excess > CANCELLATIONS {
+            return Poll::Ready(());
+        }
+        if excess > 0 && self.farewell == Farewell::None {
+            self.farewell = Farewell::Calm;
+            // h2's own way to give a reason resets every stream.
+            let frame = goaway(self.last_stream, Reason::ENHANCE_YOUR_CALM);
+            self.shared.client.injection.push(&frame);
+        }
+        Poll::Pending
+    }
+
+    /// Whether everything is done after a [`Farewell::Calm`]. h2 does not know of it, and must not send another GOAWAY,
+    /// whose last stream would be higher (RFC 9113, 6.8).
+    fn ends_calmly(&self) -> bool {
+        self.farewell == Farewell::Calm
+            && !self.h2.has_streams()
+            && self.shared.activity.requests() == 0
+            && self.shared.client.injection.is_empty()
+            && !self.shared.client.injection.is_closed()
+            && !self.shared.activity.is_write_blocked()
+    }
+
+    fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        let clock = &self.shared.client.worker.clock;
+        if self.farewell == Farewell::Calm {
+            self.shared.cancelled.count(clock);
+            respond.send_reset(Reason::REFUSED_STREAM);
+            return;
+        }
+        self.last_stream = respond.stream_id().as_u32();
+        // RFC 9113, 8.3.1. Without an `:authority`, h2 drops the scheme.
+        if request.uri().scheme_str() == Some("") {
+            respond.send_reset(Reason::PROTOCOL_ERROR);
+            return;
+        }
+        let stream = Stream::new(self.shared.clone(), request.headers(), respond);
+        let is_head = request.method() == Method::HEAD;
+        let request = stream.open(request);
+        spawn_local(in_place(|| stream::serve(stream, request, is_head)));
+    }
+}
+
+/// A GOAWAY frame (RFC 9113, 6.8).
+fn goaway(last_stream: u32, reason: Reason) -> [u8; 17] {
+    const TYPE: u8 = 7;
+    let mut frame = [0; 17];
+    frame[2] = 8;
+    frame[3] = TYPE;
+    frame[9..13].copy_from_slice(&last_stream.to_be_bytes());
+    frame[13..].copy_from_slice(&u32::from(reason).to_be_bytes());
+    frame
+}
+
+/// The requests that a client has cancelled of late: a bucket that leaks [`CANCELLATIONS_PER_SECOND`].
+#[derive(Default)]
+pub(super) struct Cancellations {
+    level: Cell<u32>,
+    /// The clock's time up to which the bucket has leaked.
+    leaked: Cell<u64>,
+}
+
+impl Cancellations {
+    /// Counts a cancelled request.
+    pub(super) fn count(&self, clock: &Clock) {
+        let elapsed = clock.now().saturating_sub(self.leaked.replace(clock.now()));
+        let leaked = elapsed.saturating_mul(CANCELLATIONS_PER_SECOND) / 1000;
+        let level = u64::from(self.level.get()).saturating_sub(leaked) + 1;
+        self.level.set(u32::try_from(level).unwrap_or(u32::MAX));
+    }
+
+    /// By how many they are too many.
+    fn excess(&self) -> u32 {
+        self.level.get().saturating_sub(CANCELLATIONS)
+    }
+}
+
+/// PINGs to a silent client.
+struct Ping {
+    /// `None` only if h2 has given its one handle away before.
+    pings: Option<PingPong>,
+    deadline: Deadline,
+    is_outstanding: bool,
+}
+
+impl Ping {
+    fn new(pings: Option<PingPong>, clock: &Rc<Clock>) -> Self {
+        let deadline = clock.deadline();
+        deadline.set(PING.0);
+        Self {
+            pings,
+            deadline,
+            is_outstanding: false,
+        }
+    }
+
+    /// Ready when a PING was not answered in time.
+    fn poll(&mut self, cx: &mut Context<'_>, activity: &Activity) -> Poll<()> {
+        let Some(pings) = &mut self.pings else {
+            return Poll::Pending;
+        };
+        if self.is_outstanding && pings.poll_pong(cx).is_ready() {
+            self.is_outstanding = false;
+            self.deadline.set(PING.0);
+        }
+        while self.deadline.poll_due(cx).is_ready() {
+            if self.is_outstanding {
+                return Poll::Ready(());
+            }
+            let quiet = activity.quiet_for();
+            if quiet < PING.0 {
+                self.deadline.set(PING.0 - quiet);
+                continue;
+            }
+            // Fails only for a connection that is about to end.
+            let _ = pings.send_ping(h2::Ping::opaque());
+            self.is_outstanding = true;
+            self.deadline.set(PING.1);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_goaway_frames() {
+        let frame = goaway(5, Reason::ENHANCE_YOUR_CALM);
+        assert_eq!(frame, [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 11]);
+    }
+
+    #[test]
+    fn forgets_cancellations_over_time() {
+        let (cancelled, clock) = (Cancellations::default(), Clock::new());
+        for _ in 0..CANCELLATIONS {
+            cancelled.count(&clock);
+        }
+        assert_eq!(cancelled.excess(), 0);
+        cancelled.count(&clock);
+        assert_eq!(cancelled.excess(), 1);
+        clock.advance(1000);
+        cancelled.count(&clock);
+        assert_eq!(cancelled.excess(), 0);
+    }
+}

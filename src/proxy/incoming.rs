@@ -1,0 +1,120 @@
+//! The body of a client's request, from whichever version of HTTP carries it. The only place that names the bodies of
+//! hyper and h2.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+
+use super::interim::Interim;
+use crate::upstream::BoxError;
+
+/// A request body that is still at the client.
+pub(crate) enum Incoming {
+    /// Of an HTTP/1 request.
+    Http1(hyper::body::Incoming),
+    /// Of an HTTP/2 stream.
+    Http2(StreamBody),
+}
+
+/// The receiving half of an HTTP/2 stream.
+pub(crate) struct StreamBody {
+    stream: RecvStream,
+    /// What is left of its `Content-Length`.
+    remaining: Option<u64>,
+    data_ended: bool,
+    /// Where a `100 (Continue)` is sent when the body is first asked for.
+    invitation: Interim,
+}
+
+impl From<hyper::body::Incoming> for Incoming {
+    fn from(body: hyper::body::Incoming) -> Self {
+        Self::Http1(body)
+    }
+}
+
+impl Incoming {
+    /// The body of an HTTP/2 request with these headers. `invitation` is used if they expect a `100 (Continue)`.
+    pub(crate) fn http2(stream: RecvStream, headers: &HeaderMap, invitation: &Interim) -> Self {
+        let remaining = if stream.is_end_stream() {
+            Some(0)
+        } else {
+            headers.get(CONTENT_LENGTH).and_then(length)
+        };
+        let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+        let invitation = match headers.get(http::header::EXPECT) {
+            Some(value) if expects(value) && remaining != Some(0) => invitation.clone(),
+            _ => Interim::None,
+        };
+        Self::Http2(StreamBody {
+            stream,
+            remaining,
+            data_ended: false,
+            invitation,
+        })
+    }
+}
+
+fn length(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.parse().ok()
+}
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BoxError::from),
+            Self::Http2(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body
+                .remaining
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+impl StreamBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        std::mem::replace(&mut self.invitation, Interim::None).invite();
+        if !self.data_ended {
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // Fails only for a stream that has just ended, which needs no window.
+                    let _ = self.stream.flow_control().release_capacity(data.len());
+                    if let Some(remaining) = &mut self.remaining {
+                        *remaining = remaining.saturating_sub(data.len() as u64);
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None => self.data_ended = true,
+            }
+        }
+        Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
+            Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+            // A reset ends a request early, whatever its code says: what came is not the whole body.
+            Err(error) => Some(Err(error.into())),
+        })
+    }
+}

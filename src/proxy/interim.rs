@@ -1,0 +1,82 @@
+//! Informational responses (RFC 9110, 15.2) on their way to a client, whichever version of HTTP it speaks.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::client::Client;
+
+/// Sends the informational responses of one request.
+#[derive(Clone)]
+pub(crate) enum Interim {
+    /// On an HTTP/1.1 connection.
+    Http1(Rc<Client>),
+    /// On an HTTP/2 stream.
+    Http2(Rc<RefCell<SendResponse<Bytes>>>),
+    /// Nowhere: HTTP/1.0 has none, and some requests need none.
+    None,
+}
+
+impl Interim {
+    /// Sends an informational response with these end-to-end headers, if the client can take it now.
+    pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
+        match self {
+            // What still waits behind an earlier response of a pipeline would come behind its own response.
+            Self::Http1(client) => _ = client.injection.push_next(&head(status, headers)),
+            Self::Http2(stream) => {
+                let mut response = Response::new(());
+                *response.status_mut() = status;
+                *response.headers_mut() = headers.clone();
+                // Fails for a stream that has ended or has its response, which has no use for it.
+                let _ = stream.borrow_mut().send_informational(response);
+            }
+            Self::None => {}
+        }
+    }
+
+    /// Whether nothing is ever sent.
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Asks for the body of a request that waits for a `100 (Continue)`.
+    pub(super) fn invite(&self) {
+        self.send(StatusCode::CONTINUE, &HeaderMap::new());
+    }
+}
+
+/// The bytes of a head (RFC 9112, 2.1).
+fn head(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
+    let reason = status.canonical_reason().unwrap_or_default();
+    let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
+    for (name, value) in headers {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use http::header::LINK;
+
+    use super::*;
+
+    #[test]
+    fn writes_heads_as_http1_has_them() {
+        let mut headers = HeaderMap::new();
+        headers.append(LINK, HeaderValue::from_static("</a>"));
+        headers.append(LINK, HeaderValue::from_static("</b>"));
+        assert_eq!(
+            head(StatusCode::EARLY_HINTS, &headers),
+            b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\nlink: </b>\r\n\r\n"
+        );
+    }
+}

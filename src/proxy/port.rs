@@ -1,0 +1,101 @@
+//! The ports that one worker has connections on, by the address that clients reach. A port outlives the listening socket
+//! that its connections came by, as long as the configuration covers its address with the same protocol.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::ir::{Bind, PortProtocol, Transport};
+use crate::table::{Port, Table};
+
+/// A port of one address as one worker sees it.
+pub(crate) struct PortState {
+    address: IpAddr,
+    protocol: PortProtocol,
+    bind: Cell<Bind>,
+    closed: Cell<bool>,
+}
+
+impl PortState {
+    /// The port that listeners declare.
+    pub(crate) fn number(&self) -> u16 {
+        self.bind.get().port
+    }
+
+    /// The address that clients reach, with the port that listeners declare.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.number())
+    }
+
+    /// What its clients speak first.
+    pub(crate) fn protocol(&self) -> PortProtocol {
+        self.protocol
+    }
+
+    /// Whether it is no longer configured: its connections are to end.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// What the configuration serves there. The addresses of a Gateway can change under its connections.
+    #[inline]
+    pub(crate) fn configured<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
+        table.port(&self.bind.get()).or_else(|| self.moved(table))
+    }
+
+    #[cold]
+    fn moved<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
+        let port = covering(table, self.address, self.number())?;
+        self.bind.set(port.bind());
+        Some(port)
+    }
+}
+
+/// The ports of one worker.
+#[derive(Default)]
+pub(super) struct Ports(RefCell<BTreeMap<(u16, IpAddr, PortProtocol), Rc<PortState>>>);
+
+impl Ports {
+    /// The port of a new connection that came by the socket of `bind` to the local address `address`, if the
+    /// configuration has it.
+    pub(super) fn of(&self, bind: Bind, address: IpAddr, table: &Table) -> Option<Rc<PortState>> {
+        let configured = table.port(&bind);
+        let configured = configured.or_else(|| covering(table, address, bind.port))?;
+        let state = || {
+            Rc::new(PortState {
+                address,
+                protocol: configured.protocol(),
+                bind: Cell::new(configured.bind()),
+                closed: Cell::new(false),
+            })
+        };
+        let mut ports = self.0.borrow_mut();
+        let port = ports
+            .entry((bind.port, address, configured.protocol()))
+            .or_insert_with(state);
+        Some(port.clone())
+    }
+
+    /// Closes the ports that the configuration no longer has.
+    pub(super) fn close_unconfigured(&self, table: &Table) {
+        self.0.borrow_mut().retain(|_, port| {
+            let configured = port.configured(table);
+            let is_configured = configured.is_some_and(|it| it.protocol() == port.protocol);
+            port.closed.set(!is_configured);
+            is_configured
+        });
+    }
+}
+
+/// The port whose socket gets the connections to an address.
+fn covering(table: &Table, address: IpAddr, port: u16) -> Option<&Arc<Port>> {
+    let covers = |bind: Bind| match bind.address {
+        _ if (bind.port, bind.transport) != (port, Transport::Tcp) => false,
+        None => true,
+        Some(any) if any.is_unspecified() => any.is_ipv4() == address.is_ipv4(),
+        Some(one) => one == address,
+    };
+    table.ports().iter().find(|port| covers(port.bind()))
+}

@@ -1,0 +1,296 @@
+//! A request's body on its way to a backend: it moves the request's deadline, counts bytes, and keeps its beginning so
+//! that another attempt can send it again.
+
+use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+
+use super::activity::Activity;
+use super::headers;
+use super::incoming::Incoming;
+use crate::upstream::{BoxError, Replay};
+
+/// Bytes of a body that are kept for another attempt; a longer body is sent once.
+const KEPT_BYTES: usize = 64 * 1024;
+
+/// A request's body.
+#[derive(Default)]
+pub(crate) enum RequestBody {
+    /// None.
+    #[default]
+    Empty,
+    /// From the client.
+    Client(Box<ClientBody>),
+}
+
+/// A body that arrives from the client.
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    activity: Rc<Activity>,
+    is_ended: bool,
+    kept: Kept,
+}
+
+impl RequestBody {
+    /// The body that arrives with a request.
+    pub(crate) fn new(incoming: Incoming, activity: &Rc<Activity>) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Empty;
+        }
+        activity.on_body_begin();
+        Self::Client(Box::new(ClientBody {
+            incoming,
+            activity: activity.clone(),
+            is_ended: false,
+            kept: Kept::default(),
+        }))
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Empty => Poll::Ready(None),
+            Self::Client(body) => match body.kept.next() {
+                Some(frame) => Poll::Ready(Some(Ok(frame))),
+                None => body.poll_incoming(cx),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Client(body) => {
+                body.kept.is_at_end() && (body.is_ended || body.incoming.is_end_stream())
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Client(body) => body.size_hint(),
+        }
+    }
+}
+
+impl Replay for RequestBody {
+    fn rewind(&mut self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Client(body) => body.kept.rewind(),
+        }
+    }
+
+    fn forget(&mut self) {
+        if let Self::Client(body) = self {
+            body.kept.stop();
+        }
+    }
+}
+
+impl ClientBody {
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+        if polled.is_pending() {
+            self.activity.on_body_awaited();
+        }
+        let Some(frame) = ready!(polled) else {
+            self.end();
+            return Poll::Ready(None);
+        };
+        let mut frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => {
+                // The rest does not arrive: no other attempt can send the body.
+                self.kept.stop();
+                self.end();
+                return Poll::Ready(Some(Err(error)));
+            }
+        };
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::clean_trailers(trailers);
+        }
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        self.activity.on_body(length);
+        if self.incoming.is_end_stream() {
+            self.activity.on_body_end();
+        }
+        self.kept.keep(&frame);
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn end(&mut self) {
+        self.is_ended = true;
+        self.activity.on_body_end();
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = if self.is_ended {
+            SizeHint::with_exact(0)
+        } else {
+            self.incoming.size_hint()
+        };
+        let kept = self.kept.remaining();
+        match hint.exact() {
+            Some(exact) => SizeHint::with_exact(exact + kept),
+            None => {
+                hint.set_lower(hint.lower() + kept);
+                hint
+            }
+        }
+    }
+}
+
+/// The beginning of a body, as it was read.
+#[derive(Default)]
+struct Kept {
+    data: Vec<Bytes>,
+    trailers: Option<HeaderMap>,
+    bytes: usize,
+    /// The next of `data` to be sent again; past its end when there is none.
+    next: usize,
+    /// Whether the trailers are to be sent again.
+    repeats_trailers: bool,
+    /// Whether something was read that is not here.
+    is_incomplete: bool,
+}
+
+impl Kept {
+    /// Keeps what was just read. Whatever is kept was sent by then.
+    fn keep(&mut self, frame: &Frame<Bytes>) {
+        if self.is_incomplete {
+            return;
+        }
+        if let Some(data) = frame.data_ref() {
+            self.bytes += data.len();
+            self.data.push(data.clone());
+            self.next = self.data.len();
+        }
+        self.trailers = frame.trailers_ref().cloned();
+        if self.bytes > KEPT_BYTES {
+            self.stop();
+        }
+    }
+
+    /// The next frame that is sent again.
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        if let Some(data) = self.data.get_mut(self.next) {
+            self.next += 1;
+            let data = if self.is_incomplete {
+                mem::take(data)
+            } else {
+                data.clone()
+            };
+            return Some(Frame::data(data));
+        }
+        if mem::take(&mut self.repeats_trailers) {
+            return self.trailers.clone().map(Frame::trailers);
+        }
+        None
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.next == self.data.len() && !self.repeats_trailers
+    }
+
+    /// Bytes that are still to be sent again.
+    fn remaining(&self) -> u64 {
+        let unsent = self.data.iter().skip(self.next);
+        unsent.map(|data| data.len() as u64).sum()
+    }
+
+    /// Goes back to the first byte, if it is here.
+    fn rewind(&mut self) -> bool {
+        if !self.is_incomplete {
+            self.next = 0;
+            self.repeats_trailers = self.trailers.is_some();
+        }
+        !self.is_incomplete
+    }
+
+    /// Keeps nothing from here on. What is still to be sent again stays until it is.
+    fn stop(&mut self) {
+        self.is_incomplete = true;
+        self.data.drain(..self.next);
+        self.next = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(text: &'static str) -> Frame<Bytes> {
+        Frame::data(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn text(kept: &mut Kept) -> String {
+        let mut text = String::new();
+        while let Some(frame) = kept.next() {
+            match frame.into_data() {
+                Ok(data) => text.push_str(std::str::from_utf8(&data).unwrap()),
+                Err(_) => text.push('T'),
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn replays_what_was_read_as_often_as_it_is_rewound() {
+        let mut kept = Kept::default();
+        assert!(kept.rewind() && kept.is_at_end());
+        kept.keep(&data("a"));
+        kept.keep(&data("b"));
+        kept.keep(&Frame::trailers(HeaderMap::new()));
+        assert!(kept.is_at_end());
+        for _ in 0..2 {
+            assert!(kept.rewind() && !kept.is_at_end());
+            assert_eq!(kept.remaining(), 2);
+            assert_eq!(text(&mut kept), "abT");
+            assert!(kept.is_at_end());
+        }
+    }
+
+    #[test]
+    fn keeps_no_more_than_its_bound() {
+        let mut kept = Kept::default();
+        kept.keep(&Frame::data(vec![0; KEPT_BYTES].into()));
+        assert!(kept.rewind());
+        assert_eq!(kept.next().unwrap().into_data().unwrap().len(), KEPT_BYTES);
+        kept.keep(&data("a"));
+        assert!(!kept.rewind());
+        assert!(kept.is_at_end() && kept.data.is_empty());
+    }
+
+    #[test]
+    fn sends_the_rest_of_a_replay_after_it_stops_keeping() {
+        let mut kept = Kept::default();
+        kept.keep(&data("a"));
+        kept.keep(&data("b"));
+        assert!(kept.rewind());
+        assert!(kept.next().is_some());
+        kept.stop();
+        assert_eq!(kept.remaining(), 1);
+        assert_eq!(text(&mut kept), "b");
+        assert!(!kept.rewind());
+    }
+}

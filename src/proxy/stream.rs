@@ -1,0 +1,297 @@
+//! One HTTP/2 stream: its request handled, its response sent as the client's window allows, and its end by either side
+//! or by a timeout.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body;
+
+use super::activity::{Activity, BodyPace};
+use super::error::is_grpc;
+use super::http2::Shared;
+use super::incoming::Incoming;
+use super::interim::Interim;
+use super::request::{self, Admitted};
+use super::response_body::ResponseBody;
+use crate::ir::hop_by_hop::HOP_BY_HOP;
+
+/// A stream whose request has arrived. Counts as a request of its connection until dropped.
+pub(super) struct Stream {
+    connection: Rc<Shared>,
+    activity: Rc<Activity>,
+    respond: Rc<RefCell<SendResponse<Bytes>>>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.activity.on_request_end();
+    }
+}
+
+/// Serves a stream to its end.
+pub(super) async fn serve(stream: Stream, request: Admitted, is_head: bool) {
+    let handled = {
+        let mut handling = pin!(request.serve());
+        poll_fn(|cx| match handling.as_mut().poll(cx) {
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+            Poll::Pending => stream.poll_end(cx).map(|()| None),
+        })
+        .await
+    };
+    let Some(response) = handled else {
+        return;
+    };
+    let (sender, body) = match stream.send_head(response, is_head) {
+        Ok(Some(streaming)) => streaming,
+        Ok(None) => return,
+        Err(_) => return stream.on_lost(),
+    };
+    let mut body = pin!(body);
+    let mut sending = Sending::new(sender);
+    poll_fn(
+        |cx| match sending.poll(cx, body.as_mut(), &stream.activity) {
+            Poll::Ready(outcome) => {
+                if let Err(Lost) = outcome {
+                    stream.on_lost();
+                }
+                Poll::Ready(())
+            }
+            Poll::Pending => stream.poll_timeout(cx),
+        },
+    )
+    .await;
+}
+
+impl Stream {
+    pub(super) fn new(
+        connection: Rc<Shared>,
+        headers: &HeaderMap,
+        respond: SendResponse<Bytes>,
+    ) -> Self {
+        connection.activity.on_request();
+        let worker = &connection.client.worker;
+        let activity = Activity::stream(&worker.clock, &worker.limits, pace(headers));
+        Self {
+            connection,
+            activity,
+            respond: Rc::new(RefCell::new(respond)),
+        }
+    }
+
+    /// Takes the stream's request in, before it is served as a task: its head is large to move.
+    pub(super) fn open(&self, request: Request<RecvStream>) -> Admitted {
+        let interim = Interim::Http2(self.respond.clone());
+        let (parts, body) = request.into_parts();
+        let body = Incoming::http2(body, &parts.headers, &interim);
+        let client = self.connection.client.clone();
+        request::open(client, self.activity.clone(), interim, parts, body)
+    }
+
+    /// Ready when the stream has ended before its response has begun.
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.respond.borrow_mut().poll_reset(cx).is_ready() {
+            self.on_lost();
+            return Poll::Ready(());
+        }
+        self.poll_timeout(cx)
+    }
+
+    fn poll_timeout(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.activity.poll_due(cx).map(|phase| {
+            self.connection.client.timed_out(phase);
+            // The request's body may be held elsewhere, which would keep the stream open.
+            self.respond.borrow_mut().send_reset(Reason::CANCEL);
+        })
+    }
+
+    /// The stream has ended without us: by the client, or with its connection.
+    fn on_lost(&self) {
+        let connection = &self.connection;
+        match connection.activity.ended_by() {
+            None => connection.cancelled.count(&connection.client.worker.clock),
+            ended_by => self.activity.on_connection_end(ended_by),
+        }
+    }
+
+    /// Sends a response's head. Returns what sends its body, if it has one.
+    fn send_head(
+        &self,
+        response: Response<ResponseBody>,
+        is_head: bool,
+    ) -> Result<Option<(SendStream<Bytes>, ResponseBody)>, h2::Error> {
+        let (mut head, mut body) = response.into_parts();
+        let worker = &self.connection.client.worker;
+        remove_connection_headers(&mut head.headers);
+        let date = || worker.date.header(&worker.clock);
+        head.headers.entry(DATE).or_insert_with(date);
+        let mut is_empty = body.is_end_stream();
+        if !is_empty {
+            if let Some(length) = body.size_hint().exact() {
+                let length = || length.into();
+                head.headers.entry(CONTENT_LENGTH).or_insert_with(length);
+            }
+            if is_head || has_no_content(head.status) {
+                body.skip();
+                is_empty = true;
+            }
+        }
+        let head = Response::from_parts(head, ());
+        let sender = self.respond.borrow_mut().send_response(head, is_empty)?;
+        Ok((!is_empty).then_some((sender, body)))
+    }
+}
+
+/// RFC 9110, 15.3.5 and 15.4.5: responses that end with their heads.
+fn has_no_content(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// RFC 9113, 8.2.2: HTTP/2 has none of these.
+fn remove_connection_headers(headers: &mut HeaderMap) {
+    if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        for name in HOP_BY_HOP {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Whether the body of a request with these headers may pause.
+fn pace(headers: &HeaderMap) -> BodyPace {
+    if is_grpc(headers) {
+        BodyPace::Any
+    } else if headers.contains_key(CONTENT_LENGTH) {
+        BodyPace::Steady
+    } else {
+        BodyPace::SteadyUntilResponse
+    }
+}
+
+/// The stream is gone, by the client or with its connection.
+struct Lost;
+
+impl From<h2::Error> for Lost {
+    fn from(_: h2::Error) -> Self {
+        Self
+    }
+}
+
+/// A response's body on its way out.
+struct Sending {
+    sender: SendStream<Bytes>,
+    /// Data that waits for the client's window.
+    data: Bytes,
+    /// Whether nothing comes behind it.
+    is_last: bool,
+}
+
+impl Sending {
+    fn new(sender: SendStream<Bytes>) -> Self {
+        Self {
+            sender,
+            data: Bytes::new(),
+            is_last: false,
+        }
+    }
+
+    /// Sends until the body has ended. No more is given to h2 than the client's window takes, so that what a client does
+    /// not take is noticed here.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut body: Pin<&mut ResponseBody>,
+        activity: &Activity,
+    ) -> Poll<Result<(), Lost>> {
+        if self.sender.poll_reset(cx).is_ready() {
+            return Poll::Ready(Err(Lost));
+        }
+        loop {
+            while !self.data.is_empty() {
+                ready!(self.poll_send(cx))?;
+                activity.restart();
+            }
+            if self.is_last {
+                return Poll::Ready(Ok(()));
+            }
+            match ready!(body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.accept(data, body.is_end_stream())?,
+                    Err(frame) => {
+                        let Ok(trailers) = frame.into_trailers() else {
+                            continue;
+                        };
+                        self.sender.send_trailers(trailers)?;
+                        return Poll::Ready(Ok(()));
+                    }
+                },
+                Some(Err(_)) => {
+                    self.sender.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Ok(()));
+                }
+                None => self.accept(Bytes::new(), true)?,
+            }
+        }
+    }
+
+    fn accept(&mut self, data: Bytes, is_last: bool) -> Result<(), Lost> {
+        self.is_last = is_last;
+        if data.is_empty() {
+            if is_last {
+                self.sender.send_data(data, true)?;
+            }
+            return Ok(());
+        }
+        self.data = data;
+        Ok(())
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        while self.sender.capacity() == 0 {
+            self.sender.reserve_capacity(self.data.len());
+            match ready!(self.sender.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Poll::Ready(Err(Lost)),
+            }
+        }
+        let count = self.sender.capacity().min(self.data.len());
+        let part = self.data.split_to(count);
+        let is_last = self.is_last && self.data.is_empty();
+        Poll::Ready(self.sender.send_data(part, is_last).map_err(Lost::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+
+    use super::super::in_place::in_place;
+    use super::*;
+
+    #[test]
+    fn removes_headers_of_connections() {
+        let mut headers = HeaderMap::new();
+        for name in [CONNECTION, UPGRADE, CONTENT_TYPE] {
+            headers.insert(name, HeaderValue::from_static("x"));
+        }
+        remove_connection_headers(&mut headers);
+        assert_eq!(headers.keys().collect::<Vec<_>>(), [CONTENT_TYPE]);
+    }
+
+    #[test]
+    fn moves_little_per_stream() {
+        let parts = size_of::<(Stream, Admitted)>();
+        assert!(parts < 128, "{parts} bytes to begin with");
+        let task = size_of_val(&in_place(std::future::pending::<()>));
+        assert!(task < 512, "{task} bytes to spawn");
+        let response = size_of::<Response<ResponseBody>>();
+        assert!(response < 512, "{response} bytes of a response");
+    }
+}

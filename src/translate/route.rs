@@ -1,0 +1,302 @@
+//! What a kind of route has to say of its objects, and what is the same for all kinds: hostnames, backendRefs, rules that
+//! cannot be served, and the route's conditions.
+
+use std::sync::Arc;
+
+use crate::api::reference::{BackendObjectRef, BackendRef, ParentRef};
+use crate::api::{Key, Resource};
+use crate::ir::route::{Action, Match, Target, Timeouts, WeightedBackend};
+use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
+use crate::snapshot::{Objects, Snapshot};
+use crate::status::Condition;
+
+use super::Input;
+use super::attachment::{Attachment, ListenerIndex, Parents};
+use super::backend::Backends;
+use super::listener::Protocol;
+use super::reason::{ConditionType, Fault, Reason, judge, merge};
+
+/// The largest weight of a backendRef.
+const MAX_WEIGHT: u32 = 1_000_000;
+
+/// An object of a kind of route.
+pub(super) trait RouteObject: Resource + Eq + Send + Sync + Sized + 'static {
+    /// The kind in the IR.
+    const ROUTE_KIND: RouteKind;
+    /// Protocols of the listeners that it can attach to.
+    const PROTOCOLS: &'static [Protocol];
+
+    /// All objects of the kind.
+    fn all(snapshot: &Snapshot) -> &Objects<Self>;
+
+    /// `spec.parentRefs`.
+    fn parent_refs(&self) -> &[ParentRef];
+
+    /// `spec.hostnames`; empty means the listeners'.
+    fn hostnames(&self) -> &[String];
+
+    /// Translates the rules, in order; a rule without matches that are understood is left out.
+    fn rules(&self, builder: &mut RouteBuilder<'_>) -> Vec<Arc<Rule>>;
+}
+
+/// A route with what is wrong with it, whatever its parents.
+pub(super) struct Built {
+    pub(super) route: Arc<Route>,
+    /// Makes `Accepted` false: no rule is usable.
+    pub(super) unusable: Option<Fault>,
+    /// Makes `PartiallyInvalid` true: some rules are not usable.
+    dropped: Option<Fault>,
+    /// Makes `ResolvedRefs` false.
+    unresolved: Option<Fault>,
+    /// Backends that its rules forward to.
+    pub(super) backends: Vec<BackendId>,
+    /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
+    pub(super) references: Vec<Key>,
+}
+
+impl Built {
+    /// Translates a route.
+    pub(super) fn new<R: RouteObject>(
+        input: &Input<'_>,
+        object: &R,
+        name: &ObjectRef,
+        backends: &mut Backends,
+    ) -> Self {
+        let mut builder = RouteBuilder {
+            input,
+            route: name,
+            backends,
+            usable: 0,
+            faults: Vec::new(),
+            unresolved: Vec::new(),
+            forwarded: Vec::new(),
+            references: Vec::new(),
+        };
+        let rules = match invalid_hostname(object.hostnames()) {
+            None => object.rules(&mut builder),
+            // Nothing says which hosts such a route would be for.
+            Some(fault) => {
+                builder.faults.push(fault);
+                Vec::new()
+            }
+        };
+        let created = object.meta().creation_timestamp;
+        let created = created.map(jiff::Timestamp::as_second);
+        builder.finish(R::ROUTE_KIND, created, rules)
+    }
+
+    /// The same, with a known route in place of an equal one.
+    pub(super) fn like(mut self, known: Option<&Self>) -> Self {
+        if let Some(known) = known.filter(|known| known.route == self.route) {
+            self.route = known.route.clone();
+        }
+        self
+    }
+
+    /// The route's conditions under a parent.
+    pub(super) fn conditions(
+        &self,
+        attachment: &Attachment,
+        parents: &Parents,
+        generation: i64,
+    ) -> Vec<Condition> {
+        let refused = attachment.as_ref().err().or(self.unusable.as_ref());
+        let mut accepted = judge(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            refused,
+            generation,
+        );
+        let served = |index: &ListenerIndex| parents.listeners[*index].is_served;
+        if let (None, Ok(listeners)) = (refused, attachment)
+            && !listeners.iter().any(|(index, _)| served(index))
+        {
+            accepted.message =
+                "attached, but none of its listeners is served: see the Gateway's conditions"
+                    .into();
+        }
+        let unresolved = self.unresolved.as_ref();
+        let resolved = judge(
+            ConditionType::ResolvedRefs,
+            Reason::ResolvedRefs,
+            unresolved,
+            generation,
+        );
+        let mut conditions = Vec::with_capacity(2);
+        conditions.push(accepted);
+        if refused.is_none() {
+            conditions.extend(self.dropped.as_ref().map(|fault| {
+                let message = format!("Dropped Rule: {}", fault.message);
+                Condition::holds(ConditionType::PartiallyInvalid, fault.reason, generation)
+                    .telling(message)
+            }));
+        }
+        conditions.push(resolved);
+        conditions
+    }
+}
+
+fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
+    let index = hostnames
+        .iter()
+        .position(|name| !Hostname::is_valid(name))?;
+    let name = &hostnames[index];
+    let message =
+        format!("spec.hostnames[{index}]: {name:?} is not a hostname; the route is not served");
+    Some(Fault::new(Reason::UnsupportedValue, message))
+}
+
+/// A route under translation: what its references resolve to, and what was found in its rules.
+pub(super) struct RouteBuilder<'a> {
+    input: &'a Input<'a>,
+    route: &'a ObjectRef,
+    backends: &'a mut Backends,
+    /// Number of rules that do at least a part of what they say.
+    usable: usize,
+    faults: Vec<Fault>,
+    unresolved: Vec<Fault>,
+    /// Backends that the rules forward to, in order.
+    forwarded: Vec<Arc<Backend>>,
+    /// Objects that references name.
+    references: Vec<Key>,
+}
+
+/// A rule in its parts.
+pub(super) struct RuleParts<'a> {
+    /// Index in `spec.rules`.
+    pub(super) index: usize,
+    pub(super) name: Option<&'a str>,
+    pub(super) matches: Vec<Match>,
+    pub(super) forward: Forward,
+    /// What is done to requests, or why it cannot be done.
+    pub(super) behaviour: Result<(Vec<Filter>, Timeouts), Fault>,
+}
+
+/// The backendRefs of a rule.
+pub(super) struct Forward {
+    targets: Vec<WeightedBackend>,
+    /// The backends among the targets.
+    backends: Vec<Arc<Backend>>,
+    /// Whether they do at least a part of what they say.
+    is_usable: bool,
+}
+
+impl RouteBuilder<'_> {
+    /// Takes note of a rule whose matches are not understood. It is dropped: nothing says which requests it would be for.
+    pub(super) fn drop_rule(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// Resolves the backendRefs of the rule at `field`. `filters` translates those of one backendRef.
+    pub(super) fn forward<F>(
+        &mut self,
+        references: &[BackendRef<F>],
+        field: &str,
+        filters: impl Fn(&[F], &str) -> Result<Vec<Filter>, Fault>,
+    ) -> Forward {
+        let mut broken = 0;
+        let mut backends = Vec::new();
+        let mut targets = Vec::with_capacity(references.len());
+        for (index, reference) in references.iter().enumerate() {
+            let field = format!("{field}.backendRefs[{index}]");
+            let (target, backend) = self.resolve(&reference.backend, &field);
+            let mut weighted = WeightedBackend {
+                weight: reference.weight.min(MAX_WEIGHT),
+                target,
+                filters: Vec::new(),
+            };
+            match filters(&reference.filters, &field) {
+                Ok(filters) => {
+                    weighted.filters = filters;
+                    backends.extend(backend);
+                }
+                Err(fault) => {
+                    broken += 1;
+                    weighted.target = Target::Invalid(fault.message.as_str().into());
+                    let message = format!(
+                        "{}; requests of this backend are answered with 500",
+                        fault.message
+                    );
+                    self.faults.push(Fault::new(fault.reason, message));
+                }
+            }
+            targets.push(weighted);
+        }
+        Forward {
+            is_usable: targets.is_empty() || broken < targets.len(),
+            targets,
+            backends,
+        }
+    }
+
+    /// A rule. One that cannot be served as written matches and answers 500: no other rule may take its requests.
+    pub(super) fn rule(&mut self, parts: RuleParts<'_>) -> Rule {
+        let (filters, timeouts, action) = match parts.behaviour {
+            Ok((filters, timeouts)) => {
+                self.forwarded.extend(parts.forward.backends);
+                self.usable += usize::from(parts.forward.is_usable);
+                (filters, timeouts, Action::Forward(parts.forward.targets))
+            }
+            Err(fault) => {
+                let why = fault.message.as_str().into();
+                let message = format!(
+                    "{}; requests of this rule are answered with 500",
+                    fault.message
+                );
+                self.faults.push(Fault::new(fault.reason, message));
+                (Vec::new(), Timeouts::default(), Action::Broken(why))
+            }
+        };
+        Rule {
+            id: RuleId {
+                route: self.route.clone(),
+                index: parts.index,
+                name: parts.name.map(Arc::from),
+            },
+            matches: parts.matches,
+            filters,
+            action,
+            timeouts,
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        reference: &BackendObjectRef,
+        field: &str,
+    ) -> (Target, Option<Arc<Backend>>) {
+        let namespace = reference.namespace.as_deref();
+        let namespace = namespace.unwrap_or(&self.route.namespace);
+        self.references.push(Key::new(namespace, &reference.name));
+        match self
+            .backends
+            .resolve(self.input, self.route, reference, field)
+        {
+            Ok(backend) => (Target::Backend(backend.id.clone()), Some(backend)),
+            Err(fault) => {
+                let why = fault.message.as_str().into();
+                self.unresolved.push(fault);
+                (Target::Invalid(why), None)
+            }
+        }
+    }
+
+    fn finish(self, kind: RouteKind, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+        let faults = merge(&self.faults);
+        let (unusable, dropped) = if self.usable == 0 {
+            (faults, None)
+        } else {
+            (None, faults)
+        };
+        let spoken: Vec<_> = self.forwarded.iter().map(|one| one.protocol).collect();
+        let route = Route::new(kind, self.route.clone(), created, rules, &spoken);
+        Built {
+            route: Arc::new(route),
+            unusable,
+            dropped,
+            unresolved: merge(&self.unresolved),
+            backends: self.forwarded.iter().map(|one| one.id.clone()).collect(),
+            references: self.references,
+        }
+    }
+}

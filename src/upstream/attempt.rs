@@ -1,0 +1,364 @@
+//! One attempt to get a response from a backend: an endpoint, a connection, an exchange until the response's head. Says
+//! of a failure whether another attempt is safe, and keeps what the next one must avoid.
+
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::time::{Sleep, sleep};
+
+use super::balance::{self, InFlight};
+use super::connect::{ConnectFailure, Target, connect};
+use super::exchange::{Exchange, Head};
+use super::fault::Fault;
+use super::pool::{Avoid, Pool, Ready};
+use super::{Outgoing, Replay, Response, SendError, Upstream, health, http1, http2};
+use crate::table::{Backend, UpstreamFault};
+
+/// Endpoints that one request may try to connect to.
+const MAX_ENDPOINTS: usize = 3;
+/// Attempts that one request may make, those aside that the end of an HTTP/2 connection left out.
+const MAX_ATTEMPTS: usize = 4;
+/// Attempts that one request may make. Where each connection serves few requests, its end leaves out many.
+const MAX_ALL_ATTEMPTS: usize = 16;
+
+/// Endpoints that an attempt may have to leave out: those, and one that refused the request.
+pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
+
+/// What a request has tried so far, at one backend or several.
+#[derive(Default)]
+pub struct Attempts {
+    endpoint: Option<SocketAddr>,
+    failed: Option<Box<FailedAttempts>>,
+}
+
+/// What failed attempts leave behind.
+#[derive(Default)]
+struct FailedAttempts {
+    count: usize,
+    /// Those of them that the end of an HTTP/2 connection left out.
+    left_out: usize,
+    /// Endpoints that could not be connected to; 0 is none.
+    unreachable: [u64; MAX_ENDPOINTS],
+    /// The endpoint that refused the request last.
+    refused: Option<u64>,
+    avoid: Avoid,
+    last: Option<SendError>,
+}
+
+impl Attempts {
+    /// The endpoint that was tried last.
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        self.endpoint
+    }
+
+    /// Whether there has been none yet.
+    pub fn is_first(&self) -> bool {
+        self.failed.is_none()
+    }
+
+    /// Which connections the next attempt does not use.
+    pub(super) fn avoid(&self) -> Avoid {
+        self.failed
+            .as_ref()
+            .map_or_else(Avoid::default, |failed| failed.avoid)
+    }
+
+    fn select(&mut self, backend: &Backend, affinity: Option<u64>) -> Option<InFlight> {
+        let endpoints = backend.endpoints();
+        let selected = match &self.failed {
+            None => balance::select(&endpoints, &[], affinity),
+            Some(failed) => {
+                let excluded = failed.excluded(failed.refused);
+                balance::select(&endpoints, &excluded, affinity)
+                    // The endpoint that refused may accept on another connection.
+                    .or_else(|| balance::select(&endpoints, &failed.unreachable, affinity))
+            }
+        }?;
+        self.endpoint = Some(selected.endpoint().address);
+        Some(selected)
+    }
+
+    /// An attempt failed.
+    fn on_failure(&mut self, error: SendError) -> &mut FailedAttempts {
+        let failed = self.failed.get_or_insert_default();
+        failed.count += 1;
+        failed.last = Some(error);
+        failed
+    }
+
+    /// The ids of endpoints that get no connect.
+    fn excluded(&self) -> [u64; EXCLUDED] {
+        let failed = self.failed.as_ref();
+        failed.map_or([0; EXCLUDED], |failed| failed.excluded(None))
+    }
+
+    /// Whether there may be another attempt.
+    fn may_go_on(&self) -> bool {
+        self.failed.as_ref().is_none_or(|failed| {
+            failed.count - failed.left_out < MAX_ATTEMPTS
+                && failed.count < MAX_ALL_ATTEMPTS
+                && failed.unreachable.last() == Some(&0)
+        })
+    }
+}
+
+impl FailedAttempts {
+    fn add_unreachable(&mut self, endpoints: [u64; 2]) {
+        for id in endpoints.into_iter().filter(|id| *id != 0) {
+            if let Some(free) = self.unreachable.iter_mut().find(|id| **id == 0) {
+                *free = id;
+            }
+        }
+    }
+
+    fn excluded(&self, refused: Option<u64>) -> [u64; EXCLUDED] {
+        let [first, second, third] = self.unreachable;
+        [first, second, third, refused.unwrap_or(0)]
+    }
+}
+
+/// An attempt that failed.
+pub struct Failed<B> {
+    /// Why.
+    pub error: SendError,
+    /// The body, when another attempt is safe and allowed.
+    pub body: Option<B>,
+}
+
+impl Upstream {
+    /// Sends a request to one endpoint of `backend`, and returns with the head of its response. The endpoint depends on
+    /// `affinity` where there is one, and on nothing of the request else.
+    ///
+    /// Another attempt is safe where the request cannot have had an effect: no connection came about, the backend says
+    /// that it did not process the request, or a connection that worked before ended without a response and the method
+    /// is idempotent or no byte was written.
+    pub fn attempt<'a, B: Replay>(
+        &'a self,
+        backend: &'a Backend,
+        affinity: Option<u64>,
+        attempts: &'a mut Attempts,
+        request: &'a Outgoing<'a>,
+        body: B,
+    ) -> impl Future<Output = Result<Response<B>, Failed<B>>> + use<'a, B> {
+        let mut attempt = Attempt {
+            pool: &self.pool,
+            backend,
+            request,
+            deadline: request.try_timeout.map(|limit| Box::pin(sleep(limit))),
+            state: State::start(&self.pool, backend, affinity, attempts, request, body),
+            attempts,
+        };
+        poll_fn(move |cx| attempt.poll(cx))
+    }
+}
+
+/// An attempt under way. Lives inside the future of its request, which is moved: small.
+struct Attempt<'a, B> {
+    pool: &'a Rc<Pool>,
+    backend: &'a Backend,
+    attempts: &'a mut Attempts,
+    request: &'a Outgoing<'a>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    state: State<'a, B>,
+}
+
+enum State<'a, B> {
+    Connecting(Connecting<'a>, B),
+    Exchanging(Exchange<B>, InFlight),
+    Failed(Failed<B>),
+    Done,
+}
+
+type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(Ready, InFlight), ConnectFailure>> + 'a>>;
+
+impl<'a, B: Replay> State<'a, B> {
+    fn start(
+        pool: &Rc<Pool>,
+        backend: &'a Backend,
+        affinity: Option<u64>,
+        attempts: &mut Attempts,
+        request: &Outgoing<'_>,
+        body: B,
+    ) -> Self {
+        let Some(place) = attempts.select(backend, affinity) else {
+            let last = attempts.failed.as_ref().and_then(|failed| failed.last);
+            let error = last.unwrap_or_else(|| {
+                backend.stats.failed(UpstreamFault::NoEndpoint);
+                SendError::NO_ENDPOINT
+            });
+            return Self::Failed(Failed { error, body: None });
+        };
+        let (excluded, avoid) = (attempts.excluded(), attempts.avoid());
+        match pool.take(Target::key_of(backend, place.endpoint()), avoid) {
+            Some(ready) => Self::begin(pool, backend, attempts, request, (ready, place), body),
+            None => {
+                let connecting = connect(pool.clone(), backend, place, excluded, avoid);
+                Self::Connecting(Box::pin(connecting), body)
+            }
+        }
+    }
+
+    fn begin(
+        pool: &Pool,
+        backend: &Backend,
+        attempts: &mut Attempts,
+        request: &Outgoing<'_>,
+        (ready, place): (Ready, InFlight),
+        body: B,
+    ) -> Self {
+        attempts.endpoint = Some(place.endpoint().address);
+        let limits = pool.head_limits;
+        match ready {
+            Ready::Http1(connection) => {
+                let exchange = http1::Exchange::new(connection, request, body, limits);
+                Self::Exchanging(Exchange::Http1(Box::new(exchange)), place)
+            }
+            Ready::Http2(slot) => match http2::Exchange::new(slot, request, body, limits) {
+                Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), place),
+                Err((fault, body)) => {
+                    let is_left_out = fault == Fault::LeftOut;
+                    let error = fault.into();
+                    attempts.on_failure(error).left_out += usize::from(is_left_out);
+                    let body = is_left_out.then_some(body);
+                    Self::Failed(finish(backend, attempts, error, body))
+                }
+            },
+        }
+    }
+}
+
+impl<B: Replay> Attempt<'_, B> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<B>, Failed<B>>> {
+        loop {
+            match &mut self.state {
+                State::Connecting(connecting, _) => {
+                    if let Poll::Ready(outcome) = connecting.as_mut().poll(cx) {
+                        self.connected(outcome);
+                        continue;
+                    }
+                }
+                State::Exchanging(exchange, _) => {
+                    let informational = self.request.informational;
+                    if let Poll::Ready(outcome) = exchange.poll_head(cx, informational) {
+                        return Poll::Ready(self.complete(outcome));
+                    }
+                }
+                State::Failed(_) | State::Done => {
+                    return match mem::replace(&mut self.state, State::Done) {
+                        State::Failed(failed) => Poll::Ready(Err(failed)),
+                        _ => Poll::Pending,
+                    };
+                }
+            }
+            let Some(deadline) = &mut self.deadline else {
+                return Poll::Pending;
+            };
+            return deadline.as_mut().poll(cx).map(|()| Err(self.time_out()));
+        }
+    }
+
+    fn connected(&mut self, outcome: Result<(Ready, InFlight), ConnectFailure>) {
+        let State::Connecting(_, body) = mem::replace(&mut self.state, State::Done) else {
+            return;
+        };
+        let (backend, attempts) = (self.backend, &mut *self.attempts);
+        self.state = match outcome {
+            Ok(connected) => {
+                State::begin(self.pool, backend, attempts, self.request, connected, body)
+            }
+            Err(failure) => {
+                let tried = attempts.on_failure(failure.error);
+                tried.add_unreachable(failure.endpoints);
+                State::Failed(finish(backend, attempts, failure.error, Some(body)))
+            }
+        };
+    }
+
+    fn complete(&mut self, outcome: Result<Head, Fault>) -> Result<Response<B>, Failed<B>> {
+        let State::Exchanging(exchange, mut place) = mem::replace(&mut self.state, State::Done)
+        else {
+            return Err(self.time_out());
+        };
+        match outcome {
+            Ok(head) => {
+                place.on_response();
+                let key = Target::key_of(self.backend, place.endpoint());
+                Ok(Response::new(head, exchange, self.pool.clone(), key, place))
+            }
+            Err(fault) => Err(failed(self.backend, self.attempts, exchange, fault, &place)),
+        }
+    }
+
+    fn time_out(&mut self) -> Failed<B> {
+        // Time that the client took for its body is not the endpoint's.
+        if let State::Exchanging(exchange, place) = &self.state
+            && exchange.is_request_sent()
+        {
+            health::on_strike(self.backend, place.endpoint());
+        }
+        self.state = State::Done;
+        fail(self.backend, self.attempts, SendError::TIMEOUT, None)
+    }
+}
+
+/// An exchange failed before the response's head.
+fn failed<B: Replay>(
+    backend: &Backend,
+    attempts: &mut Attempts,
+    exchange: Exchange<B>,
+    fault: Fault,
+    place: &InFlight,
+) -> Failed<B> {
+    let may_replay = exchange.is_replayable(fault);
+    let is_stale = exchange.is_reused();
+    let connection = exchange.connection();
+    let error = SendError::from(fault);
+    let body = may_replay
+        .then(|| exchange.into_body())
+        .flatten()
+        .and_then(|mut body| body.rewind().then_some(body));
+    let tried = attempts.on_failure(error);
+    match fault {
+        Fault::Refused | Fault::LeftOut => {
+            tried.left_out += usize::from(fault == Fault::LeftOut);
+            tried.avoid.refused = connection;
+            tried.refused = Some(place.endpoint().id);
+        }
+        Fault::Truncated | Fault::Io(_) if is_stale => tried.avoid.idle = true,
+        Fault::Truncated | Fault::Io(_) | Fault::Protocol(_) => {
+            health::on_strike(backend, place.endpoint());
+        }
+        Fault::Reset | Fault::RequestBody => {}
+    }
+    finish(backend, attempts, error, body)
+}
+
+/// An attempt failed without an exchange.
+fn fail<B>(
+    backend: &Backend,
+    attempts: &mut Attempts,
+    error: SendError,
+    body: Option<B>,
+) -> Failed<B> {
+    attempts.on_failure(error);
+    finish(backend, attempts, error, body)
+}
+
+fn finish<B>(
+    backend: &Backend,
+    attempts: &Attempts,
+    error: SendError,
+    body: Option<B>,
+) -> Failed<B> {
+    if let SendError::Backend(fault, _) = error {
+        backend.stats.failed(fault);
+    }
+    Failed {
+        error,
+        body: body.filter(|_| attempts.may_go_on()),
+    }
+}

@@ -1,0 +1,236 @@
+//! Connecting to an endpoint, TLS included, and to a second one when the first takes long. Knows no request.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::SendError;
+use super::attempt::EXCLUDED;
+use super::balance::{self, InFlight};
+use super::health;
+use super::io::Io;
+use super::pool::{Avoid, ConnectionKey, Pool, Ready};
+use crate::ir::UpstreamProtocol;
+use crate::table::{Backend, BackendStats, Endpoint, Transport, UpstreamFault};
+
+/// How long a connect may take before another endpoint is tried too: a multiple of what connects to the backend take,
+/// within these bounds.
+const HEDGE_FACTOR: u32 = 8;
+const HEDGE_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// An endpoint, with all that connecting to it takes.
+#[derive(Clone)]
+pub(super) struct Target {
+    endpoint: Arc<Endpoint>,
+    transport: Transport,
+    declared: UpstreamProtocol,
+    stats: Arc<BackendStats>,
+    /// When the connect began that is waited for now.
+    awaited_since: Cell<Option<Instant>>,
+}
+
+impl Target {
+    pub(super) fn new(backend: &Backend, endpoint: &Arc<Endpoint>) -> Self {
+        Self {
+            endpoint: endpoint.clone(),
+            transport: backend.transport.clone(),
+            declared: backend.protocol,
+            stats: backend.stats.clone(),
+            awaited_since: Cell::new(None),
+        }
+    }
+
+    pub(super) fn key(&self) -> ConnectionKey {
+        ConnectionKey {
+            endpoint: self.endpoint.id,
+            identity: self.transport.identity(),
+        }
+    }
+
+    /// The key of the backend's connections to an endpoint.
+    pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint) -> ConnectionKey {
+        ConnectionKey {
+            endpoint: endpoint.id,
+            identity: backend.transport.identity(),
+        }
+    }
+
+    /// What new connections speak; `None` when the endpoint chooses.
+    pub(super) fn protocol(&self) -> Option<Protocol> {
+        match &self.transport {
+            Transport::Plain if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
+            Transport::Tls(tls) if tls.config.alpn_protocols.iter().any(|name| name == b"h2") => {
+                None
+            }
+            Transport::Plain | Transport::Tls(_) => Some(Protocol::Http1),
+        }
+    }
+
+    /// A connect that began then is waited for.
+    pub(super) fn await_since(&self, begin: Instant) {
+        self.awaited_since.set(Some(begin));
+    }
+
+    /// How long the connect takes so far that is waited for. Time in a queue before it does not count.
+    fn awaited_for(&self) -> Duration {
+        let since = self.awaited_since.get();
+        since.map_or(Duration::ZERO, |begin| begin.elapsed())
+    }
+
+    /// Connects within `limit`, TLS included.
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Io, SendError> {
+        let begin = Instant::now();
+        let io = timeout(limit, self.establish()).await.map_err(|_| {
+            SendError::Backend(
+                UpstreamFault::ConnectTimeout,
+                "no connection to the backend in time",
+            )
+        })??;
+        self.stats.connected(begin.elapsed());
+        Ok(io)
+    }
+
+    async fn establish(&self) -> Result<Io, SendError> {
+        let io = TcpStream::connect(self.endpoint.address)
+            .await
+            .map_err(|_| {
+                SendError::Backend(UpstreamFault::Connect, "no connection to the backend")
+            })?;
+        // Without it small writes wait for acknowledgements; a socket that refuses it still works.
+        let _ = io.set_nodelay(true);
+        let Transport::Tls(tls) = &self.transport else {
+            return Ok(Io::Plain(io));
+        };
+        let connector = TlsConnector::from(tls.config.clone());
+        match connector.connect(tls.server_name.clone(), io).await {
+            Ok(io) => Ok(Io::Tls(Box::new(io))),
+            Err(error) => {
+                tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
+                Err(SendError::Backend(
+                    UpstreamFault::Connect,
+                    "no TLS connection to the backend",
+                ))
+            }
+        }
+    }
+}
+
+/// Why no connection came about, and at which endpoints; 0 is none.
+pub(super) struct ConnectFailure {
+    pub(super) error: SendError,
+    pub(super) endpoints: [u64; 2],
+}
+
+/// A connection to the selected endpoint, or to another one that is not `excluded` when that is faster.
+pub(super) async fn connect(
+    pool: Rc<Pool>,
+    backend: &Backend,
+    selected: InFlight,
+    excluded: [u64; EXCLUDED],
+    avoid: Avoid,
+) -> Result<(Ready, InFlight), ConnectFailure> {
+    let delay = hedge_delay(&backend.stats);
+    let target = Target::new(backend, selected.endpoint());
+    let mut first = pin!(pool.ready(&target, avoid));
+    if backend.endpoints().len() > 1 {
+        tokio::select! {
+            biased;
+            outcome = &mut first => return finish(backend, selected, outcome, 0),
+            () = sleep(delay) => {}
+        }
+    }
+    let id = selected.endpoint().id;
+    let excluded = excluded.map(|it| if it == 0 { id } else { it });
+    let Some(rival) = balance::select(&backend.endpoints(), &excluded, None) else {
+        let outcome = first.await;
+        return finish(backend, selected, outcome, 0);
+    };
+    backend.stats.hedged();
+    let rival_begin = Instant::now();
+    let rival_target = Target::new(backend, rival.endpoint());
+    let mut second = pin!(pool.ready(&rival_target, avoid));
+    tokio::select! {
+        biased;
+        outcome = &mut first => match outcome {
+            Ok(ready) => Ok((ready, selected)),
+            Err(_) => {
+                health::on_connect_failure(backend, selected.endpoint());
+                let outcome = second.await;
+                finish(backend, rival, outcome, id)
+            }
+        },
+        outcome = &mut second => match outcome {
+            Ok(ready) => {
+                // When this worker is slow, both connects are.
+                let least = delay.max(rival_begin.elapsed() * HEDGE_FACTOR);
+                if target.awaited_for() >= least {
+                    health::on_connect_failure(backend, selected.endpoint());
+                }
+                Ok((ready, rival))
+            }
+            Err(_) => {
+                health::on_connect_failure(backend, rival.endpoint());
+                let id = rival.endpoint().id;
+                drop(rival);
+                let outcome = first.await;
+                finish(backend, selected, outcome, id)
+            }
+        },
+    }
+}
+
+/// The outcome of the last connect, after another one at `other` failed.
+fn finish(
+    backend: &Backend,
+    place: InFlight,
+    outcome: Result<Ready, SendError>,
+    other: u64,
+) -> Result<(Ready, InFlight), ConnectFailure> {
+    match outcome {
+        Ok(ready) => Ok((ready, place)),
+        Err(error) => {
+            health::on_connect_failure(backend, place.endpoint());
+            Err(ConnectFailure {
+                error,
+                endpoints: [other, place.endpoint().id],
+            })
+        }
+    }
+}
+
+fn hedge_delay(stats: &BackendStats) -> Duration {
+    let (least, most) = HEDGE_DELAY;
+    let usual = stats.connect_time().unwrap_or(most);
+    usual.saturating_mul(HEDGE_FACTOR).clamp(least, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hedges_after_a_multiple_of_the_usual_connect_time() {
+        let delay = |connect: Duration| {
+            let stats = BackendStats::default();
+            stats.connected(connect);
+            hedge_delay(&stats)
+        };
+        assert_eq!(hedge_delay(&BackendStats::default()), HEDGE_DELAY.1);
+        assert_eq!(delay(Duration::from_micros(300)), HEDGE_DELAY.0);
+        assert_eq!(delay(Duration::from_millis(10)), Duration::from_millis(80));
+        assert_eq!(delay(Duration::from_secs(1)), HEDGE_DELAY.1);
+    }
+}

@@ -1,0 +1,103 @@
+//! The byte stream of a connection to a backend, plain or TLS. Knows no protocol.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// A connected stream.
+#[derive(Debug)]
+pub enum Io {
+    /// In plain text.
+    Plain(TcpStream),
+    /// In TLS, after its handshake.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Io {
+    /// Whether the stream is silent and open. Asks the kernel only after an event.
+    pub(super) fn is_idle(&mut self) -> bool {
+        let mut byte = [0];
+        match self {
+            Self::Plain(io) => io
+                .try_read(&mut byte)
+                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
+            // A readable socket may hold session tickets only, which the read takes in.
+            Self::Tls(io) => Pin::new(io)
+                .poll_read(
+                    &mut Context::from_waker(Waker::noop()),
+                    &mut ReadBuf::new(&mut byte),
+                )
+                .is_pending(),
+        }
+    }
+
+    /// Whether both sides agreed on HTTP/2 (ALPN).
+    pub(super) fn has_negotiated_http2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(io) => io.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_read(cx, buffer),
+            Self::Tls(io) => Pin::new(io).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write(cx, bytes),
+            Self::Tls(io) => Pin::new(io).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write_vectored(cx, slices),
+            Self::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(io) => io.is_write_vectored(),
+            Self::Tls(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_flush(cx),
+            Self::Tls(io) => Pin::new(io).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_shutdown(cx),
+            Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A backend's response: its head, and a body that holds the connection until its last byte. Gives the connection back
+//! when it can carry another request.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+
+use super::balance::InFlight;
+use super::exchange::{Exchange, Head};
+use super::io::Io;
+use super::pool::{ConnectionKey, Pool};
+use super::{BoxError, Replay};
+
+/// The response to a request.
+pub struct Response<B> {
+    /// Status.
+    pub status: StatusCode,
+    /// End-to-end headers, and `Upgrade` of a 101 or 426.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: ResponseBody<B>,
+}
+
+/// The body of a [`Response`]. Counts as a request in flight until dropped.
+pub struct ResponseBody<B> {
+    exchange: Exchange<B>,
+    pool: Rc<Pool>,
+    key: ConnectionKey,
+    place: InFlight,
+}
+
+/// A connection that has switched protocols. Counts as a request in flight until dropped.
+pub struct Upgraded {
+    /// The connection.
+    pub io: Io,
+    /// Bytes that the backend sent behind its 101.
+    pub first: Bytes,
+    place: InFlight,
+}
+
+impl Upgraded {
+    /// The endpoint.
+    pub fn endpoint(&self) -> SocketAddr {
+        self.place.endpoint().address
+    }
+}
+
+impl<B: Replay> Response<B> {
+    pub(super) fn new(
+        head: Head,
+        exchange: Exchange<B>,
+        pool: Rc<Pool>,
+        key: ConnectionKey,
+        place: InFlight,
+    ) -> Self {
+        let mut body = ResponseBody {
+            exchange,
+            pool,
+            key,
+            place,
+        };
+        body.release();
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
+    }
+}
+
+impl<B: Replay> ResponseBody<B> {
+    /// The endpoint that answered.
+    pub fn endpoint(&self) -> SocketAddr {
+        self.place.endpoint().address
+    }
+
+    /// The connection behind a 101.
+    pub fn into_upgraded(self) -> Option<Upgraded> {
+        let Exchange::Http1(exchange) = self.exchange else {
+            return None;
+        };
+        let (io, first) = exchange.into_upgraded()?.into_parts();
+        Some(Upgraded {
+            io,
+            first,
+            place: self.place,
+        })
+    }
+
+    /// Gives the connection back as soon as the exchange is complete.
+    fn release(&mut self) {
+        if let Exchange::Http1(exchange) = &mut self.exchange
+            && exchange.is_end_stream()
+            && let Some(connection) = exchange.take_idle()
+        {
+            self.pool.put(self.key, connection);
+        }
+    }
+}
+
+impl<B: Replay> Body for ResponseBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = self.exchange.poll_frame(cx);
+        if frame.is_ready() {
+            self.release();
+        }
+        frame.map_err(BoxError::from)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.exchange.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.exchange
+            .remaining()
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

@@ -1,0 +1,182 @@
+//! Endpoints that are silent, gone or broken: requests go elsewhere, and come back.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use portcullis::table::UpstreamFault;
+use portcullis::upstream::SendError;
+use tokio::net::TcpListener;
+use tokio::task::spawn_local;
+
+use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, http1, say};
+
+const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+/// Ends every connection after its first response, so that every request connects.
+async fn closing() -> Endpoint {
+    Endpoint::start(|mut socket, _| async move {
+        head(&mut socket).await;
+        say(&mut socket, CLOSE).await;
+    })
+    .await
+}
+
+#[test]
+fn silent_endpoint_delays_only_the_first_request() {
+    block_on(async {
+        let (silent, alive) = (Silent::new(), closing().await);
+        let (worker, backend) = (Worker::new(), http1(&[silent.address, alive.address]));
+        for _ in 0..18 {
+            let begin = Instant::now();
+            let outcome = worker.send(&backend, &TestRequest::post()).await;
+            assert_eq!(outcome.expect("a response").endpoint, alive.address);
+            // Far below the connect timeout of 5 s.
+            assert!(begin.elapsed() < Duration::from_secs(2));
+        }
+        assert!((1..=3).contains(&backend.stats.hedged_connects()));
+        assert_eq!(backend.stats.ejections(), 1);
+    });
+}
+
+#[test]
+fn silent_http2_endpoint_delays_only_the_first_requests() {
+    block_on(async {
+        let silent = Silent::new();
+        let alive = Endpoint::start(|socket, _| async move {
+            let Ok(mut connection) = h2::server::handshake(socket).await else {
+                return;
+            };
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let _ = respond.send_response(http::Response::new(()), true);
+            }
+        })
+        .await;
+        let (worker, backend) = (Worker::new(), h2c(&[silent.address, alive.address]));
+        for _ in 0..18 {
+            let begin = Instant::now();
+            let outcome = worker.send(&backend, &TestRequest::post()).await;
+            assert_eq!(outcome.expect("a response").endpoint, alive.address);
+            assert!(begin.elapsed() < Duration::from_secs(2));
+        }
+        assert!((1..=3).contains(&backend.stats.hedged_connects()));
+    });
+}
+
+#[test]
+fn gone_endpoint_is_tried_once() {
+    block_on(async {
+        let (gone, alive) = (gone(), closing().await);
+        let (worker, backend) = (Worker::new(), http1(&[gone, alive.address]));
+        for _ in 0..50 {
+            let outcome = worker.send(&backend, &TestRequest::post()).await;
+            assert_eq!(outcome.expect("a response").endpoint, alive.address);
+        }
+        assert_eq!(backend.stats.faults(UpstreamFault::Connect), 1);
+    });
+}
+
+fn gone() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound")
+}
+
+#[test]
+fn resetting_endpoint_fails_three_requests() {
+    block_on(async {
+        let broken = Endpoint::start(|mut socket, _| async move {
+            head(&mut socket).await;
+        })
+        .await;
+        let alive = closing().await;
+        let (worker, backend) = (Worker::new(), http1(&[broken.address, alive.address]));
+        let mut failed = 0;
+        for _ in 0..100 {
+            let outcome = worker.send(&backend, &TestRequest::post()).await;
+            failed += usize::from(outcome.is_err());
+        }
+        assert_eq!(failed, 3);
+    });
+}
+
+#[test]
+fn responses_with_server_errors_are_no_failures() {
+    block_on(async {
+        let failing =
+            Endpoint::answering("HTTP/1.1 503 Overloaded\r\nContent-Length: 0\r\n\r\n").await;
+        let (worker, backend) = (
+            Worker::new(),
+            http1(&[failing.address, closing().await.address]),
+        );
+        let mut answers = HashMap::<u16, usize>::new();
+        for _ in 0..100 {
+            let outcome = worker.send(&backend, &TestRequest::get()).await;
+            let status = outcome.expect("a response").status.as_u16();
+            *answers.entry(status).or_default() += 1;
+        }
+        assert!(answers[&503] > 10, "{answers:?}");
+        assert_eq!(backend.stats.ejections(), 0);
+    });
+}
+
+#[test]
+fn tries_bad_endpoints_when_there_are_no_others() {
+    block_on(async {
+        let (worker, backend) = (Worker::new(), http1(&[gone(), gone()]));
+        for round in 1..=5 {
+            let outcome = worker.send(&backend, &TestRequest::get()).await;
+            assert!(matches!(
+                outcome,
+                Err(SendError::Backend(UpstreamFault::Connect, _))
+            ));
+            assert_eq!(backend.stats.faults(UpstreamFault::Connect), 2 * round);
+        }
+    });
+}
+
+#[test]
+fn endpoint_comes_back_after_its_time() {
+    block_on(async {
+        let (address, alive) = (gone(), closing().await);
+        let (worker, backend) = (Worker::new(), http1(&[address, alive.address]));
+        while backend.stats.ejections() == 0 {
+            assert!(worker.send(&backend, &TestRequest::get()).await.is_ok());
+        }
+        let listener = TcpListener::bind(address).await.expect("still free");
+        spawn_local(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                head(&mut socket).await;
+                say(&mut socket, CLOSE).await;
+            }
+        });
+        loop {
+            let outcome = worker.send(&backend, &TestRequest::get()).await;
+            if outcome.expect("a response").endpoint == address {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(backend.stats.ejections(), 1);
+    });
+}
+
+#[test]
+fn attempts_that_time_out_count_against_the_endpoint() {
+    block_on(async {
+        let slow = Endpoint::start(|mut socket, _| async move {
+            head(&mut socket).await;
+            std::future::pending().await
+        })
+        .await;
+        let alive = closing().await;
+        let (worker, backend) = (Worker::new(), http1(&[slow.address, alive.address]));
+        let mut request = TestRequest::get();
+        request.try_timeout = Some(Duration::from_millis(50));
+        let mut failed = 0;
+        for _ in 0..30 {
+            failed += usize::from(worker.send(&backend, &request).await.is_err());
+        }
+        assert_eq!(failed, 3);
+        assert_eq!(backend.stats.faults(UpstreamFault::Timeout), 3);
+    });
+}

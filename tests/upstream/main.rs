@@ -1,0 +1,39 @@
+//! Connections to backends as the proxy uses them: attempts of `portcullis::upstream` at scripted endpoints on loopback,
+//! without a data plane around them. One module per subject.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod scene;
+
+mod health;
+mod http1;
+mod http2;
+mod tls;
+
+/// An attempt lives inside the future of every request, which is moved.
+#[test]
+fn attempt_is_small() {
+    use portcullis::upstream::{Attempts, Outgoing};
+    use scene::{TestBody, TestRequest, Worker, block_on, http1};
+
+    block_on(async {
+        let (worker, backend, request) = (Worker::new(), http1(&[]), TestRequest::get());
+        let outgoing = Outgoing {
+            parts: &request.parts,
+            added: &[],
+            upgrade: None,
+            expect_continue: false,
+            informational: None,
+            try_timeout: None,
+        };
+        let mut attempts = Attempts::default();
+        let body = TestBody::default();
+        let body_size = size_of_val(&body);
+        let attempt = worker
+            .upstream
+            .attempt(&backend, None, &mut attempts, &outgoing, body);
+        let size = size_of_val(&attempt);
+        assert!(size <= 128 + body_size, "{size}");
+    });
+}

@@ -1,0 +1,314 @@
+//! One worker's connections to backends, the requests that are sent on them, and endpoints that run a script on every
+//! connection.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, request};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use portcullis::clock::Clock;
+use portcullis::ir;
+use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
+use portcullis::settings::Limits;
+use portcullis::table::{Backend, Transport};
+use portcullis::upstream::{Attempts, Informational, Outgoing, Replay, SendError, Upstream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+
+pub(crate) use crate::harness::h2::block_on;
+
+/// The connections of a worker.
+pub(crate) struct Worker {
+    pub(crate) upstream: Upstream,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) endpoint: SocketAddr,
+}
+
+impl Worker {
+    pub(crate) fn new() -> Rc<Self> {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(tune: impl FnOnce(&mut Limits)) -> Rc<Self> {
+        let mut limits = Limits::default();
+        tune(&mut limits);
+        let clock = Clock::new();
+        let upstream = Upstream::new(&clock, &limits);
+        spawn_local(async move { clock.run().await });
+        Rc::new(Self { upstream })
+    }
+
+    /// Sends a request until it has a response or must not be sent again.
+    pub(crate) async fn send(
+        &self,
+        backend: &Backend,
+        request: &TestRequest,
+    ) -> Result<Outcome, SendError> {
+        self.send_watched(backend, request, None).await
+    }
+
+    pub(crate) async fn send_watched(
+        &self,
+        backend: &Backend,
+        request: &TestRequest,
+        informational: Option<Informational<'_>>,
+    ) -> Result<Outcome, SendError> {
+        let outgoing = Outgoing {
+            parts: &request.parts,
+            added: &[],
+            upgrade: None,
+            expect_continue: request.expect_continue,
+            informational,
+            try_timeout: request.try_timeout,
+        };
+        let mut attempts = Attempts::default();
+        let mut body = request.body.clone();
+        loop {
+            let attempt =
+                self.upstream
+                    .attempt(backend, request.affinity, &mut attempts, &outgoing, body);
+            match attempt.await {
+                Ok(response) => {
+                    let endpoint = response.body.endpoint();
+                    assert_eq!(attempts.endpoint(), Some(endpoint));
+                    let body = response.body.collect().await.expect("a whole response");
+                    return Ok(Outcome {
+                        status: response.status,
+                        headers: response.headers,
+                        body: body.to_bytes(),
+                        endpoint,
+                    });
+                }
+                Err(failed) => body = failed.body.ok_or(failed.error)?,
+            }
+        }
+    }
+}
+
+/// A request for `http://a.example`.
+#[derive(Clone)]
+pub(crate) struct TestRequest {
+    pub(crate) parts: request::Parts,
+    body: TestBody,
+    pub(crate) expect_continue: bool,
+    pub(crate) affinity: Option<u64>,
+    pub(crate) try_timeout: Option<Duration>,
+}
+
+impl TestRequest {
+    pub(crate) fn new(method: Method, body: &'static str) -> Self {
+        let mut request = Request::new(());
+        *request.method_mut() = method;
+        *request.uri_mut() = "/".parse().expect("a target");
+        request
+            .headers_mut()
+            .insert("host", "a.example".parse().expect("a value"));
+        Self {
+            parts: request.into_parts().0,
+            body: TestBody::new(body),
+            expect_continue: false,
+            affinity: None,
+            try_timeout: None,
+        }
+    }
+
+    pub(crate) fn get() -> Self {
+        Self::new(Method::GET, "")
+    }
+
+    pub(crate) fn post() -> Self {
+        Self::new(Method::POST, "hello")
+    }
+
+    /// How often the body was asked for.
+    pub(crate) fn polls(&self) -> u32 {
+        self.body.polls.get()
+    }
+}
+
+/// A body in memory.
+#[derive(Clone, Default)]
+pub(crate) struct TestBody {
+    all: Bytes,
+    left: Bytes,
+    polls: Rc<Cell<u32>>,
+}
+
+impl TestBody {
+    fn new(text: &'static str) -> Self {
+        let all = Bytes::from_static(text.as_bytes());
+        Self {
+            left: all.clone(),
+            all,
+            polls: Rc::default(),
+        }
+    }
+}
+
+impl Body for TestBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.polls.set(self.polls.get() + 1);
+        let left = std::mem::take(&mut self.left);
+        Poll::Ready((!left.is_empty()).then(|| Ok(Frame::data(left))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left.len() as u64)
+    }
+}
+
+impl Replay for TestBody {
+    fn rewind(&mut self) -> bool {
+        self.left = self.all.clone();
+        true
+    }
+
+    fn forget(&mut self) {
+        self.all = Bytes::new();
+    }
+}
+
+/// A backend with these endpoints.
+pub(crate) fn backend(
+    protocol: UpstreamProtocol,
+    transport: Transport,
+    endpoints: &[SocketAddr],
+) -> Backend {
+    let mut endpoints = endpoints.to_vec();
+    endpoints.sort();
+    let ir = ir::Backend {
+        id: BackendId {
+            object: ObjectRef::core("Service", "ns", "one"),
+            port: 80,
+        },
+        protocol,
+        endpoints,
+    };
+    Backend::new(&ir, transport, Arc::default())
+}
+
+/// A backend of HTTP/1.1 in plain text.
+pub(crate) fn http1(endpoints: &[SocketAddr]) -> Backend {
+    backend(UpstreamProtocol::Http1, Transport::Plain, endpoints)
+}
+
+/// A backend of HTTP/2 with prior knowledge.
+pub(crate) fn h2c(endpoints: &[SocketAddr]) -> Backend {
+    backend(UpstreamProtocol::H2c, Transport::Plain, endpoints)
+}
+
+/// An endpoint that runs a script on every connection.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    connections: Rc<Cell<usize>>,
+}
+
+impl Endpoint {
+    /// The script gets the connection and its number, from 1.
+    pub(crate) async fn start<F, W>(script: F) -> Self
+    where
+        F: Fn(TcpStream, usize) -> W + 'static,
+        W: Future<Output = ()> + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let connections = Rc::<Cell<usize>>::default();
+        let count = connections.clone();
+        spawn_local(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                count.set(count.get() + 1);
+                spawn_local(script(socket, count.get()));
+            }
+        });
+        Self {
+            address,
+            connections,
+        }
+    }
+
+    /// Answers every request with these bytes.
+    pub(crate) async fn answering(response: &'static str) -> Self {
+        Self::start(move |mut socket, _| async move {
+            while head(&mut socket).await.is_some() {
+                say(&mut socket, response).await;
+            }
+        })
+        .await
+    }
+
+    /// How many connections were accepted so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.get()
+    }
+}
+
+/// Reads up to the end of a head; `None` when the connection ends before.
+pub(crate) async fn head(socket: &mut TcpStream) -> Option<String> {
+    hear(socket, "\r\n\r\n").await
+}
+
+/// Reads up to this text.
+pub(crate) async fn hear(socket: &mut TcpStream, end: &str) -> Option<String> {
+    let mut text = Vec::new();
+    while !text.ends_with(end.as_bytes()) {
+        text.push(socket.read_u8().await.ok()?);
+    }
+    String::from_utf8(text).ok()
+}
+
+/// Sends a text. The other side may have gone, which is its right.
+pub(crate) async fn say(socket: &mut TcpStream, text: &str) {
+    let _ = socket.write_all(text.as_bytes()).await;
+}
+
+/// A listener with a full queue: a connect to it is never answered.
+pub(crate) struct Silent {
+    pub(crate) address: SocketAddr,
+    _held: (std::net::TcpListener, Vec<std::net::TcpStream>),
+}
+
+impl Silent {
+    pub(crate) fn new() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let shortened = socket2::SockRef::from(&listener).listen(0);
+        shortened.expect("the queue is made short");
+        let short = Duration::from_millis(50);
+        let queued: Vec<_> = (0..8)
+            .map_while(|_| std::net::TcpStream::connect_timeout(&address, short).ok())
+            .collect();
+        assert!(queued.len() < 8, "the queue does not fill");
+        Self {
+            address,
+            _held: (listener, queued),
+        }
+    }
+}
