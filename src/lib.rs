@@ -24,6 +24,7 @@ pub mod settings;
 pub mod shutdown;
 pub mod snapshot;
 pub mod status;
+pub mod stream;
 pub mod table;
 pub mod telemetry;
 pub mod tls;

@@ -116,9 +116,17 @@ const LAYERS: &[Layer] = &[
     ),
     layer(
         "provider",
-        &["provider", "api", "snapshot", "api_server", "backoff"],
+        &[
+            "provider",
+            "api",
+            "snapshot",
+            "api_server",
+            "backoff",
+            "stream::message",
+        ],
         &["hyper", "rustls", "clap"],
     ),
+    layer("stream/message", &[], PURE),
     layer(
         "upstream",
         &[

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
@@ -52,6 +52,76 @@ impl Object {
             Self::Secret(object) => object.meta(),
             Self::ConfigMap(object) => object.meta(),
         }
+    }
+}
+
+impl Object {
+    /// The kind.
+    pub fn kind(&self) -> &'static Kind {
+        let (group, kind) = match self {
+            Self::GatewayClass(_) => (GatewayClass::GROUP, GatewayClass::KIND),
+            Self::Gateway(_) => (Gateway::GROUP, Gateway::KIND),
+            Self::ListenerSet(_) => (ListenerSet::GROUP, ListenerSet::KIND),
+            Self::HttpRoute(_) => (HttpRoute::GROUP, HttpRoute::KIND),
+            Self::UnservedRoute(route) => (GATEWAY_GROUP, route.kind.as_str()),
+            Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
+            Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
+            Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
+            Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
+            Self::Service(_) => (Service::GROUP, Service::KIND),
+            Self::EndpointSlice(_) => (EndpointSlice::GROUP, EndpointSlice::KIND),
+            Self::Secret(_) => (Secret::GROUP, Secret::KIND),
+            Self::ConfigMap(_) => (ConfigMap::GROUP, ConfigMap::KIND),
+        };
+        let known = |known: &&Kind| known.group == group && known.kind == kind;
+        KINDS.iter().find(known).unwrap_or(&KINDS[0])
+    }
+
+    /// Canonical JSON, which [`Kind::decode`] makes an equal object of: the fields that we read, with `apiVersion` and
+    /// `kind`. That of a Secret has its data: it is for those who may have it, never for a log.
+    ///
+    /// # Errors
+    /// None that an object could cause.
+    pub fn to_value(&self) -> Result<Value, serde_json::Error> {
+        let mut value = match self {
+            Self::GatewayClass(object) => serde_json::to_value(&**object),
+            Self::Gateway(object) => serde_json::to_value(&**object),
+            Self::ListenerSet(object) => serde_json::to_value(&**object),
+            Self::HttpRoute(object) => serde_json::to_value(&**object),
+            Self::UnservedRoute(object) => serde_json::to_value(&**object),
+            Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
+            Self::ReferenceGrant(object) => serde_json::to_value(&**object),
+            Self::GatewayParameters(object) => serde_json::to_value(&**object),
+            Self::Namespace(object) => serde_json::to_value(&**object),
+            Self::Service(object) => serde_json::to_value(&**object),
+            Self::EndpointSlice(object) => serde_json::to_value(&**object),
+            Self::Secret(object) => serde_json::to_value(&object.metadata).map(|metadata| {
+                json!({
+                    "metadata": metadata,
+                    "type": object.kind,
+                    "data": object.data,
+                    "stringData": object.string_data,
+                })
+            }),
+            Self::ConfigMap(object) => serde_json::to_value(&**object),
+        }?;
+        let kind = self.kind();
+        value["apiVersion"] = kind.api_version().into();
+        value["kind"] = kind.kind.into();
+        without_nulls(&mut value);
+        Ok(value)
+    }
+}
+
+/// Takes out members that are null, which mean the same as none.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(values) => values.iter_mut().for_each(without_nulls),
+        _ => {}
     }
 }
 

@@ -158,6 +158,7 @@ impl FileProvider {
             snapshot.insert(object.clone());
         }
         let load = Load {
+            position: None,
             snapshot: Arc::new(snapshot),
             problems,
         };

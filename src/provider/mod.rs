@@ -14,6 +14,7 @@ pub use kubernetes::{KubernetesProvider, Timing};
 pub use problem::Problem;
 
 use crate::snapshot::Snapshot;
+use crate::stream::message::Position;
 
 /// What a provider has at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,4 +23,6 @@ pub struct Load {
     pub snapshot: Arc<Snapshot>,
     /// What is wrong with the rest, in an order of the provider's.
     pub problems: Vec<Problem>,
+    /// Which state of the Gateway's objects this is, when they came from a controller.
+    pub position: Option<Position>,
 }

@@ -70,6 +70,7 @@ impl FileProvider {
                     return publish(
                         sender,
                         Load {
+                            position: None,
                             snapshot,
                             problems: vec![problem],
                         },

@@ -150,6 +150,7 @@ impl Store {
     /// Everything, once every scope has been listed.
     pub(super) fn load(&self) -> Option<Load> {
         self.awaited.is_empty().then(|| Load {
+            position: None,
             snapshot: Arc::new(self.snapshot.clone()),
             problems: self.problems.values().cloned().collect(),
         })
