@@ -3,7 +3,7 @@
 //! Configuration flows one way: a [`provider`] publishes an immutable [`snapshot`] of Gateway API objects,
 //! [`translate`] turns it into the [`ir`] and a [`status`] report, [`table`] indexes the IR for matching, and the
 //! [`proxy`] serves traffic from the table that is current when a request arrives. `controller` is the loop that
-//! drives those steps; `tests/layering.rs` pins which module may import which.
+//! drives those steps; `tests/layering/layers.rs` pins which module may import which.
 
 pub mod admin;
 pub mod api;

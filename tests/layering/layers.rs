@@ -1,0 +1,227 @@
+//! Who may import whom, and which outside crates a module must not name.
+
+/// A module, what it may import of ours, and the outside crates that it must not name.
+pub(crate) struct Layer {
+    /// Path below `src` without `.rs`; the longest one that fits a file counts.
+    pub(crate) module: &'static str,
+    pub(crate) imports: &'static [&'static str],
+    pub(crate) never: &'static [&'static str],
+}
+
+const fn layer(
+    module: &'static str,
+    imports: &'static [&'static str],
+    never: &'static [&'static str],
+) -> Layer {
+    Layer {
+        module,
+        imports,
+        never,
+    }
+}
+
+/// Any module of ours.
+const ANY: &[&str] = &[""];
+
+/// Nothing that waits, and no socket, file, clock or cluster.
+const PURE: &[&str] = &[
+    "tokio",
+    "hyper",
+    "tokio_rustls",
+    "h2",
+    "kube",
+    "socket2",
+    "mimalloc",
+    "clap",
+    "anyhow",
+    "notify",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::fs",
+    "std::env",
+    "std::thread",
+    "std::process",
+];
+
+/// What the request path must not know.
+const NO_CLUSTER: &[&str] = &[
+    "kube",
+    "k8s_openapi",
+    "serde_yaml",
+    "clap",
+    "anyhow",
+    "notify",
+];
+
+/// What those who talk to the API server must not know.
+const NO_TRAFFIC: &[&str] = &["hyper", "tokio_rustls", "h2", "socket2", "clap"];
+
+const PROVISION_IO: &[&str] = &["provision", "ir", "api_server", "backoff"];
+
+pub(crate) const LAYERS: &[Layer] = &[
+    layer("ir", &["ir"], PURE),
+    layer("api", &["api", "ir::object_ref", "ir::ObjectRef"], PURE),
+    layer(
+        "snapshot",
+        &["api", "ir::object_ref", "ir::ObjectRef"],
+        PURE,
+    ),
+    layer("status", &["status", "ir"], PURE),
+    layer("status/lease", &["status", "ir", "api_server"], NO_TRAFFIC),
+    layer("status/queue", &["status", "ir", "backoff"], NO_TRAFFIC),
+    layer("status/stored", &["status", "ir"], NO_TRAFFIC),
+    layer(
+        "status/writer",
+        &["status", "ir", "telemetry", "api_server"],
+        NO_TRAFFIC,
+    ),
+    layer("replicas", &["ir", "settings", "status"], NO_CLUSTER),
+    layer("data_plane", &["api"], PURE),
+    layer(
+        "translate",
+        &["translate", "api", "snapshot", "ir", "status", "data_plane"],
+        PURE,
+    ),
+    layer(
+        "provision",
+        &["provision", "api", "data_plane", "ir", "settings", "status"],
+        PURE,
+    ),
+    layer("provision/apply", PROVISION_IO, NO_TRAFFIC),
+    layer("tls", &["tls", "ir"], PURE),
+    layer("table", &["table", "ir", "tls"], PURE),
+    layer("filter", &["filter", "ir", "table"], PURE),
+    layer("settings", &[], &["tokio", "hyper", "kube", "rustls"]),
+    layer("clock", &[], NO_CLUSTER),
+    layer("api_server", &[], NO_TRAFFIC),
+    layer("backoff", &[], PURE),
+    layer("provision/class", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/nodes", PROVISION_IO, NO_TRAFFIC),
+    layer(
+        "shutdown",
+        &["settings"],
+        &["hyper", "kube", "rustls", "clap", "anyhow"],
+    ),
+    layer(
+        "telemetry",
+        &["telemetry", "ir", "table", "settings"],
+        &["tokio", "hyper", "kube", "clap", "anyhow"],
+    ),
+    layer(
+        "provider",
+        &[
+            "provider",
+            "api",
+            "snapshot",
+            "api_server",
+            "backoff",
+            "stream::message",
+        ],
+        &["hyper", "rustls", "clap"],
+    ),
+    layer(
+        "provider/stream",
+        &["provider", "api", "snapshot", "backoff", "stream::message"],
+        &["clap", "kube"],
+    ),
+    layer(
+        "stream",
+        &[
+            "stream",
+            "api",
+            "api_server",
+            "backoff",
+            "ir",
+            "provider",
+            "provision",
+            "snapshot",
+            "translate",
+        ],
+        &["clap"],
+    ),
+    layer("stream/message", &[], PURE),
+    layer(
+        "upstream",
+        &[
+            "upstream",
+            "ir",
+            "table",
+            "tls",
+            "telemetry",
+            "settings",
+            "clock",
+        ],
+        NO_CLUSTER,
+    ),
+    layer(
+        "proxy",
+        &[
+            "proxy",
+            "ir",
+            "table",
+            "filter",
+            "upstream",
+            "telemetry",
+            "shutdown",
+            "settings",
+            "clock",
+        ],
+        NO_CLUSTER,
+    ),
+    layer(
+        "admin",
+        &["admin", "table", "telemetry", "shutdown", "status"],
+        NO_CLUSTER,
+    ),
+    layer(
+        "controller",
+        &[
+            "controller",
+            "api",
+            "provider",
+            "provision",
+            "replicas",
+            "snapshot",
+            "translate",
+            "ir",
+            "table",
+            "status",
+            "stream",
+        ],
+        &[
+            "hyper",
+            "kube",
+            "rustls",
+            "clap",
+            "socket2",
+            "std::net::Tcp",
+        ],
+    ),
+    layer(
+        "server",
+        &[
+            "admin",
+            "api",
+            "controller",
+            "ir",
+            "provider",
+            "provision",
+            "proxy",
+            "replicas",
+            "settings",
+            "shutdown",
+            "status",
+            "table",
+            "telemetry",
+            "translate",
+            "upstream",
+            "clock",
+        ],
+        &["clap", "kube"],
+    ),
+    layer("server/controller", ANY, NO_TRAFFIC),
+    layer("cli", ANY, &["kube"]),
+    layer("lib", &[], &["tokio", "hyper"]),
+    layer("memory", &[], &["tokio", "hyper"]),
+    layer("main", &["memory"], &["tokio", "hyper"]),
+];
