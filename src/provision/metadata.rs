@@ -117,3 +117,9 @@ impl Plan<'_> {
 fn own((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
+
+/// TEMP
+pub fn is_owned_by(metadata: &kube::api::ObjectMeta, gateway_uid: &str) -> bool {
+    let mut owners = metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.uid == gateway_uid)
+}

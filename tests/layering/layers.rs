@@ -135,6 +135,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "provider",
             "provision",
             "snapshot",
+            "telemetry",
             "translate",
         ],
         &["clap"],
