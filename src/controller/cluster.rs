@@ -18,6 +18,7 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::provider::Load;
 use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::replicas::{Answers, Replica};
+use crate::status::lease::Leadership;
 use crate::status::writer::Statuses;
 use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport, served};
 use crate::translate::{Options, Translation, Translator};
@@ -33,7 +34,7 @@ pub struct Inputs {
     /// What could not be applied.
     pub failures: watch::Receiver<Failures>,
     /// Whether this process is the one that applies, asks and writes.
-    pub leading: watch::Receiver<bool>,
+    pub leading: watch::Receiver<Leadership>,
     /// Version of the Gateway API's CRDs.
     pub bundle_version: watch::Receiver<Option<String>>,
 }
@@ -88,7 +89,10 @@ where
             publish(&outputs, &new);
             state = Some(new);
         }
-        let was_leading = std::mem::replace(&mut is_leading, *inputs.leading.borrow_and_update());
+        let was_leading = std::mem::replace(
+            &mut is_leading,
+            inputs.leading.borrow_and_update().is_leader,
+        );
         if is_leading && !was_leading {
             confirmations.restart();
         }

@@ -20,7 +20,7 @@ use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::replicas::{self, Answers, Replica};
 use crate::settings::Drain;
 use crate::shutdown;
-use crate::status::lease::Candidate;
+use crate::status::lease::{Candidate, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
 use crate::status::{SUPPORTED_FEATURES, StatusReport};
@@ -89,6 +89,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         &settings.namespace,
         LEASE,
         &settings.identity,
+        None,
     );
     let channels = Channels::default();
     let (loads, first) = watch::channel(Arc::<Load>::default());
@@ -110,7 +111,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
 /// The channels between the parts of a controller.
 #[derive(Default)]
 struct Channels {
-    leading: watch::Sender<bool>,
+    leading: watch::Sender<Leadership>,
     needs: watch::Sender<Option<Arc<DesiredState>>>,
     failures: watch::Sender<Failures>,
     wants_nodes: watch::Sender<bool>,
@@ -181,14 +182,14 @@ async fn lead(
     loop {
         tokio::select! {
             // The senders live as long as this.
-            _ = leading.wait_for(|leads| *leads) => {}
+            _ = leading.wait_for(|known| known.is_leader) => {}
             // What changes until then is looked at anew by then.
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         stats.leading.store(true, Relaxed);
         tokio::select! {
             biased;
-            _ = leading.wait_for(|leads| !leads) => {}
+            _ = leading.wait_for(|known| !known.is_leader) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
             () = provision::reconcile(client, channels.needs.subscribe(), &channels.failures) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
