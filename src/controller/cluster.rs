@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
-use super::addresses;
+use super::addresses::{self, Replica};
 use super::confirmation::{Confirmations, Verdict};
 use crate::api::Resource;
 use crate::api::parameters::ServiceType;
@@ -17,23 +17,24 @@ use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::provider::Load;
 use crate::provision::{self, ClassUsage, DesiredState, Failures};
-use crate::replicas::{Answers, Replica};
 use crate::status::lease::Leadership;
 use crate::status::writer::Statuses;
-use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport, served};
+use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport};
+use crate::stream::Published;
+use crate::stream::hub::Reports;
 use crate::translate::{Options, Translation, Translator};
 
 /// What the loop follows.
 pub struct Inputs {
-    /// Objects of the cluster.
-    pub loads: watch::Receiver<Arc<Load>>,
-    /// What replicas have answered; meaningful only while leading.
-    pub answers: watch::Receiver<Answers>,
+    /// Objects of the cluster, as they have been fed to the pods of Gateways.
+    pub published: watch::Receiver<Arc<Published>>,
+    /// What the pods report that are connected to this process.
+    pub reports: watch::Receiver<Reports>,
     /// Addresses of nodes, where they are wanted.
     pub nodes: watch::Receiver<BTreeSet<IpAddr>>,
     /// What could not be applied.
     pub failures: watch::Receiver<Failures>,
-    /// Whether this process is the one that applies, asks and writes.
+    /// Whether this process is the one that applies and writes.
     pub leading: watch::Receiver<Leadership>,
     /// Version of the Gateway API's CRDs.
     pub bundle_version: watch::Receiver<Option<String>>,
@@ -43,8 +44,6 @@ pub struct Inputs {
 pub struct Outputs<P> {
     /// Objects that Gateways need.
     pub needs: watch::Sender<Option<Arc<DesiredState>>>,
-    /// Replicas to ask.
-    pub replicas: watch::Sender<BTreeSet<Replica>>,
     /// GatewayClasses of ours, and whether they are in use.
     pub uses: watch::Sender<ClassUsage>,
     /// Whether addresses of nodes are wanted.
@@ -57,12 +56,10 @@ pub struct Outputs<P> {
 
 /// What is made of one snapshot.
 struct ClusterState {
-    load: Arc<Load>,
+    published: Arc<Published>,
     translation: Translation,
-    /// Fingerprints of Gateways that have ports.
-    fingerprints: BTreeMap<ObjectRef, String>,
     needs: Arc<DesiredState>,
-    replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>>,
+    replicas: BTreeMap<ObjectRef, BTreeSet<Replica>>,
     /// Which Gateway a ListenerSet belongs to.
     sets: BTreeMap<ObjectRef, ObjectRef>,
 }
@@ -77,14 +74,14 @@ where
     let mut state: Option<ClusterState> = None;
     let mut is_leading = false;
     loop {
-        let load = inputs.loads.borrow_and_update().clone();
+        let published = inputs.published.borrow_and_update().clone();
         if state
             .as_ref()
-            .is_none_or(|state| !Arc::ptr_eq(&state.load, &load))
+            .is_none_or(|state| !Arc::ptr_eq(&state.published, &published))
         {
             let previous = state.as_ref().map(|state| &state.translation.ir);
-            let translation = translator.translate(&load.snapshot, previous);
-            let new = ClusterState::new(load.clone(), translation, image, state.as_ref());
+            let translation = translator.translate(&published.load.snapshot, previous);
+            let new = ClusterState::new(published.clone(), translation, image, state.as_ref());
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             publish(&outputs, &new);
             state = Some(new);
@@ -94,34 +91,34 @@ where
             inputs.leading.borrow_and_update().is_leader,
         );
         if is_leading && !was_leading {
-            confirmations.restart();
+            confirmations.restart(Instant::now());
         }
         let mut until = None;
         match &state {
             Some(state) if is_leading => {
-                let verdicts = state.judge(&mut confirmations, &inputs.answers.borrow_and_update());
+                let verdicts = state.judge(&mut confirmations, &inputs.reports.borrow_and_update());
                 until = verdicts.values().filter_map(Verdict::deadline).min();
                 let nodes = inputs.nodes.borrow_and_update().clone();
                 let failures = inputs.failures.borrow_and_update().clone();
                 let version = inputs.bundle_version.borrow_and_update().clone();
                 let report =
                     Arc::new(state.report(&verdicts, &failures, &nodes, version.as_deref()));
-                (outputs.publish)(&state.load, Some(&report));
+                (outputs.publish)(&published.load, Some(&report));
                 let held = Arc::new(state.held(&verdicts));
                 let statuses = Statuses { report, held };
                 outputs.statuses.send_replace(Some(statuses));
             }
             _ => {
-                (outputs.publish)(&load, None);
+                (outputs.publish)(&published.load, None);
                 // By the time that this leads again they would be old.
                 outputs.statuses.send_replace(None);
             }
         }
         tokio::select! {
-            changed = inputs.loads.changed() => if changed.is_err() {
+            changed = inputs.published.changed() => if changed.is_err() {
                 return;
             },
-            Ok(()) = inputs.answers.changed() => {}
+            Ok(()) = inputs.reports.changed() => {}
             Ok(()) = inputs.nodes.changed() => {}
             Ok(()) = inputs.failures.changed() => {}
             Ok(()) = inputs.leading.changed() => {}
@@ -146,11 +143,8 @@ fn needs(
             continue;
         };
         let known = previous.and_then(|state| {
-            let former = state
-                .load
-                .snapshot
-                .gateways
-                .get(&name.namespace, &name.name)?;
+            let snapshot = &state.published.load.snapshot;
+            let former = snapshot.gateways.get(&name.namespace, &name.name)?;
             let is_same = Arc::ptr_eq(former, gateway)
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
@@ -187,36 +181,18 @@ fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
         *known = uses;
         is_news
     });
-    let replicas = state.replicas.iter().flat_map(|(gateway, addresses)| {
-        addresses.iter().map(|address| Replica {
-            gateway: gateway.clone(),
-            address: *address,
-        })
-    });
-    let replicas: BTreeSet<_> = replicas.collect();
-    outputs.replicas.send_if_modified(|known| {
-        let is_news = *known != replicas;
-        *known = replicas;
-        is_news
-    });
 }
 
 impl ClusterState {
     /// What of `previous` is the same is used again.
     fn new(
-        load: Arc<Load>,
+        published: Arc<Published>,
         translation: Translation,
         image: &str,
         previous: Option<&Self>,
     ) -> Self {
-        let snapshot = &load.snapshot;
-        let ir = &translation.ir;
-        let with_ports: BTreeSet<_> = ir.ports.iter().map(|port| &port.gateway).collect();
-        let fingerprints = with_ports
-            .into_iter()
-            .map(|gateway| (gateway.clone(), served::fingerprint(ir, gateway)))
-            .collect();
-        let needs = needs(&load, &translation, image, previous);
+        let snapshot = &published.load.snapshot;
+        let needs = needs(&published.load, &translation, image, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent
@@ -229,18 +205,17 @@ impl ClusterState {
             )
         };
         Self {
-            fingerprints,
             replicas: addresses::replicas(snapshot, &needs),
             needs: Arc::new(needs),
             sets: snapshot.listener_sets.iter().map(set).collect(),
             translation,
-            load,
+            published,
         }
     }
 
     /// Which classes of ours are in use.
     fn uses(&self) -> ClassUsage {
-        let snapshot = &self.load.snapshot;
+        let snapshot = &self.published.load.snapshot;
         let used: BTreeSet<_> = snapshot
             .gateways
             .iter()
@@ -261,22 +236,20 @@ impl ClusterState {
     fn judge(
         &self,
         confirmations: &mut Confirmations,
-        answers: &Answers,
+        reports: &Reports,
     ) -> BTreeMap<ObjectRef, Verdict> {
         let now = Instant::now();
-        let none = BTreeSet::new();
         let judge = |gateway: &ObjectRef| {
-            let addresses = self.replicas.get(gateway).unwrap_or(&none);
-            let answer = |address: &IpAddr| {
-                let replica = Replica {
-                    gateway: gateway.clone(),
-                    address: *address,
-                };
-                (*address, answers.get(&replica))
+            let reports = reports.get(gateway);
+            let report = |replica| {
+                let Replica { pod, .. }: &Replica = replica;
+                (replica, reports.and_then(|reports| reports.get(pod)))
             };
-            let replicas: Vec<_> = addresses.iter().map(answer).collect();
-            let wanted = self.fingerprints.get(gateway).cloned();
-            let verdict = confirmations.judge(gateway, &wanted, &replicas, now);
+            let replicas = self.replicas.get(gateway).into_iter().flatten();
+            let replicas: Vec<_> = replicas.map(report).collect();
+            // One that is ours has been fed.
+            let revision = self.published.revisions.get(gateway).copied();
+            let verdict = confirmations.judge(gateway, revision.unwrap_or(0), &replicas, now);
             (gateway.clone(), verdict)
         };
         self.translation.report.gateways.keys().map(judge).collect()
@@ -307,7 +280,7 @@ impl ClusterState {
         let states: BTreeMap<_, _> = verdicts.iter().map(state).collect();
         let report = self.translation.report.clone();
         let mut report = report.with_bundle_version(version);
-        for problem in &self.load.problems {
+        for problem in &self.published.load.problems {
             if let Some(object) = &problem.object {
                 report.refuse(object, problem.generation, &problem.message);
             }
@@ -316,7 +289,7 @@ impl ClusterState {
     }
 
     fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
-        let (snapshot, needs) = (&self.load.snapshot, &self.needs);
+        let (snapshot, needs) = (&self.published.load.snapshot, &self.needs);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);

@@ -34,6 +34,19 @@ pub struct PodReport {
     pub problems: Vec<String>,
 }
 
+#[cfg(test)]
+impl PodReport {
+    /// The report of a pod that serves this revision.
+    pub(crate) fn of_revision(revision: u64) -> Self {
+        Self {
+            session: 0,
+            revision: Some(revision),
+            unbound: BTreeMap::new(),
+            problems: Vec::new(),
+        }
+    }
+}
+
 /// The feeds of all Gateways.
 #[derive(Debug)]
 pub struct Hub {

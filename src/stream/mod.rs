@@ -29,6 +29,7 @@ use self::trust::Trust;
 use crate::ir::ObjectRef;
 use crate::provider::Load;
 use crate::snapshot::Snapshot;
+use crate::status::lease::Leadership;
 use crate::telemetry::metrics::StreamStats;
 use crate::translate::closure::{Closures, Difference};
 
@@ -45,8 +46,8 @@ pub struct Published {
 pub struct Inputs {
     /// States of the cluster; the first one is not a state yet.
     pub loads: watch::Receiver<Arc<Load>>,
-    /// Where another controller leads; `None` when this one does or nobody is known to.
-    pub leader: watch::Receiver<Option<String>>,
+    /// Who leads.
+    pub leadership: watch::Receiver<Leadership>,
     /// Gateways of classes with this `spec.controllerName` are ours.
     pub controller_name: Arc<str>,
     /// The namespace of the controller.
@@ -101,7 +102,7 @@ impl Stream {
         let shared = Arc::new(Shared {
             hub: self.hub.clone(),
             authenticator: Authenticator::new(client.clone()),
-            leader: inputs.leader,
+            leadership: inputs.leadership,
             stats,
             refusals: server::Refusals::default(),
         });

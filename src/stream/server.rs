@@ -29,6 +29,7 @@ use super::hub::{Hub, Session};
 use super::message::{POSITION, Position, Report};
 use super::session::{self, Outlook};
 use crate::ir::ObjectRef;
+use crate::status::lease::Leadership;
 use crate::telemetry::metrics::StreamStats;
 
 /// Connections at one time. One pod has one, or two while it moves.
@@ -50,7 +51,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Shared {
     pub(super) hub: Arc<Hub>,
     pub(super) authenticator: Authenticator,
-    pub(super) leader: watch::Receiver<Option<String>>,
+    pub(super) leadership: watch::Receiver<Leadership>,
     pub(super) stats: Arc<StreamStats>,
     pub(super) refusals: Refusals,
 }
@@ -170,7 +171,7 @@ async fn respond(
     let (lines, body) = mpsc::channel(1);
     let outlook = Outlook {
         revisions,
-        leader: shared.leader.clone(),
+        leadership: shared.leadership.clone(),
     };
     let incoming = request.into_body();
     tokio::spawn(async move {

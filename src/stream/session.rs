@@ -9,13 +9,14 @@ use tokio::sync::{mpsc, watch};
 use super::encode;
 use super::hub::{Hub, Next, Session};
 use super::message::Update;
+use crate::status::lease::Leadership;
 
 /// What a session needs to know beside the feed.
 pub(super) struct Outlook {
     /// Revisions of the Gateway's objects; ends with the Gateway.
     pub(super) revisions: watch::Receiver<u64>,
-    /// Where another controller leads; `None` when this one does or nobody is known to.
-    pub(super) leader: watch::Receiver<Option<String>>,
+    /// Who leads.
+    pub(super) leadership: watch::Receiver<Leadership>,
 }
 
 /// Nobody reads any more, or there is nothing to send any more.
@@ -73,7 +74,7 @@ impl Sender<'_> {
             have = revision;
             if !has_begun {
                 has_begun = true;
-                outlook.leader.mark_changed();
+                outlook.leadership.mark_changed();
             }
             self.wait(outlook).await?;
         }
@@ -85,8 +86,8 @@ impl Sender<'_> {
             tokio::select! {
                 () = self.lines.closed() => return Err(Ended),
                 changed = outlook.revisions.changed() => return changed.map_err(|_| Ended),
-                Ok(()) = outlook.leader.changed() => {
-                    let address = outlook.leader.borrow_and_update().clone();
+                Ok(()) = outlook.leadership.changed() => {
+                    let address = outlook.leadership.borrow_and_update().leader_address.clone();
                     self.say(&Update::Leader { address }).await?;
                 }
             }

@@ -135,6 +135,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "provider",
             "provision",
             "snapshot",
+            "status::lease",
             "telemetry",
             "translate",
         ],
