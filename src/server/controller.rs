@@ -43,6 +43,32 @@ pub struct ControllerSettings {
     pub namespace: String,
     /// Name of this controller among those that campaign for the Lease.
     pub identity: String,
+    /// Where pods get their configuration.
+    pub stream: StreamSettings,
+}
+
+/// Static configuration of the stream to pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamSettings {
+    /// Where it is served.
+    pub address: SocketAddr,
+    /// What pods connect to, as `https://HOST:PORT`; the host is the name in the serving certificate.
+    pub url: String,
+    /// Where pods reach this very replica, as `ADDRESS:PORT`; `None` when nobody knows.
+    pub advertised: Option<String>,
+}
+
+impl StreamSettings {
+    /// The port of the stream when none is given.
+    pub const PORT: u16 = 19443;
+
+    /// The host of the URL.
+    fn host(&self) -> anyhow::Result<String> {
+        let url: http::Uri = self.url.parse().context("the stream's URL")?;
+        let host = url.host().filter(|_| url.scheme_str() == Some("https"));
+        let host = host.with_context(|| format!("{} is no https://HOST:PORT", self.url))?;
+        Ok(host.to_owned())
+    }
 }
 
 /// Controls the Gateways of a cluster until the process is told to leave by a signal.
@@ -89,10 +115,12 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         &settings.namespace,
         LEASE,
         &settings.identity,
-        None,
+        settings.stream.advertised.clone(),
     );
     let channels = Channels::default();
-    let (loads, first) = watch::channel(Arc::<Load>::default());
+    let (loads, fed) = watch::channel(Arc::<Load>::default());
+    let stream = StreamThread::start(settings, fed, &channels, &stats, shutdown.clone())?;
+    let first = stream.outputs.published.subscribe();
     tokio::select! {
         // A process that has been suspended first learns that it is no longer the leader.
         biased;
