@@ -97,7 +97,8 @@ struct StreamFlags {
         long,
         value_name = "FILE",
         env = "PORTCULLIS_CONTROLLER_CA",
-        default_value = StreamSource::CA_FILE, conflicts_with_all = OTHER_SOURCES
+        default_value = StreamSource::CA_FILE,
+        conflicts_with_all = OTHER_SOURCES
     )]
     controller_ca: PathBuf,
     /// The pod's ServiceAccount token for the controller; read again for each connection
@@ -105,21 +106,24 @@ struct StreamFlags {
         long,
         value_name = "FILE",
         env = "PORTCULLIS_CONTROLLER_TOKEN",
-        default_value = StreamSource::TOKEN_FILE, conflicts_with_all = OTHER_SOURCES
+        default_value = StreamSource::TOKEN_FILE,
+        conflicts_with_all = OTHER_SOURCES
     )]
     controller_token: PathBuf,
     /// Directory, in memory, of a copy that a restarted container begins with; it holds private keys
     #[arg(
         long,
         value_name = "DIR",
-        env = "PORTCULLIS_STATE_DIR", conflicts_with_all = OTHER_SOURCES
+        env = "PORTCULLIS_STATE_DIR",
+        conflicts_with_all = OTHER_SOURCES
     )]
     state_dir: Option<PathBuf>,
     /// Serve as a pod that the controller made: behind its Service, or on the network of its node
     #[arg(
         long,
         value_name = "service|host",
-        env = "PORTCULLIS_PROVISIONED", conflicts_with_all = OTHER_SOURCES
+        env = "PORTCULLIS_PROVISIONED",
+        conflicts_with_all = OTHER_SOURCES
     )]
     provisioned: Option<Provisioned>,
 }
