@@ -174,6 +174,71 @@ impl ConfigStats {
     }
 }
 
+/// Numbers of the stream from a controller.
+#[derive(Debug)]
+pub struct StreamStats {
+    is_connected: AtomicBool,
+    /// When the last connection ended, or the process began, in milliseconds since 1970.
+    disconnected: AtomicU64,
+    connections: AtomicU64,
+    revision: AtomicU64,
+}
+
+impl Default for StreamStats {
+    fn default() -> Self {
+        Self {
+            is_connected: AtomicBool::new(false),
+            disconnected: AtomicU64::new(now()),
+            connections: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
+        }
+    }
+}
+
+impl StreamStats {
+    /// Notes that a controller has begun to stream.
+    pub fn connected(&self) {
+        self.is_connected.store(true, Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that no controller streams any more.
+    pub fn disconnected(&self) {
+        if self.is_connected.swap(false, Ordering::Relaxed) {
+            self.disconnected.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes which revision the objects have.
+    pub fn committed(&self, revision: u64) {
+        self.revision.store(revision, Ordering::Relaxed);
+    }
+
+    /// Whether a controller streams.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// How long no controller has streamed; zero while one does.
+    pub fn age(&self) -> Duration {
+        if self.is_connected() {
+            return Duration::ZERO;
+        }
+        let since = self.disconnected.load(Ordering::Relaxed);
+        Duration::from_millis(now().saturating_sub(since))
+    }
+
+    /// Streams that have begun, ever.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The revision that the objects have, as the controller numbers them; 0 before the first.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+}
+
 /// Numbers of a controller.
 #[derive(Debug, Default)]
 pub struct ControllerStats {
@@ -296,6 +361,8 @@ pub struct ProcessStats {
     pub connections: Arc<ConnectionStats>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
+    /// The stream from a controller, where objects come from one.
+    pub stream: Option<Arc<StreamStats>>,
     /// The controller, where this is one.
     pub controller: Option<Arc<ControllerStats>>,
 }

@@ -213,6 +213,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "settings",
             "shutdown",
             "status",
+            "stream::message",
             "table",
             "telemetry",
             "translate",
