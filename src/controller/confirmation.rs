@@ -117,7 +117,9 @@ impl Confirmations {
 /// What is wrong with a replica.
 fn complaint(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
     match report.map(|report| report.revision) {
-        None => Some(format!("{replica} is not connected to the leading controller")),
+        None => Some(format!(
+            "{replica} is not connected to the leading controller"
+        )),
         Some(None) => Some(format!("{replica} has not reported yet")),
         Some(revision) => (revision < Some(wanted)).then(|| format!("{replica} is behind")),
     }
@@ -189,7 +191,10 @@ mod tests {
     fn what_is_confirmed_stays_so_when_replicas_come_or_fall_silent() {
         let mut bench = Bench::new();
         bench.judge(0, &[WANTED]);
-        assert!(matches!(bench.judge(60, &[WANTED, 0]), Verdict::Confirmed(_)));
+        assert!(matches!(
+            bench.judge(60, &[WANTED, 0]),
+            Verdict::Confirmed(_)
+        ));
         assert_eq!(bench.judge(61, &[]), Verdict::Absent);
         assert!(matches!(bench.judge(62, &[0]), Verdict::Awaited(_)));
     }

@@ -18,7 +18,9 @@ use crate::data_plane::DataPlane;
 
 pub use apply::{DesiredState, Failures, reconcile};
 pub use class::{ClassUsage, keep_finalizers};
-pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for, is_owned_by};
+pub use metadata::{
+    GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for, is_owned_by,
+};
 pub use nodes::follow_nodes;
 
 /// An object that a Gateway needs.

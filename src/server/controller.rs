@@ -12,18 +12,20 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 
 use super::announce::Announced;
+use super::stream::StreamThread;
 use crate::admin::{self, AdminState};
 use crate::controller::cluster::{self, Inputs, Outputs};
 use crate::ir::ObjectRef;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures};
-use crate::replicas::{self, Answers, Replica};
-use crate::settings::Drain;
+use crate::settings::{ControllerUrl, Drain};
 use crate::shutdown;
 use crate::status::lease::{Candidate, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
 use crate::status::{SUPPORTED_FEATURES, StatusReport};
+use crate::stream;
+use crate::stream::hub::Reports;
 use crate::table::Table;
 use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
@@ -52,23 +54,10 @@ pub struct ControllerSettings {
 pub struct StreamSettings {
     /// Where it is served.
     pub address: SocketAddr,
-    /// What pods connect to, as `https://HOST:PORT`; the host is the name in the serving certificate.
-    pub url: String,
+    /// What pods connect to; the host is the name in the serving certificate.
+    pub url: ControllerUrl,
     /// Where pods reach this very replica, as `ADDRESS:PORT`; `None` when nobody knows.
     pub advertised: Option<String>,
-}
-
-impl StreamSettings {
-    /// The port of the stream when none is given.
-    pub const PORT: u16 = 19443;
-
-    /// The host of the URL.
-    fn host(&self) -> anyhow::Result<String> {
-        let url: http::Uri = self.url.parse().context("the stream's URL")?;
-        let host = url.host().filter(|_| url.scheme_str() == Some("https"));
-        let host = host.with_context(|| format!("{} is no https://HOST:PORT", self.url))?;
-        Ok(host.to_owned())
-    }
 }
 
 /// Controls the Gateways of a cluster until the process is told to leave by a signal.
@@ -119,8 +108,15 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     );
     let channels = Channels::default();
     let (loads, fed) = watch::channel(Arc::<Load>::default());
-    let stream = StreamThread::start(settings, fed, &channels, &stats, shutdown.clone())?;
-    let first = stream.outputs.published.subscribe();
+    let mut stream = StreamThread::start(
+        settings,
+        fed,
+        channels.leading.subscribe(),
+        stats.stream.clone(),
+        leaving.clone(),
+    )?;
+    let (outputs, reports) = (stream.outputs.clone(), stream.reports.clone());
+    let mut has_failed = false;
     tokio::select! {
         // A process that has been suspended first learns that it is no longer the leader.
         biased;
@@ -129,10 +125,12 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
         // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
-        () = follow(first, settings, &channels, &state) => {}
-        () = lead(&client, &channels, stored, &stats, &mut changes) => {}
+        () = follow(&outputs, reports, settings, &channels, &state) => {}
+        () = lead(&client, settings, &channels, stored, &stats, &mut changes) => {}
+        () = stream.ended() => has_failed = !leaving.is_leaving(),
     }
     candidate.resign().await;
+    anyhow::ensure!(!has_failed, "the configuration stream has ended");
     Ok(())
 }
 
@@ -144,8 +142,6 @@ struct Channels {
     failures: watch::Sender<Failures>,
     wants_nodes: watch::Sender<bool>,
     nodes: watch::Sender<BTreeSet<IpAddr>>,
-    replicas: watch::Sender<BTreeSet<Replica>>,
-    answers: watch::Sender<Answers>,
     statuses: watch::Sender<Option<Statuses>>,
     uses: watch::Sender<ClassUsage>,
     bundle_version: watch::Sender<Option<String>>,
@@ -153,12 +149,14 @@ struct Channels {
 
 /// Runs the loop, from the first whole snapshot on.
 async fn follow(
-    mut loads: watch::Receiver<Arc<Load>>,
+    stream: &stream::Outputs,
+    reports: watch::Receiver<Reports>,
     settings: &ControllerSettings,
     channels: &Channels,
     state: &AdminState,
 ) {
-    if loads.changed().await.is_err() {
+    let mut published = stream.published.subscribe();
+    if published.changed().await.is_err() {
         return;
     }
     let options = Options {
@@ -167,8 +165,8 @@ async fn follow(
     };
     let mut announced = Announced::default();
     let inputs = Inputs {
-        loads,
-        answers: channels.answers.subscribe(),
+        published,
+        reports,
         nodes: channels.nodes.subscribe(),
         failures: channels.failures.subscribe(),
         leading: channels.leading.subscribe(),
@@ -177,7 +175,6 @@ async fn follow(
     let outputs = Outputs {
         needs: channels.needs.clone(),
         wants_nodes: channels.wants_nodes.clone(),
-        replicas: channels.replicas.clone(),
         statuses: channels.statuses.clone(),
         uses: channels.uses.clone(),
         publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
@@ -193,6 +190,7 @@ async fn follow(
 /// Does what only the leader does, whenever this is the leader.
 async fn lead(
     client: &Client,
+    settings: &ControllerSettings,
     channels: &Channels,
     stored: Arc<Stored>,
     stats: &Arc<ControllerStats>,
@@ -222,7 +220,7 @@ async fn lead(
             () = provision::reconcile(client, channels.needs.subscribe(), &channels.failures) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
-            () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
+            () = stream::trust::maintain(client, &settings.namespace) => {}
         }
         stats.leading.store(false, Relaxed);
     }

@@ -123,9 +123,8 @@ impl Authority {
     /// The authority that this one is to become on this day; `None` when it stays as it is.
     pub(super) fn renewed(&self, today: Date) -> Result<Option<Self>, String> {
         let mut renewed = self.clone();
-        let is_over = |certificate: &str| {
-            validity(certificate).is_ok_and(|(_, until)| until < today)
-        };
+        let is_over =
+            |certificate: &str| validity(certificate).is_ok_and(|(_, until)| until < today);
         renewed.former.retain(|former| !is_over(former));
         let (_, until) = self.signer.validity()?;
         if renewed.next.is_none() && days(today, until) < RENEWAL {
@@ -204,7 +203,10 @@ fn authority_params() -> CertificateParams {
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
     params
 }
 
@@ -271,10 +273,16 @@ mod tests {
     #[test]
     fn is_read_as_it_is_written() {
         let mut authority = Authority::new(FIRST).unwrap();
-        assert_eq!(Authority::from_data(&authority.data()), Ok(authority.clone()));
+        assert_eq!(
+            Authority::from_data(&authority.data()),
+            Ok(authority.clone())
+        );
         for days in [LIFE - RENEWAL + 1, LIFE - RENEWAL + 3] {
             authority = authority.renewed(after(days)).unwrap().unwrap();
-            assert_eq!(Authority::from_data(&authority.data()), Ok(authority.clone()));
+            assert_eq!(
+                Authority::from_data(&authority.data()),
+                Ok(authority.clone())
+            );
         }
         assert_eq!(authority.former.len(), 1);
     }

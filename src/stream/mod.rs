@@ -30,7 +30,7 @@ use crate::ir::ObjectRef;
 use crate::provider::Load;
 use crate::snapshot::Snapshot;
 use crate::status::lease::Leadership;
-use crate::telemetry::metrics::StreamStats;
+use crate::telemetry::metrics::SessionStats;
 use crate::translate::closure::{Closures, Difference};
 
 /// A state of the cluster that has been fed to the stream.
@@ -97,7 +97,7 @@ impl Stream {
         listener: TcpListener,
         inputs: Inputs,
         outputs: &Outputs,
-        stats: Arc<StreamStats>,
+        stats: Arc<SessionStats>,
     ) {
         let shared = Arc::new(Shared {
             hub: self.hub.clone(),

@@ -30,7 +30,7 @@ use super::message::{POSITION, Position, Report};
 use super::session::{self, Outlook};
 use crate::ir::ObjectRef;
 use crate::status::lease::Leadership;
-use crate::telemetry::metrics::StreamStats;
+use crate::telemetry::metrics::SessionStats;
 
 /// Connections at one time. One pod has one, or two while it moves.
 const MAX_CONNECTIONS: usize = 8192;
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     pub(super) hub: Arc<Hub>,
     pub(super) authenticator: Authenticator,
     pub(super) leadership: watch::Receiver<Leadership>,
-    pub(super) stats: Arc<StreamStats>,
+    pub(super) stats: Arc<SessionStats>,
     pub(super) refusals: Refusals,
 }
 

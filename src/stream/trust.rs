@@ -101,7 +101,9 @@ async fn renew(secrets: &Api<Secret>, today: Date) -> Result<(), String> {
 
 /// Returns when the Secret is gone or cannot be used.
 async fn spoiled(secrets: &Api<Secret>) {
-    let mut events = watch_object(secrets.clone(), SECRET).default_backoff().boxed();
+    let mut events = watch_object(secrets.clone(), SECRET)
+        .default_backoff()
+        .boxed();
     while let Some(event) = events.next().await {
         match event {
             Ok(Some(secret)) if Authority::from_data(&data(&secret)).is_ok() => {}

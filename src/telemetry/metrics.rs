@@ -245,7 +245,7 @@ pub struct ControllerStats {
     /// Whether it leads.
     pub leading: AtomicBool,
     /// The configuration stream to pods.
-    pub stream: Arc<StreamStats>,
+    pub stream: Arc<SessionStats>,
     writes: [AtomicU64; WriteResult::ALL.len()],
 }
 
@@ -284,15 +284,15 @@ impl WriteResult {
     }
 }
 
-/// Numbers of the configuration stream.
+/// Numbers of the configuration stream, on the side of the controller.
 #[derive(Debug, Default)]
-pub struct StreamStats {
+pub struct SessionStats {
     opened: AtomicU64,
     closed: AtomicU64,
     refused: [AtomicU64; Self::REFUSALS.len()],
 }
 
-impl StreamStats {
+impl SessionStats {
     /// Statuses that refuse a pod.
     const REFUSALS: [StatusCode; 3] = [
         StatusCode::UNAUTHORIZED,
