@@ -151,8 +151,9 @@ fn needs(
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
         });
-        let children =
-            known.unwrap_or_else(|| provision::children(gateway, data_plane, image).into());
+        let children = known.unwrap_or_else(|| {
+            provision::children(gateway, data_plane, image, &Default::default()).into()
+        });
         needs.children.insert(name.clone(), children);
     }
     needs
@@ -292,7 +293,8 @@ impl ClusterState {
                 Verdict::Awaited(_) => {}
                 Verdict::Lagging(message) => state.fault = Some((Reason::Pending, message.clone())),
                 Verdict::Absent => {
-                    let failure = failures.get(gateway).cloned();
+                    let failure = failures.get(gateway);
+                    let failure = failure.map(|failure| failure.message.clone());
                     let message = failure
                         .unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());
                     state.fault = Some((Reason::Pending, message));

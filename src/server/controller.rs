@@ -14,9 +14,10 @@ use tokio::sync::{mpsc, watch};
 use super::announce::Announced;
 use crate::admin::{self, AdminState};
 use crate::controller::cluster::{self, Inputs, Outputs};
+use crate::events;
 use crate::ir::ObjectRef;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
-use crate::provision::{self, ClassUsage, DesiredState, Failures};
+use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
 use crate::replicas::{self, Answers, Replica};
 use crate::settings::Drain;
 use crate::shutdown;
@@ -101,7 +102,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(first, settings, &channels, &state) => {}
-        () = lead(&client, &channels, stored, &stats, &mut changes) => {}
+        () = lead(&client, &settings.identity, &channels, stored, &stats, &mut changes) => {}
     }
     candidate.resign().await;
     Ok(())
@@ -164,6 +165,7 @@ async fn follow(
 /// Does what only the leader does, whenever this is the leader.
 async fn lead(
     client: &Client,
+    identity: &str,
     channels: &Channels,
     stored: Arc<Stored>,
     stats: &Arc<ControllerStats>,
@@ -177,6 +179,7 @@ async fn lead(
         stored,
         stats: stats.clone(),
     };
+    let (events, mut publisher) = events::channel(identity);
     let mut leading = channels.leading.subscribe();
     loop {
         tokio::select! {
@@ -186,11 +189,16 @@ async fn lead(
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         stats.leading.store(true, Relaxed);
+        let inputs = provision::Inputs {
+            desired: channels.needs.subscribe(),
+            serving: watch::channel(BTreeSet::new()).1,
+        };
         tokio::select! {
             biased;
             _ = leading.wait_for(|leads| !leads) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
-            () = provision::reconcile(client, channels.needs.subscribe(), &channels.failures) => {}
+            () = provision::reconcile(client, inputs, &channels.failures, RolloutOptions::default(), &events) => {}
+            () = publisher.run(client) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
             () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
