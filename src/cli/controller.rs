@@ -1,9 +1,11 @@
 //! `portcullis controller`: keeps data planes and conditions of a cluster's Gateways. Knows nothing of how that is done.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 
 use super::flags::LogFlags;
 use super::value::AdminAddress;
+use crate::provision::RolloutOptions;
 use crate::server::controller::{self, ControllerSettings, StreamSettings};
 use crate::settings::{ControllerUrl, Settings};
 use crate::telemetry;
@@ -50,6 +52,14 @@ pub struct Args {
     /// Address of this pod, which pods of Gateways connect to while it leads [default: they stay where they are]
     #[arg(long, value_name = "ADDR", env = "POD_IP")]
     pod_ip: Option<IpAddr>,
+    /// Gateways whose pods are replaced at the same time when the controller is upgraded
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PORTCULLIS_CONCURRENT_ROLLOUTS",
+        default_value = "1"
+    )]
+    concurrent_rollouts: NonZeroUsize,
     /// Log.
     #[command(flatten)]
     log: LogFlags,
@@ -74,6 +84,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     controller::run(&ControllerSettings {
         stream,
+        rollouts: RolloutOptions {
+            concurrent: args.concurrent_rollouts.get(),
+            ..RolloutOptions::default()
+        },
         admin: args.admin.0,
         image: args.image.clone(),
         namespace: args.lease_namespace.clone(),

@@ -13,16 +13,22 @@ use super::addresses::{self, Replica};
 use super::confirmation::{Confirmations, Verdict};
 use crate::api::Resource;
 use crate::api::parameters::ServiceType;
+use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::provider::Load;
-use crate::provision::{self, ClassUsage, DesiredState, Failures};
+use crate::provision::{
+    self, ClassUsage, DesiredState, Failure, FailureReason, Failures, StreamEndpoint,
+};
 use crate::status::lease::Leadership;
 use crate::status::writer::Statuses;
 use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport};
 use crate::stream::Published;
 use crate::stream::hub::Reports;
 use crate::translate::{Options, Translation, Translator};
+
+/// The reason of events about replicas that do not serve the current configuration.
+const REPLICA_BEHIND: &str = "ReplicaBehind";
 
 /// What the loop follows.
 pub struct Inputs {
@@ -34,6 +40,8 @@ pub struct Inputs {
     pub nodes: watch::Receiver<BTreeSet<IpAddr>>,
     /// What could not be applied.
     pub failures: watch::Receiver<Failures>,
+    /// The certificates that pods are to trust; nothing can be made for a Gateway before they are known.
+    pub trusted: watch::Receiver<Option<Arc<str>>>,
     /// Whether this process is the one that applies and writes.
     pub leading: watch::Receiver<Leadership>,
     /// Version of the Gateway API's CRDs.
@@ -48,25 +56,43 @@ pub struct Outputs<P> {
     pub uses: watch::Sender<ClassUsage>,
     /// Whether addresses of nodes are wanted.
     pub wants_nodes: watch::Sender<bool>,
+    /// Gateways whose ready replicas all serve their latest state.
+    pub serving: watch::Sender<BTreeSet<ObjectRef>>,
+    /// What a person must act on.
+    pub events: Events,
     /// Statuses to write; none while another process leads.
     pub statuses: watch::Sender<Option<Statuses>>,
     /// Takes note of a report; of none while another process leads, which alone can make one.
     pub publish: P,
 }
 
+/// What is the same for all pods of Gateways.
+pub struct PodSettings {
+    /// What they run unless their parameters say otherwise.
+    pub image: String,
+    /// Where they get their configuration.
+    pub controller_url: String,
+}
+
 /// What is made of one snapshot.
 struct ClusterState {
     published: Arc<Published>,
     translation: Translation,
+    /// How pods reach the controller; `None` before that is known.
+    endpoint: Option<StreamEndpoint>,
     needs: Arc<DesiredState>,
     replicas: BTreeMap<ObjectRef, BTreeSet<Replica>>,
     /// Which Gateway a ListenerSet belongs to.
     sets: BTreeMap<ObjectRef, ObjectRef>,
 }
 
-/// Runs until the provider is gone. `image` is what data planes run unless their parameters say otherwise.
-pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, mut outputs: Outputs<P>)
-where
+/// Runs until the provider is gone.
+pub async fn run<P>(
+    mut inputs: Inputs,
+    options: Options,
+    pods: &PodSettings,
+    mut outputs: Outputs<P>,
+) where
     P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
 {
     let mut translator = Translator::new(options);
@@ -75,13 +101,19 @@ where
     let mut is_leading = false;
     loop {
         let published = inputs.published.borrow_and_update().clone();
-        if state
-            .as_ref()
-            .is_none_or(|state| !Arc::ptr_eq(&state.published, &published))
-        {
+        let endpoint = endpoint(inputs.trusted.borrow_and_update().as_deref(), pods);
+        let is_current = |state: &ClusterState| {
+            Arc::ptr_eq(&state.published, &published) && state.endpoint == endpoint
+        };
+        if !state.as_ref().is_some_and(is_current) {
             let previous = state.as_ref().map(|state| &state.translation.ir);
             let translation = translator.translate(&published.load.snapshot, previous);
-            let new = ClusterState::new(published.clone(), translation, image, state.as_ref());
+            let new = ClusterState::new(
+                published.clone(),
+                translation,
+                (&pods.image, endpoint),
+                state.as_ref(),
+            );
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             publish(&outputs, &new);
             state = Some(new);
@@ -98,6 +130,7 @@ where
             Some(state) if is_leading => {
                 let verdicts = state.judge(&mut confirmations, &inputs.reports.borrow_and_update());
                 until = verdicts.values().filter_map(Verdict::deadline).min();
+                state.tell(&verdicts, &outputs);
                 let nodes = inputs.nodes.borrow_and_update().clone();
                 let failures = inputs.failures.borrow_and_update().clone();
                 let version = inputs.bundle_version.borrow_and_update().clone();
@@ -121,6 +154,7 @@ where
             Ok(()) = inputs.reports.changed() => {}
             Ok(()) = inputs.nodes.changed() => {}
             Ok(()) = inputs.failures.changed() => {}
+            Ok(()) = inputs.trusted.changed() => {}
             Ok(()) = inputs.leading.changed() => {}
             Ok(()) = inputs.bundle_version.changed() => {}
             () = deadline(until) => {}
@@ -128,16 +162,26 @@ where
     }
 }
 
-/// What Gateways need. The needs of those whose class or parameters are at fault are unknown.
+/// How pods reach the controller, once it is known what they can trust.
+fn endpoint(trusted: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint> {
+    trusted.map(|ca| StreamEndpoint {
+        url: pods.controller_url.clone(),
+        ca: ca.to_owned(),
+    })
+}
+
+/// What Gateways need. What those have whose class or parameters are at fault, or that are being deleted, stays.
 fn needs(
     load: &Load,
     translation: &Translation,
     image: &str,
+    endpoint: &StreamEndpoint,
     previous: Option<&ClusterState>,
 ) -> DesiredState {
     let mut needs = DesiredState::default();
     for name in translation.report.gateways.keys() {
         let gateway = load.snapshot.gateways.get(&name.namespace, &name.name);
+        let gateway = gateway.filter(|gateway| gateway.metadata.deletion_timestamp.is_none());
         let Some((gateway, data_plane)) = gateway.zip(translation.data_planes.get(name)) else {
             needs.retained.insert(name.clone());
             continue;
@@ -146,11 +190,12 @@ fn needs(
             let snapshot = &state.published.load.snapshot;
             let former = snapshot.gateways.get(&name.namespace, &name.name)?;
             let is_same = Arc::ptr_eq(former, gateway)
+                && state.endpoint.as_ref() == Some(endpoint)
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
         });
-        let children =
-            known.unwrap_or_else(|| provision::children(gateway, data_plane, image).into());
+        let children = known
+            .unwrap_or_else(|| provision::children(gateway, data_plane, image, endpoint).into());
         needs.children.insert(name.clone(), children);
     }
     needs
@@ -165,8 +210,10 @@ async fn deadline(until: Option<Instant>) {
 
 fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
     outputs.needs.send_if_modified(|needs| {
-        let is_news = needs.as_ref() != Some(&state.needs);
-        *needs = Some(state.needs.clone());
+        // Before anything can be made, nothing may be deleted either.
+        let new = state.endpoint.is_some().then(|| state.needs.clone());
+        let is_news = *needs != new;
+        *needs = new;
         is_news
     });
     let data_planes = state.translation.data_planes.values();
@@ -188,11 +235,12 @@ impl ClusterState {
     fn new(
         published: Arc<Published>,
         translation: Translation,
-        image: &str,
+        (image, endpoint): (&str, Option<StreamEndpoint>),
         previous: Option<&Self>,
     ) -> Self {
         let snapshot = &published.load.snapshot;
-        let needs = needs(&published.load, &translation, image, previous);
+        let reached = endpoint.clone().unwrap_or_default();
+        let needs = needs(&published.load, &translation, image, &reached, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent
@@ -208,6 +256,7 @@ impl ClusterState {
             replicas: addresses::replicas(snapshot, &needs),
             needs: Arc::new(needs),
             sets: snapshot.listener_sets.iter().map(set).collect(),
+            endpoint,
             translation,
             published,
         }
@@ -255,6 +304,33 @@ impl ClusterState {
         self.translation.report.gateways.keys().map(judge).collect()
     }
 
+    /// Tells which Gateways serve, and of replicas that do not.
+    fn tell<P>(&self, verdicts: &BTreeMap<ObjectRef, Verdict>, outputs: &Outputs<P>) {
+        let serving = verdicts.iter();
+        let serving = serving.filter(|(_, verdict)| matches!(verdict, Verdict::Confirmed(_)));
+        let serving: BTreeSet<_> = serving.map(|(gateway, _)| gateway.clone()).collect();
+        outputs.serving.send_if_modified(|known| {
+            let is_news = *known != serving;
+            *known = serving;
+            is_news
+        });
+        for (name, verdict) in verdicts {
+            let gateways = &self.published.load.snapshot.gateways;
+            match (verdict, gateways.get(&name.namespace, &name.name)) {
+                (Verdict::Lagging(message), Some(gateway)) => outputs.events.warn(Warning {
+                    object: name.clone(),
+                    version: "v1",
+                    uid: gateway.metadata.uid.clone(),
+                    reason: REPLICA_BEHIND,
+                    action: "Program",
+                    message: message.clone(),
+                }),
+                (Verdict::Confirmed(_), _) => outputs.events.clear(name, REPLICA_BEHIND),
+                _ => {}
+            }
+        }
+    }
+
     fn report(
         &self,
         verdicts: &BTreeMap<ObjectRef, Verdict>,
@@ -264,12 +340,18 @@ impl ClusterState {
     ) -> StatusReport {
         let state = |(gateway, verdict): (&ObjectRef, &Verdict)| {
             let mut state = self.addresses(gateway, nodes);
+            let failure = failures.get(gateway);
+            let is_taken = |failure: &&Failure| failure.reason == FailureReason::NameTaken;
+            state.refusal = failure
+                .filter(is_taken)
+                .map(|failure| (Reason::NameTaken, failure.message.clone()));
             match verdict {
                 Verdict::Confirmed(unbound) => state.unbound = unbound.clone(),
                 Verdict::Awaited(_) => {}
                 Verdict::Lagging(message) => state.fault = Some((Reason::Pending, message.clone())),
                 Verdict::Absent => {
-                    let failure = failures.get(gateway).cloned();
+                    let failure = failures.get(gateway);
+                    let failure = failure.map(|failure| failure.message.clone());
                     let message = failure
                         .unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());
                     state.fault = Some((Reason::Pending, message));

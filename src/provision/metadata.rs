@@ -66,7 +66,9 @@ impl Plan<'_> {
             kind,
             namespace: metadata.namespace.clone(),
             name: name.to_owned(),
+            gateway_uid: metadata.uid.clone(),
             object,
+            revision: None,
         }
     }
 
@@ -116,10 +118,4 @@ impl Plan<'_> {
 
 fn own((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
-}
-
-/// TEMP
-pub fn is_owned_by(metadata: &kube::api::ObjectMeta, gateway_uid: &str) -> bool {
-    let mut owners = metadata.owner_references.iter().flatten();
-    owners.any(|owner| owner.controller == Some(true) && owner.uid == gateway_uid)
 }

@@ -14,10 +14,11 @@ use tokio::sync::{mpsc, watch};
 use super::announce::Announced;
 use super::stream::StreamThread;
 use crate::admin::{self, AdminState};
-use crate::controller::cluster::{self, Inputs, Outputs};
+use crate::controller::cluster::{self, Inputs, Outputs, PodSettings};
+use crate::events::{self, Events, Publisher};
 use crate::ir::ObjectRef;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
-use crate::provision::{self, ClassUsage, DesiredState, Failures};
+use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
 use crate::settings::{ControllerUrl, Drain};
 use crate::shutdown;
 use crate::status::lease::{Candidate, Leadership};
@@ -47,6 +48,8 @@ pub struct ControllerSettings {
     pub identity: String,
     /// Where pods get their configuration.
     pub stream: StreamSettings,
+    /// How changes of the controller itself reach Gateways.
+    pub rollouts: RolloutOptions,
 }
 
 /// Static configuration of the stream to pods.
@@ -106,7 +109,8 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         &settings.identity,
         settings.stream.advertised.clone(),
     );
-    let channels = Channels::default();
+    let (events, mut publisher) = events::channel(&settings.identity);
+    let channels = Channels::new(events);
     let (loads, fed) = watch::channel(Arc::<Load>::default());
     let mut stream = StreamThread::start(
         settings,
@@ -126,7 +130,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(&outputs, reports, settings, &channels, &state) => {}
-        () = lead(&client, settings, &channels, stored, &stats, &mut changes) => {}
+        () = lead(&client, settings, &channels, stored, &stats, &mut changes, &mut publisher) => {}
         () = stream.ended() => has_failed = !leaving.is_leaving(),
     }
     candidate.resign().await;
@@ -135,7 +139,6 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
 }
 
 /// The channels between the parts of a controller.
-#[derive(Default)]
 struct Channels {
     leading: watch::Sender<Leadership>,
     needs: watch::Sender<Option<Arc<DesiredState>>>,
@@ -145,6 +148,25 @@ struct Channels {
     statuses: watch::Sender<Option<Statuses>>,
     uses: watch::Sender<ClassUsage>,
     bundle_version: watch::Sender<Option<String>>,
+    serving: watch::Sender<BTreeSet<ObjectRef>>,
+    events: Events,
+}
+
+impl Channels {
+    fn new(events: Events) -> Self {
+        Self {
+            events,
+            leading: watch::Sender::default(),
+            needs: watch::Sender::default(),
+            failures: watch::Sender::default(),
+            wants_nodes: watch::Sender::default(),
+            nodes: watch::Sender::default(),
+            statuses: watch::Sender::default(),
+            uses: watch::Sender::default(),
+            bundle_version: watch::Sender::default(),
+            serving: watch::Sender::default(),
+        }
+    }
 }
 
 /// Runs the loop, from the first whole snapshot on.
@@ -169,6 +191,7 @@ async fn follow(
         reports,
         nodes: channels.nodes.subscribe(),
         failures: channels.failures.subscribe(),
+        trusted: stream.trust.bundle.subscribe(),
         leading: channels.leading.subscribe(),
         bundle_version: channels.bundle_version.subscribe(),
     };
@@ -176,6 +199,8 @@ async fn follow(
         needs: channels.needs.clone(),
         wants_nodes: channels.wants_nodes.clone(),
         statuses: channels.statuses.clone(),
+        serving: channels.serving.clone(),
+        events: channels.events.clone(),
         uses: channels.uses.clone(),
         publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
             let report = report.cloned().unwrap_or_default();
@@ -184,7 +209,11 @@ async fn follow(
             state.ready.store(true, Release);
         },
     };
-    cluster::run(inputs, options, &settings.image, outputs).await;
+    let pods = PodSettings {
+        image: settings.image.clone(),
+        controller_url: settings.stream.url.to_string(),
+    };
+    cluster::run(inputs, options, &pods, outputs).await;
 }
 
 /// Does what only the leader does, whenever this is the leader.
@@ -195,6 +224,7 @@ async fn lead(
     stored: Arc<Stored>,
     stats: &Arc<ControllerStats>,
     changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
+    publisher: &mut Publisher,
 ) {
     let options = Options::default();
     let writer = Writer {
@@ -213,11 +243,16 @@ async fn lead(
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         stats.leading.store(true, Relaxed);
+        let inputs = provision::Inputs {
+            desired: channels.needs.subscribe(),
+            serving: channels.serving.subscribe(),
+        };
         tokio::select! {
             biased;
             _ = leading.wait_for(|known| !known.is_leader) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
-            () = provision::reconcile(client, channels.needs.subscribe(), &channels.failures) => {}
+            () = provision::reconcile(client, inputs, &channels.failures, settings.rollouts, &channels.events) => {}
+            () = publisher.run(client) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
             () = stream::trust::maintain(client, &settings.namespace) => {}
