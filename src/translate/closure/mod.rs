@@ -1,22 +1,36 @@
 //! Per Gateway of ours, the objects that its translation in [`Mode::Dedicated`] reads: its closure. Kept current from one
 //! snapshot to the next. Knows nothing of who gets the objects.
 
+mod graph;
 mod links;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 
-use self::links::Links;
+use self::graph::{Dirty, Graph, Root};
+use self::links::Source;
 use super::{Input, Mode, Options};
 
 /// The closures of all Gateways of ours.
 pub struct Closures {
     options: Options,
-    closures: BTreeMap<ObjectRef, Snapshot>,
+    /// What the parts below were made of.
+    seen: Snapshot,
+    graph: Graph,
+    /// The number of the next Gateway that becomes ours.
+    next: Root,
+    roots: BTreeMap<ObjectRef, Root>,
+    closures: BTreeMap<Root, Closure>,
+}
+
+struct Closure {
+    gateway: ObjectRef,
+    objects: Snapshot,
 }
 
 /// What is different in the closure of a Gateway.
@@ -45,91 +59,140 @@ impl Closures {
                 controller_name,
                 mode: Mode::Dedicated,
             },
+            seen: Snapshot::default(),
+            graph: Graph::default(),
+            next: 0,
+            roots: BTreeMap::new(),
             closures: BTreeMap::new(),
         }
     }
 
     /// Follows the cluster. Returns what is different per Gateway; one that is new has everything in its difference.
     pub fn follow(&mut self, snapshot: &Snapshot) -> BTreeMap<ObjectRef, Difference> {
-        let options = self.options.clone();
-        let input = Input::new(snapshot, None, &options);
-        let closures = of_all(&input);
-        let before = std::mem::replace(&mut self.closures, closures);
-        let mut differences = BTreeMap::new();
-        for (gateway, now) in &self.closures {
-            let none = Snapshot::default();
-            let before = before.get(gateway).unwrap_or(&none);
-            let names = now.names_changed_since(before).into_iter();
-            let changes: Vec<_> = names
-                .map(|name| match now.object(&name) {
-                    Some(object) => ObjectChange::Put(object),
-                    None => ObjectChange::Delete(name),
-                })
-                .collect();
-            if !changes.is_empty() {
-                differences.insert(gateway.clone(), Difference::Changed(changes));
+        let before = std::mem::replace(&mut self.seen, snapshot.clone());
+        let changed = snapshot.names_changed_since(&before);
+        let mut dirty = Dirty::new();
+        self.link(&changed, &mut dirty);
+        let gone = self.follow_gateways(&changed, &mut dirty);
+        for name in changed {
+            for root in self.graph.holders(&name) {
+                dirty.entry(root).or_default().insert(name.clone());
             }
         }
-        let gone = before
-            .into_keys()
-            .filter(|name| !self.closures.contains_key(name));
-        differences.extend(gone.map(|name| (name, Difference::Gone)));
+        let mut differences: BTreeMap<_, _> = gone
+            .into_iter()
+            .map(|gateway| (gateway, Difference::Gone))
+            .collect();
+        for (root, names) in dirty {
+            let Some(closure) = self.closures.get_mut(&root) else {
+                continue;
+            };
+            let changes = closure.follow(names, |name| {
+                let object = snapshot.object(name);
+                object.filter(|_| self.graph.has(root, name))
+            });
+            if !changes.is_empty() {
+                differences.insert(closure.gateway.clone(), Difference::Changed(changes));
+            }
+        }
         differences
     }
 
     /// The closure of a Gateway; `None` when it is gone or not ours: its class is not there or has another controllerName.
-    /// The next change copies what is still shared with a clone.
+    /// Do not keep a clone: the next change would have to copy what it shares.
     pub fn get(&self, gateway: &ObjectRef) -> Option<&Snapshot> {
-        self.closures.get(gateway)
+        let root = self.roots.get(gateway)?;
+        self.closures.get(root).map(|closure| &closure.objects)
+    }
+
+    /// Links again what is different and what depends on that.
+    fn link(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) {
+        let input = Input::new(&self.seen, None, &self.options);
+        let mut names: BTreeSet<ObjectRef> = changed.iter().cloned().collect();
+        for name in changed {
+            let mut add = |source| names.extend(self.graph.dependents(&source).iter().cloned());
+            if is_kind::<ReferenceGrant>(name) {
+                add(Source::GrantsOf(name.namespace.to_string()));
+            }
+            add(Source::Object(name.clone()));
+        }
+        for name in &names {
+            let object = self.seen.object(name);
+            let links = object.map(|object| links::links(&input, name, &object));
+            self.graph.link(name, links.unwrap_or_default(), dirty);
+        }
+    }
+
+    /// Follows which Gateways are ours. Returns those that are not any more.
+    fn follow_gateways(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) -> Vec<ObjectRef> {
+        let gateways = changed.iter().filter(|name| is_kind::<Gateway>(name));
+        let mut gateways: BTreeSet<ObjectRef> = gateways.cloned().collect();
+        let classes = changed.iter().filter(|name| is_kind::<GatewayClass>(name));
+        let classes: BTreeSet<&str> = classes.map(|class| &*class.name).collect();
+        if !classes.is_empty() {
+            let all = self.seen.gateways.iter();
+            let of_class = all.filter(|it| classes.contains(&*it.spec.gateway_class_name));
+            gateways.extend(of_class.map(|gateway| gateway.object_ref()));
+        }
+        let mut gone = Vec::new();
+        for gateway in gateways {
+            match (self.is_ours(&gateway), self.roots.get(&gateway).copied()) {
+                (true, None) => self.add(gateway, dirty),
+                (false, Some(root)) => {
+                    self.graph.remove_root(root, &gateway, dirty);
+                    self.closures.remove(&root);
+                    self.roots.remove(&gateway);
+                    gone.push(gateway);
+                }
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
+        gone
+    }
+
+    fn add(&mut self, gateway: ObjectRef, dirty: &mut Dirty) {
+        let root = self.next;
+        self.next += 1;
+        self.graph.add_root(root, &gateway, dirty);
+        self.roots.insert(gateway.clone(), root);
+        let objects = Snapshot::default();
+        self.closures.insert(root, Closure { gateway, objects });
+    }
+
+    fn is_ours(&self, gateway: &ObjectRef) -> bool {
+        let gateways = &self.seen.gateways;
+        let Some(gateway) = gateways.get(&gateway.namespace, &gateway.name) else {
+            return false;
+        };
+        let class = &gateway.spec.gateway_class_name;
+        let class = self.seen.gateway_classes.get("", class);
+        class.is_some_and(|class| class.spec.controller_name == *self.options.controller_name)
     }
 }
 
-fn of_all(input: &Input<'_>) -> BTreeMap<ObjectRef, Snapshot> {
-    let snapshot = input.snapshot;
-    let mut links: BTreeMap<ObjectRef, Links> = BTreeMap::new();
-    let mut members: BTreeMap<ObjectRef, Vec<ObjectRef>> = BTreeMap::new();
-    for name in snapshot.names_changed_since(&Snapshot::default()) {
-        let Some(object) = snapshot.object(&name) else {
-            continue;
-        };
-        let own = links::links(input, &name, &object);
-        for parent in &own.belongs_to {
-            members
-                .entry(parent.clone())
-                .or_default()
-                .push(name.clone());
+impl Closure {
+    /// Brings the objects of these names up to date. `current` gives an object as it is, if it is part of the closure.
+    fn follow(
+        &mut self,
+        names: BTreeSet<ObjectRef>,
+        current: impl Fn(&ObjectRef) -> Option<Object>,
+    ) -> Vec<ObjectChange> {
+        let mut changes = Vec::new();
+        for name in names {
+            match current(&name) {
+                Some(object) if self.objects.insert(object.clone()) => {
+                    changes.push(ObjectChange::Put(object));
+                }
+                None if self.objects.remove_object(&name) => {
+                    changes.push(ObjectChange::Delete(name));
+                }
+                Some(_) | None => {}
+            }
         }
-        links.insert(name, own);
+        changes
     }
-    let closure = |gateway: &ObjectRef| {
-        let mut reached = BTreeSet::new();
-        let mut rest = vec![gateway.clone()];
-        let mut closure = Snapshot::default();
-        while let Some(name) = rest.pop() {
-            if reached.contains(&name) {
-                continue;
-            }
-            rest.extend(members.get(&name).into_iter().flatten().cloned());
-            if let Some(links) = links.get(&name) {
-                rest.extend(links.refers_to.iter().cloned());
-            }
-            if let Some(object) = snapshot.object(&name) {
-                closure.insert(object);
-            }
-            reached.insert(name);
-        }
-        closure
-    };
-    let gateways = snapshot.gateways.iter().filter(|gateway| {
-        let class = &gateway.spec.gateway_class_name;
-        let class = snapshot.gateway_classes.get("", class);
-        class.is_some_and(|class| class.spec.controller_name == *input.options.controller_name)
-    });
-    gateways
-        .map(|gateway| gateway.object_ref())
-        .map(|name| {
-            let closure = closure(&name);
-            (name, closure)
-        })
-        .collect()
+}
+
+fn is_kind<T: Resource>(name: &ObjectRef) -> bool {
+    &*name.group == T::GROUP && &*name.kind == T::KIND
 }
