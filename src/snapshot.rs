@@ -166,6 +166,14 @@ macro_rules! snapshot {
                 }
             }
 
+            /// Every object, kind by kind and in key order.
+            pub fn objects(&self) -> Vec<Object> {
+                let mut objects = Vec::new();
+                $(objects.extend(self.$objects.iter().cloned().map(Object::$kind));)+
+                objects.extend(self.unserved_routes.iter().cloned().map(Object::UnservedRoute));
+                objects
+            }
+
             /// The keys of all objects of a kind.
             pub fn keys(&self, kind: &Kind) -> Vec<Key> {
                 match (kind.group, kind.kind) {
