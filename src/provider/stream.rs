@@ -1,5 +1,8 @@
 //! The objects of one Gateway, as its controller streams them. Knows neither what the objects mean nor how they are served.
 
+mod lines;
+mod objects;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
@@ -87,7 +86,7 @@ async fn serve(
     mut shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     // A client lives on the runtime that it is made on.
-    let client: Client = KubernetesProvider::from_environment().await?.client();
+    let client = KubernetesProvider::from_environment().await?.client();
     let listener = TcpListener::from_std(listener)?;
     tokio::select! {
         () = stream.run(client, listener, inputs, outputs, stats) => {}

@@ -75,7 +75,6 @@ pub(crate) const LAYERS: &[Layer] = &[
         &["status", "ir", "telemetry", "api_server"],
         NO_TRAFFIC,
     ),
-    layer("replicas", &["ir", "settings", "status"], NO_CLUSTER),
     layer("data_plane", &["api"], PURE),
     layer(
         "translate",
@@ -198,7 +197,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "events",
             "provider",
             "provision",
-            "replicas",
             "snapshot",
             "translate",
             "ir",
@@ -225,7 +223,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "provider",
             "provision",
             "proxy",
-            "replicas",
             "settings",
             "shutdown",
             "status",
