@@ -247,11 +247,9 @@ fn certificates(bundle: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----";
     let mut certificates: Vec<String> = Vec::new();
     let mut current = String::new();
-    for line in bundle.lines() {
+    for line in bundle.split_inclusive('\n') {
         current.push_str(line);
-        // As rcgen writes them.
-        current.push_str("\r\n");
-        if line == END {
+        if line.trim_end() == END {
             certificates.push(std::mem::take(&mut current));
         }
     }
