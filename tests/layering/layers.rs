@@ -226,7 +226,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "settings",
             "shutdown",
             "status",
-            "stream::message",
+            "stream",
             "table",
             "telemetry",
             "translate",
