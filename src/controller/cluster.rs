@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
 use super::addresses::{self, Replica};
 use super::confirmation::{Confirmations, Verdict};
+use super::expiry::{self, Expiry};
 use crate::api::Resource;
 use crate::api::parameters::ServiceType;
 use crate::events::{Events, Warning};
@@ -29,6 +31,8 @@ use crate::translate::{Options, Translation, Translator};
 
 /// The reason of events about replicas that do not serve the current configuration.
 const REPLICA_BEHIND: &str = "ReplicaBehind";
+/// The reason of events about certificates that are about to expire.
+const CERTIFICATE_EXPIRING: &str = "CertificateExpiring";
 
 /// What the loop follows.
 pub struct Inputs {
@@ -98,8 +102,10 @@ pub async fn run<P>(
     let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();
     let mut state: Option<ClusterState> = None;
+    let mut expiry = Expiry::default();
     let mut is_leading = false;
     loop {
+        let mut is_new = false;
         let published = inputs.published.borrow_and_update().clone();
         let endpoint = endpoint(inputs.trusted.borrow_and_update().as_deref(), pods);
         let is_current = |state: &ClusterState| {
@@ -117,6 +123,7 @@ pub async fn run<P>(
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             publish(&outputs, &new);
             state = Some(new);
+            is_new = true;
         }
         let was_leading = std::mem::replace(
             &mut is_leading,
@@ -131,6 +138,10 @@ pub async fn run<P>(
                 let verdicts = state.judge(&mut confirmations, &inputs.reports.borrow_and_update());
                 until = verdicts.values().filter_map(Verdict::deadline).min();
                 state.tell(&verdicts, &outputs);
+                let now = (Instant::now(), Timestamp::now());
+                let found = expiry.look(&state.translation.ir, is_new || !was_leading, now);
+                state.tell_expiry(found, &outputs.events);
+                until = until.into_iter().chain(expiry.next()).min();
                 let nodes = inputs.nodes.borrow_and_update().clone();
                 let failures = inputs.failures.borrow_and_update().clone();
                 let version = inputs.bundle_version.borrow_and_update().clone();
@@ -315,19 +326,36 @@ impl ClusterState {
             is_news
         });
         for (name, verdict) in verdicts {
-            let gateways = &self.published.load.snapshot.gateways;
-            match (verdict, gateways.get(&name.namespace, &name.name)) {
-                (Verdict::Lagging(message), Some(gateway)) => outputs.events.warn(Warning {
-                    object: name.clone(),
-                    version: "v1",
-                    uid: gateway.metadata.uid.clone(),
-                    reason: REPLICA_BEHIND,
-                    action: "Program",
-                    message: message.clone(),
-                }),
-                (Verdict::Confirmed(_), _) => outputs.events.clear(name, REPLICA_BEHIND),
-                _ => {}
+            match verdict {
+                Verdict::Lagging(message) => {
+                    self.warn(name, REPLICA_BEHIND, message.clone(), &outputs.events);
+                }
+                Verdict::Confirmed(_) => outputs.events.clear(name, REPLICA_BEHIND),
+                Verdict::Awaited(_) | Verdict::Absent => {}
             }
+        }
+    }
+
+    fn tell_expiry(&self, found: expiry::Report, events: &Events) {
+        for (gateway, message) in found.expiring {
+            self.warn(&gateway, CERTIFICATE_EXPIRING, message, events);
+        }
+        for gateway in found.renewed {
+            events.clear(&gateway, CERTIFICATE_EXPIRING);
+        }
+    }
+
+    fn warn(&self, gateway: &ObjectRef, reason: &'static str, message: String, events: &Events) {
+        let gateways = &self.published.load.snapshot.gateways;
+        if let Some(object) = gateways.get(&gateway.namespace, &gateway.name) {
+            events.warn(Warning {
+                object: gateway.clone(),
+                version: "v1",
+                uid: object.metadata.uid.clone(),
+                reason,
+                action: "Program",
+                message,
+            });
         }
     }
 
