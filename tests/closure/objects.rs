@@ -241,7 +241,7 @@ fn http_route() -> impl Strategy<Value = Value> {
 }
 
 fn other_route() -> impl Strategy<Value = Value> {
-    let kind = select(vec!["GRPCRoute", "TLSRoute"]);
+    let kind = select(vec!["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
     (kind, metadata("r"), vec(parent(), 0..3)).prop_map(|(kind, metadata, parents)| {
         json!({
             "apiVersion": GATEWAY_API, "kind": kind, "metadata": metadata, "spec": {"parentRefs": parents},

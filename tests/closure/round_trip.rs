@@ -1,11 +1,18 @@
 //! What is streamed of an object is the whole object: reading what is written gives it again.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use portcullis::api::Kind;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::decode;
+use crate::objects::object;
 
 /// All YAML files below a folder.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -25,7 +32,7 @@ fn objects_are_read_as_they_are_written() {
     let mut paths = Vec::new();
     files(&root.join("tests/golden"), &mut paths);
     files(&root.join("config"), &mut paths);
-    let mut kinds: Vec<&str> = Vec::new();
+    let mut tried = 0;
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
         for document in serde_yaml::Deserializer::from_str(&text) {
@@ -39,10 +46,28 @@ fn objects_are_read_as_they_are_written() {
             let written = object.to_value().unwrap();
             assert_eq!(written["apiVersion"], kind.api_version());
             assert_eq!(kind.decode(&written).unwrap(), object, "{}", path.display());
-            kinds.push(kind.kind);
+            tried += 1;
         }
     }
-    for kind in Kind::all() {
-        assert!(kinds.contains(&kind.kind), "no {} is tried", kind.kind);
-    }
+    assert!(tried > 300, "only {tried} objects");
+}
+
+#[test]
+fn random_objects_are_read_as_they_are_written() {
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let tried = RefCell::new(BTreeSet::new());
+    let result = runner.run(&object(), |value| {
+        let object = decode(&value);
+        tried.borrow_mut().insert(object.kind().kind);
+        let written = object.to_value().unwrap();
+        prop_assert_eq!(decode(&written), object);
+        Ok(())
+    });
+    result.unwrap();
+    let all = Kind::all().iter().map(|kind| kind.kind);
+    assert_eq!(tried.into_inner(), all.collect());
 }
