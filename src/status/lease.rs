@@ -20,7 +20,7 @@ const LEASE_DURATION: Duration = Duration::from_secs(6);
 /// How long a leader acts without having been able to renew. Writes that are under way then have the rest of the Lease's
 /// duration to end.
 const RENEW_DEADLINE: Duration = Duration::from_secs(4);
-/// The longest that one try may take: a leader whose request is lost has time for another.
+/// The longest that one request may take: a leader whose request is lost has time for another.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the Lease is read, and renewed by its holder.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub struct Candidate {
 /// A Lease that this candidate holds.
 struct Held {
     lease: Lease,
-    /// When the request that renewed it last began.
+    /// When the request that stored it began: nobody has seen it earlier.
     since: Instant,
 }
 
@@ -113,9 +113,7 @@ impl Candidate {
                 biased;
                 // A response that comes after the deadline must not be acted on.
                 () = at(deadline) => Err("it could not be renewed in time".to_owned()),
-                tried = timeout(REQUEST_TIMEOUT, self.acquire(began)) => {
-                    tried.unwrap_or_else(|_| Err("the API server does not respond".to_owned()))
-                }
+                tried = self.acquire() => tried,
             };
             match tried {
                 Ok(known) => {
@@ -180,8 +178,7 @@ impl Candidate {
     }
 
     async fn release(&self) -> Result<(), String> {
-        let read = self.leases.get_opt(&self.name).await;
-        let Some(mut lease) = read.map_err(|error| describe(&error))? else {
+        let Some(mut lease) = unless(&[404], self.leases.get(&self.name)).await? else {
             return Ok(());
         };
         let spec = lease.spec.get_or_insert_default();
@@ -194,17 +191,19 @@ impl Candidate {
     }
 
     /// Takes or renews the Lease if that is allowed.
-    async fn acquire(&mut self, began: Instant) -> Result<Leadership, String> {
+    async fn acquire(&mut self) -> Result<Leadership, String> {
         if let Some(held) = &self.held {
+            let began = Instant::now();
             let renewed = self.renewed(held.lease.clone());
             if let Some(lease) = self.replace(&renewed).await? {
                 return Ok(self.hold(lease, began));
             }
         }
-        let read = self.leases.get_opt(&self.name).await;
-        let written = match read.map_err(|error| describe(&error))? {
+        let read = unless(&[404], self.leases.get(&self.name)).await?;
+        let began = Instant::now();
+        let written = match read {
             // The version that was read goes along: the slower of two candidates gets a conflict.
-            Some(lease) if self.may_take(&lease, Instant::now()) => {
+            Some(lease) if self.may_take(&lease, began) => {
                 self.replace(&self.renewed(lease)).await?
             }
             Some(lease) => {
@@ -215,15 +214,16 @@ impl Candidate {
                 });
             }
             None => {
+                let name = Some(self.name.clone());
                 let lease = self.renewed(Lease {
                     metadata: ObjectMeta {
-                        name: Some(self.name.clone()),
+                        name,
                         ..ObjectMeta::default()
                     },
                     spec: None,
                 });
                 let params = PostParams::default();
-                unless(&[409], self.leases.create(&params, &lease).await)?
+                unless(&[409], self.leases.create(&params, &lease)).await?
             }
         };
         match written {
@@ -238,8 +238,7 @@ impl Candidate {
     /// Stores a Lease; `None` when another was faster, or has deleted it.
     async fn replace(&self, lease: &Lease) -> Result<Option<Lease>, String> {
         let params = PostParams::default();
-        let replaced = self.leases.replace(&self.name, &params, lease).await;
-        unless(&[404, 409], replaced)
+        unless(&[404, 409], self.leases.replace(&self.name, &params, lease)).await
     }
 
     fn hold(&mut self, lease: Lease, since: Instant) -> Leadership {
@@ -316,11 +315,43 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// The Lease that a write has stored; `None` when it was refused with one of these codes.
-fn unless(codes: &[u16], written: Result<Lease, kube::Error>) -> Result<Option<Lease>, String> {
-    match written {
-        Ok(lease) => Ok(Some(lease)),
-        Err(kube::Error::Api(status)) if codes.contains(&status.code) => Ok(None),
-        Err(error) => Err(describe(&error)),
+/// The Lease that a request returns; `None` when it is refused with one of these codes.
+async fn unless(
+    codes: &[u16],
+    request: impl Future<Output = Result<Lease, kube::Error>>,
+) -> Result<Option<Lease>, String> {
+    match timeout(REQUEST_TIMEOUT, request).await {
+        Ok(Ok(lease)) => Ok(Some(lease)),
+        Ok(Err(kube::Error::Api(status))) if codes.contains(&status.code) => Ok(None),
+        Ok(Err(error)) => Err(describe(&error)),
+        Err(_) => Err("the API server does not respond".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observed(seconds: Option<i32>) -> Duration {
+        let since = Instant::now();
+        let spec = LeaseSpec {
+            lease_duration_seconds: seconds,
+            ..LeaseSpec::default()
+        };
+        Observed { spec, since }.expiry() - since
+    }
+
+    #[test]
+    fn believes_the_duration_of_another_holder_within_bounds() {
+        assert_eq!(observed(Some(15)), Duration::from_secs(15));
+        assert_eq!(observed(Some(i32::MAX)), MAX_DURATION);
+        assert_eq!(observed(Some(-1)), LEASE_DURATION);
+        assert_eq!(observed(None), LEASE_DURATION);
+    }
+
+    #[test]
+    fn a_leader_stops_before_another_may_begin_and_has_time_for_two_tries() {
+        assert!(RENEW_DEADLINE + Duration::from_secs(2) <= LEASE_DURATION);
+        assert!(RETRY_PERIOD + REQUEST_TIMEOUT < RENEW_DEADLINE);
     }
 }
