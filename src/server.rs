@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -186,7 +187,11 @@ impl Server {
         };
         let control = thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control.run(&runtime, admin))?;
+            .spawn(move || {
+                control.run(&runtime, admin);
+                // An answer from DNS that does not come must not keep the process.
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            })?;
         Ok(Self {
             outcome,
             state,

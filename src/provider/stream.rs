@@ -1,13 +1,20 @@
-//! The objects of one Gateway, as its controller streams them. Knows neither what the objects mean nor how they are served.
+//! The objects of one Gateway, as its controller streams them: keeps connected, prefers the leader, publishes complete
+//! states, and keeps what it has while no controller is there. Knows neither what the objects mean nor how they are served.
 
+mod connect;
+mod copy;
+mod follower;
 mod lines;
 mod objects;
+mod session;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use self::follower::Follower;
+use self::objects::State;
 use super::Load;
 use crate::api::Key;
 use crate::stream::message::{Position, Serves};
@@ -29,6 +36,17 @@ pub struct StreamSettings {
     pub state_dir: Option<PathBuf>,
 }
 
+impl StreamSettings {
+    /// Host and port, as a URL has them.
+    fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
 /// What happens to the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent<'a> {
@@ -45,13 +63,15 @@ pub enum StreamEvent<'a> {
 /// Gets objects from a controller.
 #[derive(Clone, Debug)]
 pub struct StreamProvider {
-    settings: StreamSettings,
+    settings: Arc<StreamSettings>,
 }
 
 impl StreamProvider {
     /// A provider of a Gateway's objects. Nothing is asked yet.
     pub fn new(settings: StreamSettings) -> Self {
-        Self { settings }
+        Self {
+            settings: Arc::new(settings),
+        }
     }
 
     /// Publishes the Gateway's objects and then what changes, and tells the controller what is served; ends when no one
@@ -59,14 +79,26 @@ impl StreamProvider {
     pub async fn watch(
         self,
         loads: watch::Sender<Arc<Load>>,
-        _reports: watch::Receiver<Option<Serves>>,
-        mut notify: impl FnMut(StreamEvent<'_>),
+        reports: watch::Receiver<Option<Serves>>,
+        notify: impl FnMut(StreamEvent<'_>),
     ) {
         let Self { settings } = self;
-        notify(StreamEvent::Waiting(format!(
-            "waiting for the controller at {}",
-            settings.host
-        )));
-        loads.closed().await;
+        let dir = settings.state_dir.clone();
+        let begun_with = dir.as_ref().and_then(|dir| {
+            copy::warn_unless_in_memory(dir);
+            copy::read(dir, &settings.gateway)
+        });
+        let (states, copied) = watch::channel(State::default());
+        let follower = Follower::new(settings, loads, reports, states, notify);
+        let copies = async {
+            match dir {
+                Some(dir) => copy::write_all(dir, copied).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = follower.run(begun_with) => {}
+            () = copies => {}
+        }
     }
 }

@@ -180,10 +180,13 @@ pub(super) struct Staged {
 /// What follows from an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// The stream has begun: with what is there already, or with nothing.
+    Begun {
+        /// Whether what is there is the stream's state already.
+        is_caught_up: bool,
+    },
     /// Nothing yet.
-    Continue,
-    /// The stream changes what is there already.
-    CaughtUp,
+    Staged,
     /// There is a new state.
     Committed,
     /// The leader serves at this address, or this is the leader.
@@ -221,7 +224,7 @@ impl Intake {
                 if let Some(listed) = &mut staged.listed {
                     listed.insert(name);
                 }
-                Ok(Step::Continue)
+                Ok(Step::Staged)
             }
             Update::Delete(deleted) => {
                 let staged = staged.get_or_insert_with(change);
@@ -229,7 +232,7 @@ impl Intake {
                     listed.remove(&object_ref(&deleted));
                 }
                 staged.state.delete(&deleted);
-                Ok(Step::Continue)
+                Ok(Step::Staged)
             }
             Update::Commit { revision } => {
                 if last.is_some_and(|last| revision < last) {
@@ -261,7 +264,9 @@ impl Intake {
                 revision: None,
                 staged: Some(Staged { state, listed }),
             };
-            return Ok(Step::Continue);
+            return Ok(Step::Begun {
+                is_caught_up: false,
+            });
         };
         if !held.is_some_and(|held| held.instance == instance && held.revision == revision) {
             let held = held.map_or_else(|| "nothing".to_owned(), ToString::to_string);
@@ -274,7 +279,7 @@ impl Intake {
             revision: base,
             staged: None,
         };
-        Ok(Step::CaughtUp)
+        Ok(Step::Begun { is_caught_up: true })
     }
 
     fn commit(&mut self, revision: u64, state: &mut State) {

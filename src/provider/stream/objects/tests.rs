@@ -153,7 +153,11 @@ fn commits_without_changes_only_move_the_position() {
     let committed = Step::Committed;
     assert_eq!(
         steps.unwrap(),
-        [Step::CaughtUp, committed.clone(), committed]
+        [
+            Step::Begun { is_caught_up: true },
+            committed.clone(),
+            committed
+        ]
     );
     assert_eq!(ports(&state), served(&[("one", 80)]));
     assert_eq!(state.position.unwrap().revision, 5);
