@@ -40,6 +40,18 @@ impl<T> Objects<T> {
         self.0.values()
     }
 
+    /// All objects, by namespace and name, as they are now.
+    pub fn objects(&self) -> impl Iterator<Item = Arc<T>> + use<T> {
+        let objects = self.clone();
+        let mut next = Some(Key::new("", ""));
+        std::iter::from_fn(move || {
+            let mut rest = objects.0.range(next.take()?..);
+            let (_, object) = rest.next()?;
+            next = rest.next().map(|(key, _)| key.clone());
+            Some(object.clone())
+        })
+    }
+
     /// The objects of one namespace, by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
         let objects = self.0.range(Key::new(namespace, "")..);
@@ -165,6 +177,13 @@ macro_rules! snapshot {
                         self.unserved_routes.remove(&key)
                     }
                 }
+            }
+
+            /// All objects, kind by kind.
+            pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
+                let objects = std::iter::empty();
+                $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
+                objects.chain(self.unserved_routes.objects().map(Object::UnservedRoute))
             }
 
             /// The object of this name.
