@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -44,6 +44,8 @@ pub struct AdminState {
     pub table: Arc<ArcSwap<Table>>,
     /// Whether the first configuration is complete and its ports are bound.
     pub ready: AtomicBool,
+    /// What the first configuration is waited for, where that is known.
+    pub waiting: ArcSwapOption<String>,
     /// Conditions of the objects, after binding.
     pub report: ArcSwap<StatusReport>,
     /// What is served of each Gateway, after binding.
@@ -60,6 +62,7 @@ impl AdminState {
         Self {
             table,
             ready: AtomicBool::new(false),
+            waiting: ArcSwapOption::empty(),
             report: ArcSwap::default(),
             served: watch::Sender::default(),
             stats,
@@ -159,7 +162,11 @@ fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
     } else if state.ready.load(Ordering::Acquire) {
         text(StatusCode::OK, "ready\n")
     } else {
-        text(StatusCode::SERVICE_UNAVAILABLE, "not configured yet\n")
+        let reason = match &*state.waiting.load() {
+            Some(waiting) => format!("not configured yet: {waiting}\n"),
+            None => "not configured yet\n".to_owned(),
+        };
+        text(StatusCode::SERVICE_UNAVAILABLE, &reason)
     }
 }
 
@@ -212,6 +219,9 @@ mod tests {
         let state = state();
         assert_eq!(get("/healthz", &state, &shutdown).await.0, 200);
         assert_eq!(get("/readyz", &state, &shutdown).await.0, 503);
+        let reason = "waiting for the controller";
+        state.waiting.store(Some(Arc::new(reason.to_owned())));
+        assert!(get("/readyz", &state, &shutdown).await.1.contains(reason));
         state.ready.store(true, Ordering::Release);
         assert_eq!(get("/readyz", &state, &shutdown).await.0, 200);
         trigger.drain();
