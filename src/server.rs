@@ -4,6 +4,7 @@
 mod announce;
 pub mod controller;
 mod serves;
+mod stream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

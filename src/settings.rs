@@ -1,6 +1,7 @@
 //! Everything that one process is told at start, resolved to plain data with its defaults. Knows neither flags nor
 //! environment variables (`cli::flags` reads those) and nothing that can change while the process runs.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -120,6 +121,16 @@ impl FromStr for ControllerUrl {
             host: host.to_owned(),
             port,
         })
+    }
+}
+
+impl fmt::Display for ControllerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        match host.contains(':') {
+            true => write!(f, "https://[{host}]:{port}"),
+            false => write!(f, "https://{host}:{port}"),
+        }
     }
 }
 

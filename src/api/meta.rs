@@ -21,6 +21,9 @@ pub struct ObjectMeta {
     pub annotations: BTreeMap<String, String>,
     /// RFC 3339 time of creation. Absent in a file means oldest.
     pub creation_timestamp: Option<jiff::Timestamp>,
+    /// RFC 3339 time at which the object was told to go; it stays until its finalizers are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<jiff::Timestamp>,
     /// Generation of the spec, 0 where nothing counts it.
     pub generation: i64,
     /// Unique id, empty in files.

@@ -19,9 +19,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
 use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::api_server::{FIELD_MANAGER, describe, request};
 use crate::backoff::Backoff;
+use crate::events::Events;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{ObjectRef, fingerprint};
 
@@ -35,18 +37,6 @@ const BACKOFF: Backoff = Backoff {
 };
 /// Seconds after which the API server ends a watch.
 pub(super) const WATCH_SECONDS: u32 = 45;
-
-/// The objects that Gateways need.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DesiredState {
-    /// By Gateway. The same list means the same objects.
-    pub children: BTreeMap<ObjectRef, Arc<[Child]>>,
-    /// Gateways whose needs are unknown: what they have stays as it is.
-    pub retained: BTreeSet<ObjectRef>,
-}
-
-/// Why a Gateway's objects could not be applied, by Gateway.
-pub type Failures = BTreeMap<ObjectRef, String>;
 
 /// The name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,9 +90,12 @@ struct State {
 /// nothing is touched.
 pub async fn reconcile(
     client: &Client,
-    mut desired: watch::Receiver<Option<Arc<DesiredState>>>,
+    inputs: Inputs,
     failures: &watch::Sender<Failures>,
+    _options: RolloutOptions,
+    _events: &Events,
 ) {
+    let mut desired = inputs.desired;
     let mut state = State::default();
     let mut changes = select_all(ChildKind::ALL.map(|kind| follow(client, kind)));
     let mut failed_rounds = 0;
@@ -257,7 +250,10 @@ impl State {
                 let (kind, name) = (child.kind.kind(), &child.name);
                 let message = format!("{kind} {name} cannot be applied: {error}");
                 tracing::warn!("{gateway}: {message}; it is retried");
-                failures.entry(gateway.clone()).or_insert(message);
+                let reason = FailureReason::Refused;
+                failures
+                    .entry(gateway.clone())
+                    .or_insert(Failure { reason, message });
             }
         }
     }
@@ -368,9 +364,10 @@ impl State {
         let message = format!("ClusterRoleBinding {READERS} cannot be applied: {error}");
         tracing::warn!("{message}; it is retried");
         for gateway in desired.children.keys() {
-            failures
-                .entry(gateway.clone())
-                .or_insert_with(|| message.clone());
+            failures.entry(gateway.clone()).or_insert_with(|| Failure {
+                reason: FailureReason::Refused,
+                message: message.clone(),
+            });
         }
     }
 }

@@ -66,7 +66,9 @@ impl Plan<'_> {
             kind,
             namespace: metadata.namespace.clone(),
             name: name.to_owned(),
+            gateway_uid: metadata.uid.clone(),
             object,
+            revision: None,
         }
     }
 

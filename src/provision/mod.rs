@@ -3,10 +3,13 @@
 mod apply;
 mod availability;
 mod class;
+mod desired;
 mod metadata;
 mod name;
 mod nodes;
+mod ownership;
 mod pod;
+mod revision;
 mod service;
 mod workload;
 
@@ -16,10 +19,13 @@ use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
 use crate::data_plane::DataPlane;
 
-pub use apply::{DesiredState, Failures, reconcile};
+pub use apply::reconcile;
 pub use class::{ClassUsage, keep_finalizers};
+pub use desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
 pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 pub use nodes::follow_nodes;
+pub use ownership::is_owned_by;
+pub use revision::Revision;
 
 /// An object that a Gateway needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +36,12 @@ pub struct Child {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// UID of the Gateway that owns it.
+    pub gateway_uid: String,
     /// The whole object.
     pub object: Value,
+    /// Of a workload, what tells its pods from those of other versions.
+    pub revision: Option<Revision>,
 }
 
 /// Kinds of objects that Gateways need.
@@ -39,6 +49,7 @@ pub struct Child {
 #[expect(missing_docs, reason = "Kubernetes documents each")]
 pub enum ChildKind {
     ServiceAccount,
+    ConfigMap,
     Service,
     PodDisruptionBudget,
     Deployment,
@@ -48,8 +59,9 @@ pub enum ChildKind {
 
 impl ChildKind {
     /// All kinds, in the order in which objects are applied.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::ServiceAccount,
+        Self::ConfigMap,
         Self::Service,
         Self::PodDisruptionBudget,
         Self::Deployment,
@@ -60,7 +72,7 @@ impl ChildKind {
     /// API group, empty for the core group.
     pub const fn group(self) -> &'static str {
         match self {
-            Self::ServiceAccount | Self::Service => "",
+            Self::ServiceAccount | Self::ConfigMap | Self::Service => "",
             Self::PodDisruptionBudget => "policy",
             Self::Deployment | Self::DaemonSet => "apps",
             Self::HorizontalPodAutoscaler => "autoscaling",
@@ -79,6 +91,7 @@ impl ChildKind {
     pub const fn plural(self) -> &'static str {
         match self {
             Self::ServiceAccount => "serviceaccounts",
+            Self::ConfigMap => "configmaps",
             Self::Service => "services",
             Self::PodDisruptionBudget => "poddisruptionbudgets",
             Self::Deployment => "deployments",
@@ -91,6 +104,7 @@ impl ChildKind {
     pub const fn kind(self) -> &'static str {
         match self {
             Self::ServiceAccount => "ServiceAccount",
+            Self::ConfigMap => "ConfigMap",
             Self::Service => "Service",
             Self::PodDisruptionBudget => "PodDisruptionBudget",
             Self::Deployment => "Deployment",
@@ -108,16 +122,31 @@ impl ChildKind {
     }
 }
 
+/// What pods need to reach the controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamEndpoint {
+    /// URL of the controller's stream Service; its host is the name in the serving certificate.
+    pub url: String,
+    /// All certificates of the controller's CA that are trusted, as PEM.
+    pub ca: String,
+}
+
 /// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one.
-pub fn children(gateway: &Gateway, data_plane: &DataPlane, image: &str) -> Vec<Child> {
+pub fn children(
+    gateway: &Gateway,
+    data_plane: &DataPlane,
+    image: &str,
+    stream: &StreamEndpoint,
+) -> Vec<Child> {
     let plan = Plan {
         gateway,
         data_plane,
         parameters: &data_plane.parameters,
         image,
+        stream,
         name: service_account_name(gateway),
     };
-    let mut children = vec![service_account(&plan)];
+    let mut children = vec![service_account(&plan), certificates(&plan)];
     children.extend(service::services(&plan));
     children.extend(availability::disruption_budget(&plan));
     children.push(workload::workload(&plan));
@@ -137,6 +166,7 @@ struct Plan<'a> {
     data_plane: &'a DataPlane,
     parameters: &'a Parameters,
     image: &'a str,
+    stream: &'a StreamEndpoint,
     /// The name that most of the objects have.
     name: String,
 }
@@ -149,9 +179,20 @@ impl Plan<'_> {
 }
 
 fn service_account(plan: &Plan<'_>) -> Child {
-    // Other pods under this account get its token only if they ask for it.
+    // It has no rights: pods get a token for the controller alone.
     let fields = json!({"automountServiceAccountToken": false});
     plan.child(ChildKind::ServiceAccount, &plan.name, None, fields)
+}
+
+/// The CA of the controller, in a ConfigMap so that pods follow its rotation without being replaced.
+fn certificates(plan: &Plan<'_>) -> Child {
+    let name = certificates_name(plan);
+    let fields = json!({"data": {pod::CA_FILE: plan.stream.ca}});
+    plan.child(ChildKind::ConfigMap, &name, None, fields)
+}
+
+fn certificates_name(plan: &Plan<'_>) -> String {
+    name::dns_label(&format!("{}-controller-ca", plan.name))
 }
 
 /// A field that is left out when there is no value.

@@ -47,7 +47,7 @@ fn cut(text: &str, whole: &str) -> String {
 }
 
 /// FNV-1a of 64 bits: the same in every version and on every machine, unlike the hashers of the standard library.
-fn fnv1a(text: &str) -> u64 {
+pub(super) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

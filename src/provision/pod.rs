@@ -4,14 +4,36 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Plan, set};
+use super::{Plan, certificates_name, set};
 use crate::api::duration;
 use crate::settings::{self, Settings};
+use crate::stream::message::AUDIENCE;
+
+/// File of the controller's CA.
+pub(super) const CA_FILE: &str = "ca.crt";
+/// File of the token that pods show to the controller.
+const TOKEN_FILE: &str = "token";
+/// Folder of both.
+const CONTROLLER: &str = "/var/run/portcullis/controller";
+/// Seconds that a token lasts; the kubelet renews it in time.
+const TOKEN_SECONDS: u32 = 3600;
+/// Folder of the copy of the configuration, in memory since it has keys.
+const STATE: &str = "/var/lib/portcullis";
+/// The most that the copy may take.
+const STATE_LIMIT: &str = "64Mi";
 
 /// Seconds that a pod has beyond those of its drain, to end in order.
 const GRACE: u64 = 5;
 /// Ports below need a capability.
 const FIRST_UNPRIVILEGED: u16 = 1024;
+
+impl Plan<'_> {
+    /// Whether pods bind ports of their node that need a capability.
+    pub(super) fn needs_privileged_ports(&self) -> bool {
+        let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED;
+        self.is_on_host() && self.data_plane.ports.iter().any(is_privileged)
+    }
+}
 
 /// The pod template.
 pub(super) fn template(plan: &Plan<'_>) -> Value {
@@ -30,13 +52,15 @@ fn spec(plan: &Plan<'_>) -> Value {
     }
     let mut spec = json!({
         "serviceAccountName": plan.name,
-        "automountServiceAccountToken": true,
+        // Pods have no business with the API server.
+        "automountServiceAccountToken": false,
         // A Service named portcullis-… would set variables that look like ours.
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": grace(plan),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": node_selector,
         "containers": [container(plan)],
+        "volumes": volumes(plan),
     });
     if plan.is_on_host() {
         set(&mut spec, "hostNetwork", Some(true));
@@ -49,6 +73,26 @@ fn spec(plan: &Plan<'_>) -> Value {
     let priority = workload.priority_class_name.as_ref();
     set(&mut spec, "priorityClassName", priority);
     spec
+}
+
+fn volumes(plan: &Plan<'_>) -> Value {
+    json!([
+        {
+            "name": "controller",
+            "projected": {"sources": [
+                {"serviceAccountToken": {
+                    "audience": AUDIENCE,
+                    "expirationSeconds": TOKEN_SECONDS,
+                    "path": TOKEN_FILE,
+                }},
+                {"configMap": {
+                    "name": certificates_name(plan),
+                    "items": [{"key": CA_FILE, "path": CA_FILE}],
+                }},
+            ]},
+        },
+        {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_LIMIT}},
+    ])
 }
 
 /// How pods are spread: as asked, else over nodes where that is possible. Constraints without a selector mean our pods.
@@ -99,6 +143,10 @@ fn container(plan: &Plan<'_>) -> Value {
         "livenessProbe": probe("/healthz", 10, 3, 5),
         // Noticed well within the delay of a drain.
         "readinessProbe": probe("/readyz", 1, 2, 1),
+        "volumeMounts": [
+            {"name": "controller", "mountPath": CONTROLLER, "readOnly": true},
+            {"name": "state", "mountPath": STATE},
+        ],
     });
     let policy = workload.image_pull_policy.as_ref();
     set(&mut container, "imagePullPolicy", policy);
@@ -108,8 +156,7 @@ fn container(plan: &Plan<'_>) -> Value {
 /// No rights, except that privileged ports on a node need one. Of a process that is not root, executing a program
 /// takes even a capability that its container has: Kubernetes cannot ask for ambient ones.
 fn security(plan: &Plan<'_>) -> Value {
-    let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED;
-    let binds = plan.is_on_host() && plan.data_plane.ports.iter().any(is_privileged);
+    let binds = plan.needs_privileged_ports();
     let mut security = json!({
         "runAsNonRoot": !binds,
         "readOnlyRootFilesystem": true,
@@ -128,9 +175,12 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
     let place = if plan.is_on_host() { "host" } else { "service" };
     let mut arguments = vec![
         "run".to_owned(),
-        "--kubernetes".to_owned(),
+        format!("--controller={}", plan.stream.url),
         format!("--gateway={}/{}", metadata.namespace, metadata.name),
         format!("--provisioned={place}"),
+        format!("--controller-ca={CONTROLLER}/{CA_FILE}"),
+        format!("--controller-token={CONTROLLER}/{TOKEN_FILE}"),
+        format!("--state-dir={STATE}"),
         format!("--admin=[::]:{}", Settings::ADMIN.port()),
     ];
     let parameters = plan.parameters;

@@ -26,7 +26,16 @@ fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
         addresses: Vec::new(),
         parameters: Arc::new(serde_json::from_value(parameters).unwrap()),
     };
-    children(gateway, &data_plane, "registry.example/portcullis:1")
+    let stream = StreamEndpoint {
+        url: "https://controller.example:19443".to_owned(),
+        ca: "the CA".to_owned(),
+    };
+    children(
+        gateway,
+        &data_plane,
+        "registry.example/portcullis:1",
+        &stream,
+    )
 }
 
 fn child(children: &[Child], kind: ChildKind) -> &Value {

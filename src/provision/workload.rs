@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Child, ChildKind, Plan, pod, set};
+use super::{Child, ChildKind, Plan, Revision, pod, set};
 
 /// The workload.
 pub(super) fn workload(plan: &Plan<'_>) -> Child {
@@ -25,10 +25,14 @@ pub(super) fn workload(plan: &Plan<'_>) -> Child {
         "selector": {"matchLabels": plan.selector()},
         "template": pod::template(plan),
     });
+    let revision = Revision::of(plan, &spec["template"]);
     spec[field] = json!({
         "type": "RollingUpdate",
         "rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge},
     });
     set(&mut spec, "replicas", plan.replicas());
-    plan.child(kind, &plan.name, None, json!({"spec": spec}))
+    Child {
+        revision: Some(revision),
+        ..plan.child(kind, &plan.name, None, json!({"spec": spec}))
+    }
 }

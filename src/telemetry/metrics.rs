@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
+
 pub use text::{CONTENT_TYPE, encode};
 
 /// Numbers of client connections.
@@ -242,6 +244,8 @@ impl StreamStats {
 pub struct ControllerStats {
     /// Whether it leads.
     pub leading: AtomicBool,
+    /// The configuration stream to pods.
+    pub stream: Arc<SessionStats>,
     writes: [AtomicU64; WriteResult::ALL.len()],
 }
 
@@ -277,6 +281,55 @@ impl WriteResult {
             Self::Refused => "refused",
             Self::Failed => "failed",
         }
+    }
+}
+
+/// Numbers of the configuration stream, on the side of the controller.
+#[derive(Debug, Default)]
+pub struct SessionStats {
+    opened: AtomicU64,
+    closed: AtomicU64,
+    refused: [AtomicU64; Self::REFUSALS.len()],
+}
+
+impl SessionStats {
+    /// Statuses that refuse a pod.
+    const REFUSALS: [StatusCode; 3] = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ];
+
+    /// A pod connects.
+    pub fn opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A pod that had connected is gone.
+    pub fn closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A pod is refused.
+    pub fn refused(&self, status: StatusCode) {
+        let number = Self::REFUSALS.iter().position(|one| *one == status);
+        if let Some(count) = number.and_then(|number| self.refused.get(number)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Pods that are connected.
+    pub fn open(&self) -> u64 {
+        let closed = self.closed.load(Ordering::Relaxed);
+        self.opened.load(Ordering::Relaxed).saturating_sub(closed)
+    }
+
+    /// Refusals so far, by status.
+    pub fn refusals(&self) -> impl Iterator<Item = (u16, u64)> {
+        let count = |(status, count): (StatusCode, &AtomicU64)| {
+            (status.as_u16(), count.load(Ordering::Relaxed))
+        };
+        Self::REFUSALS.into_iter().zip(&self.refused).map(count)
     }
 }
 

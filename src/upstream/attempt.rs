@@ -43,7 +43,7 @@ struct FailedAttempts {
     left_out: usize,
     /// Endpoints that could not be connected to; 0 is none.
     unreachable: [u64; MAX_ENDPOINTS],
-    /// The endpoint that refused the request last.
+    /// The endpoint that refused the request last, or ended its connection instead of a response.
     refused: Option<u64>,
     avoid: Avoid,
     last: Option<SendError>,
@@ -96,6 +96,14 @@ impl Attempts {
         failed.map_or([0; EXCLUDED], |failed| failed.excluded(None))
     }
 
+    /// Whether there is another endpoint than this one that has not failed.
+    fn has_endpoint_beside(&self, backend: &Backend, place: &InFlight) -> bool {
+        let excluded = self.excluded();
+        let endpoints = backend.endpoints();
+        let mut ids = endpoints.iter().map(|one| one.id);
+        ids.any(|id| id != place.endpoint().id && !excluded.contains(&id))
+    }
+
     /// Whether there may be another attempt.
     fn may_go_on(&self) -> bool {
         self.failed.as_ref().is_none_or(|failed| {
@@ -135,7 +143,8 @@ impl Upstream {
     ///
     /// Another attempt is safe where the request cannot have had an effect: no connection came about, the backend says
     /// that it did not process the request, or a connection that worked before ended without a response and the method
-    /// is idempotent or no byte was written.
+    /// is idempotent or no byte was written. A request whose method is safe has no effect that matters: when any
+    /// connection ended without a response, another endpoint may be asked.
     pub fn attempt<'a, B: Replay>(
         &'a self,
         backend: &'a Backend,
@@ -313,11 +322,14 @@ fn failed<B: Replay>(
     fault: Fault,
     place: &InFlight,
 ) -> Failed<B> {
-    let may_replay = exchange.is_replayable(fault);
+    let is_replayable = exchange.is_replayable(fault);
+    let is_repeatable = !is_replayable
+        && exchange.is_repeatable_elsewhere(fault)
+        && attempts.has_endpoint_beside(backend, place);
     let is_stale = exchange.is_reused();
     let connection = exchange.connection();
     let error = SendError::from(fault);
-    let body = may_replay
+    let body = (is_replayable || is_repeatable)
         .then(|| exchange.into_body())
         .flatten()
         .and_then(|mut body| body.rewind().then_some(body));
@@ -330,6 +342,7 @@ fn failed<B: Replay>(
         }
         Fault::Truncated | Fault::Io(_) if is_stale => tried.avoid.idle = true,
         Fault::Truncated | Fault::Io(_) | Fault::Protocol(_) => {
+            tried.refused = is_repeatable.then(|| place.endpoint().id).or(tried.refused);
             health::on_strike(backend, place.endpoint());
         }
         Fault::Reset | Fault::RequestBody => {}

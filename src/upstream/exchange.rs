@@ -78,6 +78,17 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
+    /// Whether the exchange, which failed by `fault`, may be tried again at another endpoint: its method is safe, so that
+    /// a backend that did get the request did nothing that the client asked for (RFC 9110, 9.2.1), and none of the
+    /// response has come.
+    pub(super) fn is_repeatable_elsewhere(&self, fault: Fault) -> bool {
+        matches!(fault, Fault::Truncated | Fault::Io(_))
+            && match self {
+                Self::Http1(exchange) => exchange.is_safe_and_unanswered(),
+                Self::Http2(exchange) => exchange.is_safe_and_unanswered(),
+            }
+    }
+
     /// Whether the connection has carried an exchange before.
     pub(super) fn is_reused(&self) -> bool {
         match self {

@@ -56,7 +56,7 @@ const NO_CLUSTER: &[&str] = &[
 /// What those who talk to the API server must not know.
 const NO_TRAFFIC: &[&str] = &["hyper", "tokio_rustls", "h2", "socket2", "clap"];
 
-const PROVISION_IO: &[&str] = &["provision", "ir", "api_server", "backoff"];
+const PROVISION_IO: &[&str] = &["provision", "ir", "api_server", "backoff", "events"];
 
 pub(crate) const LAYERS: &[Layer] = &[
     layer("ir", &["ir"], PURE),
@@ -75,7 +75,6 @@ pub(crate) const LAYERS: &[Layer] = &[
         &["status", "ir", "telemetry", "api_server"],
         NO_TRAFFIC,
     ),
-    layer("replicas", &["ir", "settings", "status"], NO_CLUSTER),
     layer("data_plane", &["api"], PURE),
     layer(
         "translate",
@@ -84,10 +83,25 @@ pub(crate) const LAYERS: &[Layer] = &[
     ),
     layer(
         "provision",
-        &["provision", "api", "data_plane", "ir", "settings", "status"],
+        &[
+            "provision",
+            "api",
+            "data_plane",
+            "ir",
+            "settings",
+            "status",
+            "stream::message",
+        ],
         PURE,
     ),
     layer("provision/apply", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/ownership", &["api_server", "ir"], PURE),
+    layer(
+        "provision/desired",
+        &["provision", "ir"],
+        &["hyper", "kube"],
+    ),
+    layer("events", &["ir", "api_server"], NO_TRAFFIC),
     layer("tls", &["tls", "ir"], PURE),
     layer("table", &["table", "ir", "tls"], PURE),
     layer("filter", &["filter", "ir", "table"], PURE),
@@ -135,6 +149,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "provider",
             "provision",
             "snapshot",
+            "status::lease",
+            "telemetry",
             "translate",
         ],
         &["clap"],
@@ -178,9 +194,9 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "controller",
             "api",
+            "events",
             "provider",
             "provision",
-            "replicas",
             "snapshot",
             "translate",
             "ir",
@@ -207,11 +223,10 @@ pub(crate) const LAYERS: &[Layer] = &[
             "provider",
             "provision",
             "proxy",
-            "replicas",
             "settings",
             "shutdown",
             "status",
-            "stream::message",
+            "stream",
             "table",
             "telemetry",
             "translate",

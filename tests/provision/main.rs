@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use portcullis::api::gateway::Gateway;
 use portcullis::api::{self, Resource};
-use portcullis::provision::{self, Child};
+use portcullis::provision::{self, Child, StreamEndpoint};
 use portcullis::snapshot::Snapshot;
 use portcullis::translate::{Mode, Options, translate};
 use serde_json::{Value, json};
@@ -62,9 +62,13 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
         translation.data_planes.len() == snapshot.gateways.len(),
         "{problems:?}"
     );
+    let stream = StreamEndpoint {
+        url: "https://portcullis-controller-stream.portcullis-system.svc:19443".to_owned(),
+        ca: "certificates\n".to_owned(),
+    };
     let children = |gateway: &Arc<Gateway>| {
         let data_plane = &translation.data_planes[&gateway.object_ref()];
-        provision::children(gateway, data_plane, IMAGE)
+        provision::children(gateway, data_plane, IMAGE, &stream)
     };
     snapshot.gateways.iter().flat_map(children).collect()
 }

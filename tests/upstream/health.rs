@@ -100,6 +100,22 @@ fn resetting_endpoint_fails_three_requests() {
 }
 
 #[test]
+fn safe_requests_go_elsewhere_when_an_endpoint_resets() {
+    block_on(async {
+        let broken = Endpoint::start(|mut socket, _| async move {
+            head(&mut socket).await;
+        })
+        .await;
+        let alive = closing().await;
+        let (worker, backend) = (Worker::new(), http1(&[broken.address, alive.address]));
+        for _ in 0..100 {
+            let outcome = worker.send(&backend, &TestRequest::get()).await;
+            assert_eq!(outcome.expect("a response").endpoint, alive.address);
+        }
+    });
+}
+
+#[test]
 fn responses_with_server_errors_are_no_failures() {
     block_on(async {
         let failing =

@@ -274,6 +274,18 @@ impl Metrics {
             "Whether this controller leads",
             leading,
         )?;
+        page.gauge(
+            "controller_streams",
+            "Pods that are connected to the configuration stream",
+            i64::try_from(controller.stream.open()).unwrap_or(i64::MAX),
+        )?;
+        let refusals = controller.stream.refusals();
+        let refusals = refusals.map(|(status, count)| ([("status", status)], count));
+        page.counters(
+            "controller_stream_refusals",
+            "Requests for the configuration stream that were refused",
+            refusals,
+        )?;
         let writes = controller.writes();
         let writes = writes.map(|(result, count)| ([("result", result)], count));
         page.counters(

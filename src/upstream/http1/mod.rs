@@ -211,6 +211,11 @@ impl<B: Replay> Exchange<B> {
         self.is_reused() && !self.read_any && (!self.queue.wrote() || self.method.is_idempotent())
     }
 
+    /// Whether the method is safe and no byte of a response has come.
+    pub(super) fn is_safe_and_unanswered(&self) -> bool {
+        self.method.is_safe() && !self.read_any
+    }
+
     /// Whether the connection has carried an exchange before.
     pub(super) fn is_reused(&self) -> bool {
         self.connection

@@ -141,6 +141,11 @@ impl<B: Replay> Exchange<B> {
             }
     }
 
+    /// Whether the method is safe and nothing of a response has come.
+    pub(super) fn is_safe_and_unanswered(&self) -> bool {
+        self.method.is_safe() && !self.informational.any()
+    }
+
     /// Whether the connection has carried an exchange before.
     pub(super) fn is_reused(&self) -> bool {
         self.slot.is_reused()

@@ -320,12 +320,8 @@ fn lines_of_a_state_make_up_an_equal_state() {
         commit(2),
     ];
     take_all(&mut state, more).unwrap();
-    let objects = state.snapshot.objects();
-    assert!(
-        objects
-            .iter()
-            .any(|it| matches!(it, Object::UnservedRoute(_)))
-    );
+    let mut objects = state.snapshot.objects();
+    assert!(objects.any(|it| matches!(it, Object::UnservedRoute(_))));
     let mut again = State::default();
     take_all(&mut again, state.updates().unwrap()).unwrap();
     assert_eq!(again, state);
