@@ -1,16 +1,15 @@
 //! `/config`: what is served, as JSON. Keys are in no answer; values that may be credentials are in one only when they are
 //! asked for.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
-
-use crate::ir::Ir;
 
 /// What is shown in place of a value.
 const REDACTED: &str = "<redacted>";
 
 /// The configuration. Without `with_values` it tells which headers are changed and which headers and query parameters are
 /// matched, but not their values.
-pub(super) fn json(ir: &Ir, with_values: bool) -> Result<String, serde_json::Error> {
+pub(super) fn json(ir: &impl Serialize, with_values: bool) -> Result<String, serde_json::Error> {
     if with_values {
         return serde_json::to_string_pretty(ir);
     }
