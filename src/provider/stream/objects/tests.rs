@@ -236,7 +236,7 @@ fn problems_go_with_their_objects() {
         commit(2),
     ];
     let mut by_delete = state(&["one"]);
-    take_all(&mut by_delete, broken.clone()).unwrap();
+    take_all(&mut by_delete, broken).unwrap();
     let mut by_listing = by_delete.clone();
     assert_eq!(by_delete.load().problems.len(), 2);
     let deletes = [
