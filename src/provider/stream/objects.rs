@@ -195,9 +195,9 @@ impl Intake {
     pub(super) fn take(&mut self, update: Update, state: &mut State) -> Result<Step, String> {
         match (update, &mut self.0) {
             (Update::Leader { address }, _) => Ok(Step::Leader(address)),
-            (Update::Begin { instance, base }, None) => self.begin(instance, base, state),
+            // Also amid a stream: a pod that is too slow for differences gets everything.
+            (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
             (_, None) => Err("the stream does not begin with `begin`".to_owned()),
-            (Update::Begin { .. }, Some(_)) => Err("the stream begins twice".to_owned()),
             (Update::Put(value), Some(begun)) => {
                 let staged = begun.staged(state);
                 let name = staged.state.put(value)?;
