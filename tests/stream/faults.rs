@@ -114,16 +114,6 @@ fn commit_that_goes_backwards_is_a_fault() {
 }
 
 #[test]
-fn second_begin_is_a_fault() {
-    is_dropped(
-        |stream| {
-            stream.begin("first", None);
-        },
-        "begins twice",
-    );
-}
-
-#[test]
 fn stream_that_does_not_begin_is_a_fault() {
     let node = Node::new();
     let controller = node.controller();

@@ -311,10 +311,14 @@ fn step(
     state: &mut State,
 ) -> Result<Step, Failure> {
     let step = link.intake.take(update?, state).map_err(Failure::fault)?;
-    if matches!(step, Step::Begun { .. }) {
-        link.begun = Some(Instant::now());
+    match step {
+        Step::Begun { .. } if link.begun.is_some() => Ok(Step::Staged),
+        Step::Begun { .. } => {
+            link.begun = Some(Instant::now());
+            Ok(step)
+        }
+        _ => Ok(step),
     }
-    Ok(step)
 }
 
 /// A wait of at least half of this.
