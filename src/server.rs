@@ -386,12 +386,7 @@ impl Control {
                 let problems = outcome.load.problems.len() + outcome.report.problems().count();
                 state.stats.config.loaded(outcome.generation, problems);
                 state.ready.store(true, Release);
-                report.send_if_modified(|report| {
-                    let serves = serves(&outcome);
-                    let is_news = *report != serves;
-                    *report = serves;
-                    is_news
-                });
+                report.send_replace(serves(&outcome));
                 publish.send_replace(Some(outcome));
             },
         };

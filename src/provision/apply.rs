@@ -1,462 +1,483 @@
-//! Reconciles the objects that Gateways need in a cluster: applies those that are missing or differ, deletes those that
-//! are no longer needed, and repairs what others change.
+//! Writes the objects of one Gateway: makes what is missing, applies what is ours and differs, deletes what is no longer
+//! needed. Whatever belongs to somebody else is left alone.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::{BoxStream, select_all};
 use kube::Client;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch,
-    PatchParams, PostParams,
+    PatchParams, PostParams, Preconditions,
 };
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
-use super::desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
-use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
+use super::desired::{Failure, FailureReason};
+use super::inventory::{ChildKey, Existing, Slim, resource};
+use super::ownership::{is_applied_by_us, is_owned_by, owner};
+use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
+use super::{Child, ChildKind};
 use crate::api_server::{FIELD_MANAGER, describe, request};
-use crate::backoff::Backoff;
-use crate::events::Events;
+use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::{ObjectRef, fingerprint};
 
-/// The ClusterRoleBinding, installed with the controller, that lets data planes read.
-const READERS: &str = "portcullis-data-plane";
-/// Changes that follow each other sooner are reconciled together.
-const DEBOUNCE: Duration = Duration::from_millis(20);
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(30),
-};
-/// Seconds after which the API server ends a watch.
-pub(super) const WATCH_SECONDS: u32 = 45;
+/// How often fields are taken over while others write the same object.
+const TAKE_OVER_ATTEMPTS: u32 = 5;
 
-/// The name of an object.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct ChildKey {
-    kind: ChildKind,
-    namespace: String,
-    name: String,
+/// The steps of one Gateway.
+pub(super) struct Job {
+    pub(super) client: Client,
+    pub(super) gateway: ObjectRef,
+    pub(super) children: Arc<[Child]>,
+    pub(super) steps: Vec<Step>,
+    /// What was applied last of what is to be made.
+    pub(super) applied: AppliedObjects,
 }
 
-impl ChildKey {
-    fn of(child: &Child) -> Self {
-        Self {
-            kind: child.kind,
-            namespace: child.namespace.clone(),
-            name: child.name.clone(),
-        }
+/// What became of a job.
+pub(super) struct Done {
+    pub(super) gateway: ObjectRef,
+    /// Objects that were written.
+    pub(super) written: Vec<(ChildKey, Applied, Option<Existing>)>,
+    /// Objects that are gone.
+    pub(super) deleted: Vec<ChildKey>,
+    /// The first failure.
+    pub(super) failure: Option<Failure>,
+    /// Whether something is left to do: an object is being deleted or has just changed.
+    pub(super) is_blocked: bool,
+}
+
+/// Why a step did not succeed.
+enum Fault {
+    Failed(Failure),
+    /// The Gateway is gone or being deleted.
+    GatewayGone,
+    /// An object of this name is being deleted.
+    Terminating,
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
     }
 }
 
-impl fmt::Display for ChildKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind.kind(), self.namespace, self.name)
-    }
-}
-
-/// An object that the cluster has.
-struct Existing {
-    /// The Gateway that it belongs to.
-    owner: ObjectRef,
-    /// A hash of what no one else should change.
-    hash: u64,
-}
-
-/// What the cluster has of ours, and what we have made of it.
-#[derive(Default)]
-struct State {
-    existing: BTreeMap<ChildKey, Existing>,
-    /// Lists that are not complete yet.
-    listed: BTreeMap<ChildKind, BTreeMap<ChildKey, Existing>>,
-    /// Kinds that have been listed at least once.
-    known: BTreeSet<ChildKind>,
-    /// By object, hashes of what was applied and of what the API server made of it.
-    applied: HashMap<ChildKey, (u64, u64)>,
-    /// Gateways whose objects are as desired, with these.
-    reconciled: BTreeMap<ObjectRef, Arc<[Child]>>,
-    /// Subjects of the binding, as applied last.
-    readers: Option<BTreeSet<(String, String)>>,
-}
-
-/// Reconciles our objects with those that `desired` names for as long as it is polled. Without a value of `desired`
-/// nothing is touched.
-pub async fn reconcile(
-    client: &Client,
-    inputs: Inputs,
-    failures: &watch::Sender<Failures>,
-    _options: RolloutOptions,
-    _events: &Events,
-) {
-    let mut desired = inputs.desired;
-    let mut state = State::default();
-    let mut changes = select_all(ChildKind::ALL.map(|kind| follow(client, kind)));
-    let mut failed_rounds = 0;
-    loop {
-        let wanted = desired.borrow_and_update().clone();
-        let mut found = Failures::new();
-        if let Some(wanted) = wanted.filter(|_| state.known.len() == ChildKind::ALL.len()) {
-            found = state.reconcile(client, &wanted).await;
-        }
-        let is_well = found.is_empty();
-        failures.send_if_modified(|failures| {
-            let is_news = *failures != found;
-            *failures = found;
-            is_news
-        });
-        let again = async {
-            if is_well {
-                std::future::pending::<()>().await;
-            }
-            sleep(BACKOFF.after(failed_rounds)).await;
+impl Job {
+    /// Takes the steps, and stops where further ones have no sense.
+    pub(super) async fn run(self) -> Done {
+        let mut done = Done {
+            gateway: self.gateway.clone(),
+            written: Vec::new(),
+            deleted: Vec::new(),
+            failure: None,
+            is_blocked: false,
         };
-        tokio::select! {
-            changed = desired.changed() => if changed.is_err() {
-                return;
-            },
-            Some((kind, event)) = changes.next() => {
-                state.take(kind, event);
-                while let Ok(Some((kind, event))) = timeout(DEBOUNCE, changes.next()).await {
-                    state.take(kind, event);
+        // The UID of the Gateway as it was seen to be alive.
+        let mut alive = None;
+        for step in &self.steps {
+            let taken = match step {
+                Step::Create(write) => self.create(write, &mut alive, &mut done).await,
+                Step::Apply {
+                    write,
+                    uid,
+                    has_updated_fields,
+                } => self.apply(write, uid, *has_updated_fields, &mut done).await,
+                // What replaces it could not be written.
+                Step::Delete(_) if done.failure.is_some() || done.is_blocked => return done,
+                Step::Delete(delete) => self.delete(delete, &mut alive, &mut done).await,
+            };
+            match taken {
+                Ok(()) => {}
+                // A change of what is desired will tell.
+                Err(Fault::GatewayGone) => return done,
+                Err(Fault::Terminating) => done.is_blocked = true,
+                Err(Fault::Failed(failure)) => {
+                    let may_go_on = failure.reason == FailureReason::Refused;
+                    if done.failure.is_none() {
+                        done.failure = Some(failure);
+                    }
+                    if !may_go_on || self.is_prerequisite(step) {
+                        return done;
+                    }
                 }
             }
-            () = again => {}
         }
-        failed_rounds = if is_well { 0 } else { failed_rounds + 1 };
-    }
-}
-
-/// Watches our objects of a kind.
-fn follow(
-    client: &Client,
-    kind: ChildKind,
-) -> BoxStream<'static, (ChildKind, Event<PartialObjectMeta<DynamicObject>>)> {
-    // Metadata alone is asked for.
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &resource(kind));
-    let config = watcher::Config::default()
-        .timeout(WATCH_SECONDS)
-        .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
-    let events = watcher::watcher(api, config).default_backoff();
-    let events = events.filter_map(move |event| async move {
-        match event {
-            Ok(event) => Some((kind, event)),
-            Err(error) => {
-                tracing::warn!("{} cannot be watched: {}", kind.plural(), describe(&error));
-                None
-            }
-        }
-    });
-    events.boxed()
-}
-
-fn resource(kind: ChildKind) -> ApiResource {
-    ApiResource {
-        group: kind.group().to_owned(),
-        version: kind.version().to_owned(),
-        api_version: kind.api_version(),
-        kind: kind.kind().to_owned(),
-        plural: kind.plural().to_owned(),
-    }
-}
-
-impl State {
-    /// Takes note of an event.
-    fn take(&mut self, kind: ChildKind, event: Event<PartialObjectMeta<DynamicObject>>) {
-        match event {
-            Event::Init => {
-                self.listed.insert(kind, BTreeMap::new());
-            }
-            Event::InitApply(object) => {
-                if let Some(existing) = ours(&object.metadata) {
-                    let key = key(kind, &object.metadata);
-                    self.listed.entry(kind).or_default().insert(key, existing);
-                }
-            }
-            Event::InitDone => {
-                let listed = self.listed.remove(&kind).unwrap_or_default();
-                self.existing.retain(|key, _| key.kind != kind);
-                self.existing.extend(listed);
-                self.known.insert(kind);
-                self.reconciled.clear();
-            }
-            Event::Apply(object) => {
-                let key = key(kind, &object.metadata);
-                let Some(existing) = ours(&object.metadata) else {
-                    // An object that has lost its owner is no longer ours.
-                    return self.forget(&key);
-                };
-                self.reconciled.remove(&existing.owner);
-                self.existing.insert(key, existing);
-            }
-            Event::Delete(object) => self.forget(&key(kind, &object.metadata)),
-        }
+        done
     }
 
-    fn forget(&mut self, key: &ChildKey) {
-        if let Some(former) = self.existing.remove(key) {
-            self.reconciled.remove(&former.owner);
-        }
-    }
-
-    /// Applies and deletes until everything is as desired, and returns what failed.
-    async fn reconcile(&mut self, client: &Client, desired: &DesiredState) -> Failures {
-        let mut failures = Failures::new();
-        let is_reconciled = |gateway: &ObjectRef, children: &Arc<[Child]>| {
-            let reconciled = self.reconciled.get(gateway);
-            reconciled.is_some_and(|reconciled| Arc::ptr_eq(reconciled, children))
+    /// Whether pods cannot start without what a step writes.
+    fn is_prerequisite(&self, step: &Step) -> bool {
+        let (Step::Create(write) | Step::Apply { write, .. }) = step else {
+            return false;
         };
-        let pending: Vec<_> = desired
-            .children
-            .iter()
-            .filter(|(gateway, children)| !is_reconciled(gateway, children))
-            .collect();
-        // Only accounts that are ours may be bound, and before there are pods that read.
-        let is_account = |child: &&Child| child.kind == ChildKind::ServiceAccount;
-        for (gateway, children) in &pending {
-            let accounts = children.iter().filter(is_account);
-            self.apply_all(client, gateway, accounts, &mut failures)
-                .await;
-        }
-        self.bind_readers(client, desired, &mut failures).await;
-        for (gateway, children) in pending {
-            let others = children.iter().filter(|child| !is_account(child));
-            if !failures.contains_key(gateway) {
-                self.apply_all(client, gateway, others, &mut failures).await;
-            }
-            if !failures.contains_key(gateway) {
-                self.reconciled.insert(gateway.clone(), children.clone());
-            }
-        }
-        self.delete_others(client, desired).await;
-        failures
+        let kind = self.children.get(write.index).map(|child| child.kind);
+        matches!(kind, Some(ChildKind::ServiceAccount | ChildKind::ConfigMap))
     }
 
-    async fn apply_all<'a>(
-        &mut self,
-        client: &Client,
-        gateway: &ObjectRef,
-        children: impl Iterator<Item = &'a Child>,
-        failures: &mut Failures,
-    ) {
-        for child in children {
-            if let Err(error) = self.apply(client, gateway, child).await {
-                let (kind, name) = (child.kind.kind(), &child.name);
-                let message = format!("{kind} {name} cannot be applied: {error}");
-                tracing::warn!("{gateway}: {message}; it is retried");
-                let reason = FailureReason::Refused;
-                failures
-                    .entry(gateway.clone())
-                    .or_insert(Failure { reason, message });
-            }
+    fn child(&self, write: &Write) -> Result<(&Child, Value), Failure> {
+        let child = self.children.get(write.index).ok_or_else(|| Failure {
+            reason: FailureReason::Refused,
+            message: "one of its objects is unknown".to_owned(),
+        })?;
+        let mut object = child.object.clone();
+        if let Some(record) = &write.record {
+            record.annotate(&mut object);
         }
+        Ok((child, object))
     }
 
-    /// Deletes what no Gateway needs.
-    async fn delete_others(&mut self, client: &Client, desired: &DesiredState) {
-        let children = desired
-            .children
-            .values()
-            .flat_map(|children| children.iter());
-        let needed: BTreeSet<ChildKey> = children.map(ChildKey::of).collect();
-        let superfluous: Vec<ChildKey> = self
-            .existing
-            .iter()
-            .filter(|(key, existing)| {
-                !needed.contains(key) && !desired.retained.contains(&existing.owner)
-            })
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in superfluous {
-            self.delete(client, key).await;
-        }
-        self.applied.retain(|key, _| needed.contains(key));
-        self.reconciled
-            .retain(|gateway, _| desired.children.contains_key(gateway));
-    }
-
-    async fn apply(
-        &mut self,
-        client: &Client,
-        gateway: &ObjectRef,
-        child: &Child,
-    ) -> Result<(), String> {
+    /// Makes an object. One of its name that is ours is applied; one of somebody else is left alone.
+    async fn create(
+        &self,
+        write: &Write,
+        alive: &mut Option<String>,
+        done: &mut Done,
+    ) -> Result<(), Fault> {
+        let (child, object) = self.child(write)?;
+        self.check_gateway(&child.gateway_uid, alive).await?;
         let key = ChildKey::of(child);
-        let wanted = fingerprint::of(&child.object);
-        let hash = self.existing.get(&key).map(|existing| existing.hash);
-        if hash.is_some() && self.applied.get(&key).copied() == hash.map(|hash| (wanted, hash)) {
-            return Ok(());
+        let api = api(&self.client, &key);
+        let body = serde_json::from_value(object).map_err(|error| Failure {
+            reason: FailureReason::Refused,
+            message: format!("{key} cannot be written: {error}"),
+        })?;
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        match request(api.create(&params, &body)).await {
+            Ok(Ok(made)) => {
+                tracing::debug!("{key} is made for {}", self.gateway);
+                let made = take_over_fields(&api, &key, made).await?;
+                done.record(key, write, &made);
+                Ok(())
+            }
+            Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists" => {
+                self.resolve(child, write, &api, done).await
+            }
+            made => Err(refusal(&key, "made", made).into()),
         }
-        let api = api(client, &key);
-        if hash.is_none() && !self.applied.contains_key(&key) {
-            check_ownership(&api, child).await?;
+    }
+
+    /// Applies an object that turns out to exist, if it is ours.
+    async fn resolve(
+        &self,
+        child: &Child,
+        write: &Write,
+        api: &Api<DynamicObject>,
+        done: &mut Done,
+    ) -> Result<(), Fault> {
+        let key = ChildKey::of(child);
+        let found = match request(api.get_metadata_opt(&key.name)).await {
+            Ok(Ok(Some(found))) => found.metadata,
+            // It is gone again.
+            Ok(Ok(None)) => return Err(Fault::Terminating),
+            found => return Err(refusal(&key, "read", found).into()),
+        };
+        let uid = found.uid.clone().unwrap_or_default();
+        let is_known = self.applied.get(&key).is_some_and(|last| last.uid == uid);
+        let is_ours = is_known || is_owned_by(&found, &child.gateway_uid);
+        if !is_ours && !self.is_of_former_gateway(&found, &child.gateway_uid) {
+            return Err(name_taken(&key, &found, &self.gateway).into());
         }
-        let object = send(&api, child).await?;
-        let hash = hash_of(&object.metadata);
-        self.applied.insert(key.clone(), (wanted, hash));
-        let owner = gateway.clone();
-        self.existing.insert(key, Existing { owner, hash });
+        if found.deletion_timestamp.is_some() {
+            return Err(Fault::Terminating);
+        }
+        if !is_ours {
+            let former = Delete {
+                key: key.clone(),
+                uid,
+                resource_version: found.resource_version.unwrap_or_default(),
+                owner_uid: String::new(),
+            };
+            delete(&self.client, &former).await?;
+            return Err(Fault::Terminating);
+        }
+        self.apply(write, &uid, true, done).await
+    }
+
+    /// Whether an object was made for a Gateway of the same name that is gone: nobody else deletes it as soon.
+    fn is_of_former_gateway(&self, found: &ObjectMeta, uid: &str) -> bool {
+        let owner = owner(found);
+        let is_former = |name: &str, of: &str| *name == *self.gateway.name && of != uid;
+        is_applied_by_us(found) && owner.is_some_and(|owner| is_former(&owner.name, &owner.uid))
+    }
+
+    /// Applies an object that is ours. The API server refuses when it is no longer the one of that UID.
+    async fn apply(
+        &self,
+        write: &Write,
+        uid: &str,
+        has_updated_fields: bool,
+        done: &mut Done,
+    ) -> Result<(), Fault> {
+        let (child, mut object) = self.child(write)?;
+        let key = ChildKey::of(child);
+        let api = api(&self.client, &key);
+        object["metadata"]["uid"] = json!(uid);
+        if has_updated_fields {
+            let metadata = match request(api.get_metadata(&key.name)).await {
+                Ok(Ok(found)) => found.metadata,
+                found => return Err(refusal(&key, "read", found).into()),
+            };
+            take_over(&api, &key, metadata).await?;
+        }
+        let sent = send(&api, child, &object).await?;
+        done.record(key, write, &sent);
         Ok(())
     }
 
-    /// Deletes an object. One that remains is deleted with the next change.
-    async fn delete(&mut self, client: &Client, key: ChildKey) {
-        let api = api(client, &key);
-        let deleted = match request(api.delete(&key.name, &DeleteParams::background())).await {
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
-            Ok(deleted) => deleted.map(drop).map_err(|error| describe(&error)),
-            Err(timeout) => Err(timeout),
-        };
-        match deleted {
-            Ok(()) => tracing::info!("{key} is no longer needed and is deleted"),
-            Err(error) => return tracing::warn!("{key} cannot be deleted: {error}"),
-        }
-        self.existing.remove(&key);
+    /// Deletes an object, unless that is the garbage collector's business.
+    async fn delete(
+        &self,
+        step: &Delete,
+        alive: &mut Option<String>,
+        done: &mut Done,
+    ) -> Result<(), Fault> {
+        self.check_gateway(&step.owner_uid, alive).await?;
+        delete(&self.client, step).await?;
+        done.deleted.push(step.key.clone());
+        Ok(())
     }
 
-    /// Binds the ServiceAccounts of all data planes, and no others, to the ClusterRole that lets them read.
-    async fn bind_readers(
-        &mut self,
-        client: &Client,
-        desired: &DesiredState,
-        failures: &mut Failures,
-    ) {
-        // Accounts that are no longer needed stay bound until they are deleted: terminating pods still read.
-        let accounts: BTreeSet<_> = self
-            .existing
-            .keys()
-            .filter(|key| key.kind == ChildKind::ServiceAccount)
-            .map(|key| (key.namespace.clone(), key.name.clone()))
-            .collect();
-        if self.readers.as_ref() == Some(&accounts) {
-            return;
+    /// Fails unless the Gateway of this UID exists and stays. What is known of it may be older than what is known of its
+    /// objects, which the garbage collector may be deleting.
+    async fn check_gateway(&self, uid: &str, alive: &mut Option<String>) -> Result<(), Fault> {
+        if alive.as_deref() == Some(uid) {
+            return Ok(());
         }
-        let subject = |(namespace, name): &(String, String)| json!({"kind": "ServiceAccount", "namespace": namespace, "name": name});
-        let binding = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": READERS},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READERS},
-            "subjects": accounts.iter().map(subject).collect::<Vec<_>>(),
-        });
         let resource = ApiResource {
-            group: "rbac.authorization.k8s.io".to_owned(),
+            group: GATEWAY_GROUP.to_owned(),
             version: "v1".to_owned(),
-            api_version: "rbac.authorization.k8s.io/v1".to_owned(),
-            kind: "ClusterRoleBinding".to_owned(),
-            plural: "clusterrolebindings".to_owned(),
+            api_version: format!("{GATEWAY_GROUP}/v1"),
+            kind: "Gateway".to_owned(),
+            plural: "gateways".to_owned(),
         };
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(&binding);
-        let applied = request(api.patch(READERS, &params, &patch)).await;
-        let Err(error) = applied.and_then(|applied| applied.map_err(|error| describe(&error)))
-        else {
-            self.readers = Some(accounts);
-            return;
+        let Self {
+            gateway, client, ..
+        } = self;
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), &gateway.namespace, &resource);
+        let found = match request(api.get_metadata_opt(&gateway.name)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                return Err(failure(&error, &format!("{gateway} cannot be read")).into());
+            }
+            Err(timeout) => {
+                return Err(unreachable(format!("{gateway} cannot be read: {timeout}")).into());
+            }
         };
-        let message = format!("ClusterRoleBinding {READERS} cannot be applied: {error}");
-        tracing::warn!("{message}; it is retried");
-        for gateway in desired.children.keys() {
-            failures.entry(gateway.clone()).or_insert_with(|| Failure {
-                reason: FailureReason::Refused,
-                message: message.clone(),
-            });
+        let is_alive = found.is_some_and(|PartialObjectMeta { metadata, .. }| {
+            metadata.uid.as_deref() == Some(uid) && metadata.deletion_timestamp.is_none()
+        });
+        if !is_alive {
+            return Err(Fault::GatewayGone);
         }
+        *alive = Some(uid.to_owned());
+        Ok(())
     }
 }
 
-/// Fails when an object of this name exists that is not ours: applying would adopt it.
-async fn check_ownership(api: &Api<DynamicObject>, child: &Child) -> Result<(), String> {
-    let object = serde_json::from_value(child.object.clone()).map_err(|error| error.to_string())?;
-    let only_tried = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    match request(api.create(&only_tried, &object)).await? {
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            let why = "one of this name exists already and belongs to another owner; rename it or the Gateway";
-            Err(why.to_owned())
-        }
-        // Applying reports whatever else is wrong.
-        _ => Ok(()),
+impl Done {
+    fn record(&mut self, key: ChildKey, write: &Write, object: &DynamicObject) {
+        let slim: Option<Slim> = object.clone().try_parse().ok();
+        let existing = slim.as_ref().and_then(Existing::of);
+        let applied = Applied {
+            wanted: write.wanted,
+            hash: existing.as_ref().map_or(0, |existing| existing.hash),
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+        };
+        self.written.push((key, applied, existing));
     }
+}
+
+/// Deletes an object as it was last seen.
+async fn delete(client: &Client, step: &Delete) -> Result<(), Fault> {
+    let Delete { key, .. } = step;
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(step.uid.clone()),
+            resource_version: Some(step.resource_version.clone()),
+        }),
+        ..DeleteParams::background()
+    };
+    match request(api(client, key).delete(&key.name, &params)).await {
+        Ok(Ok(_)) => tracing::info!("{key} is no longer needed and is deleted"),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
+        // Somebody has just changed it, and a watch will tell.
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => return Err(Fault::Terminating),
+        deleted => return Err(refusal(key, "deleted", deleted).into()),
+    }
+    Ok(())
 }
 
 /// Applies an object, and returns what the API server made of it.
-async fn send(api: &Api<DynamicObject>, child: &Child) -> Result<DynamicObject, String> {
+async fn send(
+    api: &Api<DynamicObject>,
+    child: &Child,
+    object: &Value,
+) -> Result<DynamicObject, Failure> {
+    let key = ChildKey::of(child);
     let forced = PatchParams::apply(FIELD_MANAGER).force();
-    let object = Patch::Apply(&child.object);
-    let mut sent = request(api.patch(&child.name, &forced, &object)).await?;
-    if has_foreign_ports(child, &sent) {
-        let ports = json!({"spec": {"ports": child.object["spec"]["ports"]}});
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        sent = request(api.patch(&child.name, &params, &Patch::Merge(&ports))).await?;
-        if sent.is_ok() {
-            sent = request(api.patch(&child.name, &forced, &object)).await?;
-        }
+    let patch = Patch::Apply(object);
+    let sent = request(api.patch(&child.name, &forced, &patch)).await;
+    if !has_foreign_ports(child, &sent) {
+        return sent_object(&key, sent);
     }
-    sent.map_err(|error| describe(&error))
+    let ports = json!({
+        "metadata": {"uid": object["metadata"]["uid"]},
+        "spec": {"ports": child.object["spec"]["ports"]},
+    });
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let merged = request(api.patch(&child.name, &params, &Patch::Merge(&ports))).await;
+    let merged = sent_object(&key, merged)?;
+    take_over_fields(api, &key, merged).await?;
+    let sent = request(api.patch(&child.name, &forced, &patch)).await;
+    sent_object(&key, sent)
+}
+
+type Response<T> = Result<Result<T, kube::Error>, String>;
+
+fn sent_object(key: &ChildKey, sent: Response<DynamicObject>) -> Result<DynamicObject, Failure> {
+    match sent {
+        Ok(Ok(object)) => Ok(object),
+        sent => Err(refusal(key, "applied", sent)),
+    }
 }
 
 /// Whether a Service has ports of another field manager: applying leaves them there, and is refused where they have the
 /// names of ours.
-fn has_foreign_ports(child: &Child, sent: &Result<DynamicObject, kube::Error>) -> bool {
+fn has_foreign_ports(child: &Child, sent: &Response<DynamicObject>) -> bool {
     let count = |object: &Value| object["spec"]["ports"].as_array().map(Vec::len);
     child.kind == ChildKind::Service
         && match sent {
-            Ok(object) => count(&object.data) != count(&child.object),
-            Err(kube::Error::Api(status)) => status.code == 422,
-            Err(_) => false,
+            Ok(Ok(object)) => count(&object.data) != count(&child.object),
+            Ok(Err(kube::Error::Api(status))) => {
+                let causes = status.details.iter().flat_map(|details| &details.causes);
+                let mut fields = causes.map(|cause| cause.field.as_str());
+                status.code == 422 && fields.any(|field| field.starts_with("spec.ports"))
+            }
+            _ => false,
         }
+}
+
+/// Sees to it that the next application removes what it does not name: that goes only for fields that are recorded as
+/// applied, and creating or merging records them as updated.
+async fn take_over_fields(
+    api: &Api<DynamicObject>,
+    key: &ChildKey,
+    mut object: DynamicObject,
+) -> Result<DynamicObject, Failure> {
+    if let Some(metadata) = take_over(api, key, object.metadata.clone()).await? {
+        object.metadata = metadata;
+    }
+    Ok(object)
+}
+
+/// Like [`take_over_fields`], of an object of which only metadata is known. Returns that after a change.
+async fn take_over(
+    api: &Api<DynamicObject>,
+    key: &ChildKey,
+    mut metadata: ObjectMeta,
+) -> Result<Option<ObjectMeta>, Failure> {
+    for _ in 0..TAKE_OVER_ATTEMPTS {
+        let Some(patch) = field_patch(&metadata) else {
+            return Ok(None);
+        };
+        let patch = serde_json::from_value(patch);
+        let patch =
+            patch.map_err(|error| unreachable(format!("{key} cannot be written: {error}")))?;
+        let patch = Patch::<Value>::Json(patch);
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        match request(api.patch_metadata(&key.name, &params, &patch)).await {
+            Ok(Ok(patched)) => return Ok(Some(patched.metadata)),
+            // Somebody else has written in the meantime.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {}
+            patched => return Err(refusal(key, "written", patched)),
+        }
+        metadata = match request(api.get_metadata(&key.name)).await {
+            Ok(Ok(found)) => found.metadata,
+            found => return Err(refusal(key, "read", found)),
+        };
+    }
+    let message = format!("{key} cannot be written: it changes all the time");
+    Err(unreachable(message))
+}
+
+/// A JSON patch by which our updated fields become applied ones, if there are any.
+fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
+    let entries = metadata.managed_fields.as_deref().unwrap_or_default();
+    let of = |operation: &'static str| {
+        let is_ours =
+            move |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
+                entry.manager.as_deref() == Some(FIELD_MANAGER)
+                    && entry.operation.as_deref() == Some(operation)
+                    && entry.subresource.as_deref().unwrap_or_default().is_empty()
+            };
+        entries.iter().position(is_ours)
+    };
+    let updated = of("Update")?;
+    let path = format!("/metadata/managedFields/{updated}");
+    // Of two entries of one name and operation the API server keeps one; what is applied next is recorded in full.
+    let change = match of("Apply") {
+        Some(_) => json!({"op": "remove", "path": path}),
+        None => json!({"op": "replace", "path": format!("{path}/operation"), "value": "Apply"}),
+    };
+    Some(json!([
+        {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
+        {"op": "test", "path": format!("{path}/manager"), "value": FIELD_MANAGER},
+        {"op": "test", "path": format!("{path}/operation"), "value": "Update"},
+        change,
+    ]))
+}
+
+fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failure {
+    let whose = match owner(found) {
+        Some(owner) => format!("belongs to Gateway {}", owner.name),
+        None => "was made by somebody else".to_owned(),
+    };
+    Failure {
+        reason: FailureReason::NameTaken,
+        message: format!(
+            "{key} exists already and {whose}: rename Gateway {}, or delete that object",
+            gateway.name
+        ),
+    }
+}
+
+fn unreachable(message: String) -> Failure {
+    Failure {
+        reason: FailureReason::Unreachable,
+        message,
+    }
+}
+
+/// The failure of a request about an object.
+fn refusal<T>(key: &ChildKey, verb: &str, response: Response<T>) -> Failure {
+    let what = format!("{key} cannot be {verb}");
+    match response {
+        Ok(Err(error)) => failure(&error, &what),
+        Err(timeout) => unreachable(format!("{what}: {timeout}")),
+        Ok(Ok(_)) => unreachable(what),
+    }
+}
+
+fn failure(error: &kube::Error, what: &str) -> Failure {
+    // Conflicts and a server that has too much to do pass; everything else that it says of an object stays.
+    let is_refused = matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429));
+    Failure {
+        reason: match is_refused {
+            true => FailureReason::Refused,
+            false => FailureReason::Unreachable,
+        },
+        message: format!("{what}: {}", describe(error)),
+    }
 }
 
 fn api(client: &Client, key: &ChildKey) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), &key.namespace, &resource(key.kind))
-}
-
-fn key(kind: ChildKind, metadata: &ObjectMeta) -> ChildKey {
-    ChildKey {
-        kind,
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-    }
-}
-
-/// An object that has our label and belongs to a Gateway: what others label like that is theirs.
-fn ours(metadata: &ObjectMeta) -> Option<Existing> {
-    let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let mut owners = metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| {
-        let is_gateway = owner.kind == "Gateway" && owner.api_version.starts_with(GATEWAY_GROUP);
-        is_gateway && owner.controller == Some(true)
-    })?;
-    Some(Existing {
-        owner: ObjectRef::gateway_api("Gateway", namespace, &owner.name),
-        hash: hash_of(metadata),
-    })
-}
-
-/// A hash of what changes when somebody changes an object: its generation, or its version where nothing counts
-/// generations, and its labels and annotations.
-fn hash_of(metadata: &ObjectMeta) -> u64 {
-    let version = metadata
-        .generation
-        .is_none()
-        .then_some(&metadata.resource_version);
-    fingerprint::of(&(
-        metadata.generation,
-        version,
-        &metadata.labels,
-        &metadata.annotations,
-    ))
 }

@@ -4,13 +4,20 @@ mod apply;
 mod availability;
 mod class;
 mod desired;
+mod former;
+mod inventory;
 mod metadata;
 mod name;
 mod nodes;
 mod ownership;
+mod plan;
 mod pod;
+mod queue;
+mod reconcile;
 mod revision;
+mod rollout;
 mod service;
+mod trouble;
 mod workload;
 
 use serde_json::{Value, json};
@@ -19,12 +26,12 @@ use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
 use crate::data_plane::DataPlane;
 
-pub use apply::reconcile;
 pub use class::{ClassUsage, keep_finalizers};
 pub use desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
 pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 pub use nodes::follow_nodes;
 pub use ownership::is_owned_by;
+pub use reconcile::reconcile;
 pub use revision::Revision;
 
 /// An object that a Gateway needs.

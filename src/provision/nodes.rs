@@ -11,7 +11,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 
-use super::apply::WATCH_SECONDS;
+use super::inventory::WATCH_SECONDS;
 use crate::api_server::describe;
 
 /// Addresses by node.

@@ -48,6 +48,17 @@ const KINDS: &[Kind] = &[
     kind("v1", "Service", "services", true),
     kind("v1", "Secret", "secrets", true),
     kind("v1", "ConfigMap", "configmaps", true),
+    kind("v1", "Pod", "pods", true),
+    kind("v1", "ServiceAccount", "serviceaccounts", true),
+    kind("apps/v1", "ReplicaSet", "replicasets", true),
+    kind("apps/v1", "Deployment", "deployments", true),
+    kind("apps/v1", "DaemonSet", "daemonsets", true),
+    kind(
+        "authentication.k8s.io/v1",
+        "TokenReview",
+        "tokenreviews",
+        false,
+    ),
     kind(
         "discovery.k8s.io/v1",
         "EndpointSlice",
@@ -112,6 +123,8 @@ struct State {
     silenced: BTreeSet<String>,
     /// A field of statuses that is dropped when they are stored, as one that the CRD does not know.
     dropped: Option<String>,
+    /// What reviews of tokens say.
+    reviews: BTreeMap<String, Value>,
     /// Kinds that the server does not know.
     missing: BTreeSet<String>,
     /// Kinds of whose lists only so many pages come.
@@ -271,6 +284,11 @@ impl Api {
         });
     }
 
+    /// From now on, reviews of this token have this status; those of others say that it is not valid.
+    pub(crate) fn review(&self, token: &str, status: Value) {
+        self.change(|state| state.reviews.insert(token.to_owned(), status));
+    }
+
     /// Requests with this token get no answer from now on.
     pub(crate) fn silence(&self, token: &str) {
         self.change(|state| state.silenced.insert(token.to_owned()));
@@ -402,7 +420,9 @@ impl State {
             text(&object["metadata"]["namespace"]),
             text(&object["metadata"]["name"]),
         );
-        object["metadata"]["uid"] = format!("{key:?}").into();
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = format!("{key:?}").into();
+        }
         let what = match self.objects.insert(key, object.clone()) {
             Some(_) => "MODIFIED",
             None => "ADDED",

@@ -10,13 +10,13 @@ use crate::{decode, snapshot};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 
-fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
+fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
     let version = match kind {
         "Service" | "Secret" | "ConfigMap" | "Namespace" => "v1",
         _ => GATEWAY_API,
     };
     let metadata = json!({"namespace": namespace, "name": name});
-    json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec})
+    json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec.into()})
 }
 
 fn class() -> Value {
@@ -33,8 +33,8 @@ fn https(secret: &str, namespace: Option<&str>) -> Value {
     json!([{"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [reference]}}])
 }
 
-fn gateway(name: &str, listeners: Value) -> Value {
-    let spec = json!({"gatewayClassName": "ours", "listeners": listeners});
+fn gateway(name: &str, listeners: impl Into<Value>) -> Value {
+    let spec = json!({"gatewayClassName": "ours", "listeners": listeners.into()});
     object("Gateway", "infra", name, spec)
 }
 
@@ -42,9 +42,9 @@ fn http(name: &str) -> Value {
     gateway(name, json!([{"name": "l", "port": 80, "protocol": "HTTP"}]))
 }
 
-fn route(namespace: &str, name: &str, parent: &str, backend: Value) -> Value {
+fn route(namespace: &str, name: &str, parent: &str, backend: impl Into<Value>) -> Value {
     let parent = json!({"name": parent, "namespace": "infra"});
-    let rules = json!([{"backendRefs": [backend]}]);
+    let rules = json!([{"backendRefs": [backend.into()]}]);
     object(
         "HTTPRoute",
         namespace,

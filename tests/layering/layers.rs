@@ -95,6 +95,15 @@ pub(crate) const LAYERS: &[Layer] = &[
         PURE,
     ),
     layer("provision/apply", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/former", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/inventory", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/reconcile", PROVISION_IO, NO_TRAFFIC),
+    layer(
+        "provision/trouble",
+        &["events", "ir", "provision"],
+        NO_TRAFFIC,
+    ),
+    layer("provision/queue", &["backoff", "ir"], NO_TRAFFIC),
     layer("provision/ownership", &["api_server", "ir"], PURE),
     layer(
         "provision/desired",

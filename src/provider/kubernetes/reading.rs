@@ -1,7 +1,6 @@
 //! From an object as the API server sends it to one that is served, or to the reason why it cannot be. Does no I/O.
 
 use kube::api::DynamicObject;
-use serde_json::Value;
 
 use super::observer::{Observed, is_observed};
 use crate::api::{Key, Kind, Object};
@@ -68,7 +67,7 @@ fn decode(kind: &'static Kind, object: DynamicObject) -> Result<Object, String> 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -1,0 +1,131 @@
+//! Takes away what former versions installed: a ClusterRole that let the pods of all Gateways read the cluster, and its
+//! binding.
+
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Preconditions};
+
+use super::ownership::is_applied_by_us;
+use crate::api_server::{describe, request};
+use crate::backoff::Backoff;
+use tokio::time::Instant;
+
+/// The name of both.
+const READERS: &str = "portcullis-data-plane";
+/// The label that installations of Portcullis carry.
+const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "portcullis");
+
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(5),
+    longest: Duration::from_secs(600),
+};
+
+/// Rights that former versions gave to pods.
+pub(super) enum FormerRights {
+    /// They may be there, and could not be removed so often.
+    Unknown { failures: u32, not_before: Instant },
+    /// They are being removed.
+    Removing { failures: u32 },
+    /// They are gone.
+    Removed,
+}
+
+impl FormerRights {
+    pub(super) fn new() -> Self {
+        Self::Unknown {
+            failures: 0,
+            not_before: Instant::now(),
+        }
+    }
+
+    /// Begins to remove them, if it is time to.
+    pub(super) fn begin(&mut self) -> bool {
+        match *self {
+            Self::Unknown {
+                failures,
+                not_before,
+            } if not_before <= Instant::now() => {
+                *self = Self::Removing { failures };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes note of how that ended.
+    pub(super) fn finish(&mut self, removed: Result<(), String>) {
+        let Self::Removing { failures } = *self else {
+            return;
+        };
+        *self = match removed {
+            Ok(()) => Self::Removed,
+            Err(error) => {
+                tracing::warn!("{error}; it is retried");
+                Self::Unknown {
+                    failures: failures.saturating_add(1),
+                    not_before: Instant::now() + BACKOFF.after(failures),
+                }
+            }
+        };
+    }
+
+    /// When to try again.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Unknown { not_before, .. } => Some(*not_before).filter(|at| *at > Instant::now()),
+            _ => None,
+        }
+    }
+}
+
+/// Deletes both objects where they exist and are ours. The binding goes first: without it the role gives nothing.
+pub(super) async fn remove_read_rights(client: &Client) -> Result<(), String> {
+    for (kind, plural) in [
+        ("ClusterRoleBinding", "clusterrolebindings"),
+        ("ClusterRole", "clusterroles"),
+    ] {
+        let removed = remove(client, kind, plural).await;
+        removed.map_err(|error| format!("{kind} {READERS} cannot be deleted: {error}"))?;
+    }
+    Ok(())
+}
+
+async fn remove(client: &Client, kind: &str, plural: &str) -> Result<(), String> {
+    let resource = ApiResource {
+        group: "rbac.authorization.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "rbac.authorization.k8s.io/v1".to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    };
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let found = request(api.get_metadata_opt(READERS)).await?;
+    let Some(found) = found.map_err(|error| describe(&error))? else {
+        return Ok(());
+    };
+    if !is_ours(&found.metadata) {
+        tracing::debug!("{kind} {READERS} is not of Portcullis and stays");
+        return Ok(());
+    }
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: found.metadata.uid,
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match request(api.delete(READERS, &params)).await? {
+        Ok(_) => tracing::info!("{kind} {READERS} of a former version is deleted"),
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => return Err(describe(&error)),
+    }
+    Ok(())
+}
+
+fn is_ours(metadata: &ObjectMeta) -> bool {
+    let (label, value) = NAME_LABEL;
+    let labels = metadata.labels.as_ref();
+    let found = labels.and_then(|labels| labels.get(label));
+    found.is_some_and(|found| found == value) || is_applied_by_us(metadata)
+}

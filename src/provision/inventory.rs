@@ -1,0 +1,323 @@
+//! The objects that the controller has made, as watches tell of them: which exist, which Gateway owns each, and whether
+//! somebody has changed them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, select_all};
+use kube::Client;
+use kube::api::{Api, ApiResource, ObjectMeta};
+use kube::core::Object;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use serde::{Deserialize, Serialize};
+
+use super::ownership::{is_applied_by_us, owner};
+use super::rollout::{Progress, Record};
+use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
+use crate::api_server::{FIELD_MANAGER, describe};
+use crate::ir::{ObjectRef, fingerprint};
+
+/// Seconds after which the API server ends a watch.
+pub(super) const WATCH_SECONDS: u32 = 45;
+
+/// The name of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ChildKey {
+    pub(super) kind: ChildKind,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl ChildKey {
+    pub(super) fn of(child: &Child) -> Self {
+        Self {
+            kind: child.kind,
+            namespace: child.namespace.clone(),
+            name: child.name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ChildKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind.kind(), self.namespace, self.name)
+    }
+}
+
+/// The parts of any object that are read: metadata, and of workloads how far they are.
+pub(super) type Slim = Object<Option<SlimSpec>, Progress>;
+
+/// The parts of a spec that are read.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct SlimSpec {
+    #[serde(default)]
+    replicas: Option<i64>,
+}
+
+/// An object of ours that the cluster has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Existing {
+    /// The Gateway that owns it.
+    pub(super) owner: ObjectRef,
+    /// UID of that Gateway.
+    pub(super) owner_uid: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    /// A hash of what no one else should change.
+    pub(super) hash: u64,
+    /// Whether it stays only until its finalizers are gone.
+    pub(super) is_deleting: bool,
+    /// Whether fields are recorded as updated by us, which applying does not remove.
+    pub(super) has_updated_fields: bool,
+    /// What was recorded of its rollout.
+    pub(super) record: Option<Record>,
+    /// Of a workload: whether all its pods are of the latest version and available.
+    pub(super) is_complete: bool,
+    /// Of a workload: whether it shall have pods at all.
+    pub(super) has_pods: bool,
+}
+
+impl Existing {
+    /// An object that the controller made for a Gateway; what others label like that is theirs.
+    pub(super) fn of(object: &Slim) -> Option<Self> {
+        let metadata = &object.metadata;
+        let owner = owner(metadata).filter(|_| is_applied_by_us(metadata))?;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let replicas = object.spec.as_ref().and_then(|spec| spec.replicas);
+        let progress = object.status.clone().unwrap_or_default();
+        let generation = metadata.generation.unwrap_or_default();
+        Some(Self {
+            owner: ObjectRef::gateway_api("Gateway", namespace, &owner.name),
+            owner_uid: owner.uid.clone(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            hash: hash_of(metadata),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            has_updated_fields: has_updated_fields(metadata),
+            record: Record::of(metadata),
+            is_complete: progress.is_complete(generation, replicas),
+            has_pods: replicas != Some(0),
+        })
+    }
+
+    /// Versions of one object can be compared.
+    fn version(&self) -> Option<u64> {
+        self.resource_version.parse().ok()
+    }
+
+    /// Whether nothing has changed that matters.
+    fn is_same(&self, other: &Self) -> bool {
+        let resource_version = self.resource_version.clone();
+        *self
+            == Self {
+                resource_version,
+                ..other.clone()
+            }
+    }
+}
+
+/// A hash of what changes when somebody changes an object: its generation, or its version where nothing counts
+/// generations, and its labels, annotations and owners.
+fn hash_of(metadata: &ObjectMeta) -> u64 {
+    let version = metadata
+        .generation
+        .is_none()
+        .then_some(&metadata.resource_version);
+    let owners = metadata.owner_references.iter().flatten();
+    let owners: Vec<_> = owners.map(|owner| (&owner.uid, owner.controller)).collect();
+    fingerprint::of(&(
+        metadata.generation,
+        version,
+        &metadata.labels,
+        &metadata.annotations,
+        owners,
+    ))
+}
+
+/// Creating and merging record fields as updated, which applying would leave behind for ever.
+fn has_updated_fields(metadata: &ObjectMeta) -> bool {
+    let mut entries = metadata.managed_fields.iter().flatten();
+    entries.any(|entry| {
+        entry.manager.as_deref() == Some(FIELD_MANAGER)
+            && entry.operation.as_deref() == Some("Update")
+    })
+}
+
+/// Objects by the Gateway that owns them.
+type Owned = BTreeMap<ChildKey, Existing>;
+
+/// All objects that the controller has made.
+#[derive(Default)]
+pub(super) struct Inventory {
+    objects: BTreeMap<ObjectRef, Owned>,
+    owners: HashMap<ChildKey, ObjectRef>,
+    /// Lists that are not complete yet.
+    listed: BTreeMap<ChildKind, Vec<(ChildKey, Existing)>>,
+    /// Kinds that have been listed at least once.
+    known: BTreeSet<ChildKind>,
+}
+
+impl Inventory {
+    /// Whether every kind has been listed.
+    pub(super) fn is_complete(&self) -> bool {
+        self.known.len() == ChildKind::ALL.len()
+    }
+
+    pub(super) fn get(&self, key: &ChildKey) -> Option<&Existing> {
+        self.objects.get(self.owners.get(key)?)?.get(key)
+    }
+
+    /// What a Gateway owns.
+    pub(super) fn of(&self, gateway: &ObjectRef) -> impl Iterator<Item = (&ChildKey, &Existing)> {
+        self.objects.get(gateway).into_iter().flatten()
+    }
+
+    /// Gateways that own something.
+    pub(super) fn owners(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.objects.keys()
+    }
+
+    /// Takes note of an event, and returns the Gateways that it is about and the names that are free now.
+    pub(super) fn take(&mut self, kind: ChildKind, event: Event<Slim>) -> Changes {
+        let mut changes = Changes::default();
+        match event {
+            Event::Init => {
+                self.listed.insert(kind, Vec::new());
+            }
+            Event::InitApply(object) => {
+                if let Some(existing) = Existing::of(&object) {
+                    let key = key(kind, &object.metadata);
+                    self.listed.entry(kind).or_default().push((key, existing));
+                }
+            }
+            Event::InitDone => {
+                let listed = self.listed.remove(&kind).unwrap_or_default();
+                self.known.insert(kind);
+                let names: BTreeSet<_> = listed.iter().map(|(key, _)| key.clone()).collect();
+                let former = self.owners.keys().filter(|key| key.kind == kind);
+                let gone: Vec<_> = former.filter(|key| !names.contains(key)).cloned().collect();
+                for key in gone {
+                    changes.add(self.forget(&key), key);
+                }
+                for (key, existing) in listed {
+                    changes.gateways.extend(self.insert(&key, &existing));
+                }
+            }
+            Event::Apply(object) => {
+                let key = key(kind, &object.metadata);
+                match Existing::of(&object) {
+                    Some(existing) => changes.gateways.extend(self.learn(&key, &existing)),
+                    // An object that has lost its owner is no longer ours.
+                    None => changes.add(self.forget(&key), key),
+                }
+            }
+            Event::Delete(object) => {
+                let key = key(kind, &object.metadata);
+                changes.add(self.forget(&key), key);
+            }
+        }
+        changes
+    }
+
+    /// Takes note of an object, unless it is known in a later state, and returns the Gateways to which that is news.
+    pub(super) fn learn(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
+        let is_later =
+            |known: &Existing| known.uid == existing.uid && known.version() > existing.version();
+        if self.get(key).is_some_and(is_later) {
+            return Vec::new();
+        }
+        self.insert(key, existing)
+    }
+
+    fn insert(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
+        let owner = &existing.owner;
+        let mut touched = Vec::new();
+        if let Some(former) = self.owners.insert(key.clone(), owner.clone())
+            && former != *owner
+        {
+            self.remove(&former, key);
+            touched.push(former);
+        }
+        let objects = self.objects.entry(owner.clone()).or_default();
+        let former = objects.insert(key.clone(), existing.clone());
+        if former.is_none_or(|former| !former.is_same(existing)) {
+            touched.push(owner.clone());
+        }
+        touched
+    }
+
+    /// Forgets an object, and returns the Gateway that owned it.
+    pub(super) fn forget(&mut self, key: &ChildKey) -> Option<ObjectRef> {
+        let owner = self.owners.remove(key)?;
+        self.remove(&owner, key);
+        Some(owner)
+    }
+
+    fn remove(&mut self, owner: &ObjectRef, key: &ChildKey) {
+        if let Some(objects) = self.objects.get_mut(owner) {
+            objects.remove(key);
+            if objects.is_empty() {
+                self.objects.remove(owner);
+            }
+        }
+    }
+}
+
+/// What an event changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Gateways whose objects are others than before.
+    pub(super) gateways: Vec<ObjectRef>,
+    /// Names that are free now.
+    pub(super) freed: Vec<ChildKey>,
+}
+
+impl Changes {
+    fn add(&mut self, owner: Option<ObjectRef>, key: ChildKey) {
+        self.gateways.extend(owner);
+        self.freed.push(key);
+    }
+}
+
+fn key(kind: ChildKind, metadata: &ObjectMeta) -> ChildKey {
+    ChildKey {
+        kind,
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+pub(super) fn resource(kind: ChildKind) -> ApiResource {
+    ApiResource {
+        group: kind.group().to_owned(),
+        version: kind.version().to_owned(),
+        api_version: kind.api_version(),
+        kind: kind.kind().to_owned(),
+        plural: kind.plural().to_owned(),
+    }
+}
+
+/// Events of all kinds.
+pub(super) fn follow(client: &Client) -> BoxStream<'static, (ChildKind, Event<Slim>)> {
+    select_all(ChildKind::ALL.map(|kind| follow_kind(client, kind))).boxed()
+}
+
+fn follow_kind(client: &Client, kind: ChildKind) -> BoxStream<'static, (ChildKind, Event<Slim>)> {
+    let api: Api<Slim> = Api::all_with(client.clone(), &resource(kind));
+    let config = watcher::Config::default()
+        .timeout(WATCH_SECONDS)
+        .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
+    let events = watcher::watcher(api, config).default_backoff();
+    let events = events.filter_map(move |event| async move {
+        match event {
+            Ok(event) => Some((kind, event)),
+            Err(error) => {
+                tracing::warn!("{} cannot be watched: {}", kind.plural(), describe(&error));
+                None
+            }
+        }
+    });
+    events.boxed()
+}

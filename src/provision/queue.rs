@@ -1,0 +1,199 @@
+//! Which Gateway is reconciled next. Each waits for itself alone: for its back-off after a failure, and for its turn among
+//! those of its namespace, so that a namespace in which requests hang delays no other.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::ir::ObjectRef;
+
+/// Gateways that are reconciled at the same time.
+const CONCURRENT: usize = 16;
+/// Of these, the ones of one namespace.
+const CONCURRENT_IN_NAMESPACE: usize = 4;
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+};
+/// Repairs in a row after which a Gateway backs off: somebody undoes what is applied.
+const REPAIRS: u32 = 5;
+/// Repairs that are further apart are not in a row.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How a reconciliation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Everything was as desired.
+    Unchanged,
+    /// Something was written.
+    Written,
+    /// Something could not be written.
+    Failed,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Failures in a row.
+    failures: u32,
+    /// Repairs in a row.
+    repairs: u32,
+    last_repair: Option<Instant>,
+    /// The end of the back-off.
+    not_before: Option<Instant>,
+    /// Whether what is desired has changed since the last reconciliation began.
+    is_desired_new: bool,
+}
+
+/// Gateways that wait to be reconciled, and those that are.
+#[derive(Default)]
+pub(super) struct Queue {
+    entries: HashMap<ObjectRef, Entry>,
+    /// In order of arrival; the same as `queued`.
+    order: VecDeque<ObjectRef>,
+    queued: HashSet<ObjectRef>,
+    /// Those that back off.
+    delayed: BTreeSet<(Instant, ObjectRef)>,
+    /// Those that are reconciled, and whether that follows a change of what is desired.
+    running: HashMap<ObjectRef, bool>,
+    running_in: HashMap<Arc<str>, usize>,
+}
+
+impl Queue {
+    /// What is desired of a Gateway has changed: it is reconciled as soon as possible.
+    pub(super) fn push(&mut self, gateway: &ObjectRef) {
+        let entry = self.entries.entry(gateway.clone()).or_default();
+        *entry = Entry {
+            is_desired_new: true,
+            ..Entry::default()
+        };
+        self.delayed.retain(|(_, delayed)| delayed != gateway);
+        self.enqueue(gateway);
+    }
+
+    /// What a Gateway has may have changed: it is reconciled after its back-off.
+    pub(super) fn touch(&mut self, gateway: &ObjectRef) {
+        let not_before = self.entries.entry(gateway.clone()).or_default().not_before;
+        match not_before.filter(|until| *until > Instant::now()) {
+            Some(until) => {
+                self.delayed.insert((until, gateway.clone()));
+            }
+            None => self.enqueue(gateway),
+        }
+    }
+
+    fn enqueue(&mut self, gateway: &ObjectRef) {
+        if self.queued.insert(gateway.clone()) {
+            self.order.push_back(gateway.clone());
+        }
+    }
+
+    /// Nothing is known of a Gateway any more.
+    pub(super) fn forget(&mut self, gateway: &ObjectRef) {
+        self.entries.remove(gateway);
+    }
+
+    /// The end of the first back-off.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.delayed.first().map(|(until, _)| *until)
+    }
+
+    /// Whether a Gateway is reconciled or could be.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.running.is_empty() || !self.order.is_empty()
+    }
+
+    /// The next Gateway that may be reconciled now, which is running from here on.
+    pub(super) fn next(&mut self) -> Option<ObjectRef> {
+        self.wake(Instant::now());
+        if self.running.len() >= CONCURRENT {
+            return None;
+        }
+        let may_run = |gateway: &ObjectRef| {
+            let beside = self.running_in.get(&gateway.namespace);
+            !self.running.contains_key(gateway)
+                && beside.is_none_or(|running| *running < CONCURRENT_IN_NAMESPACE)
+        };
+        let place = self.order.iter().position(may_run)?;
+        let gateway = self.order.remove(place)?;
+        self.queued.remove(&gateway);
+        let entry = self.entries.entry(gateway.clone()).or_default();
+        let is_desired_new = std::mem::take(&mut entry.is_desired_new);
+        self.running.insert(gateway.clone(), is_desired_new);
+        *self
+            .running_in
+            .entry(gateway.namespace.clone())
+            .or_default() += 1;
+        Some(gateway)
+    }
+
+    fn wake(&mut self, now: Instant) {
+        while let Some((until, _)) = self.delayed.first()
+            && *until <= now
+        {
+            if let Some((_, gateway)) = self.delayed.pop_first() {
+                self.enqueue(&gateway);
+            }
+        }
+    }
+
+    /// A Gateway is no longer running. One that failed runs again after its back-off. Returns whether the Gateway has
+    /// just been repaired too often.
+    pub(super) fn finish(&mut self, gateway: &ObjectRef, outcome: Outcome) -> bool {
+        let is_repair = self.running.remove(gateway) == Some(false);
+        if let Some(running) = self.running_in.get_mut(&gateway.namespace) {
+            *running -= 1;
+            if *running == 0 {
+                self.running_in.remove(&gateway.namespace);
+            }
+        }
+        let entry = self.entries.get_mut(gateway);
+        // What was pushed meanwhile starts afresh.
+        let Some(entry) = entry.filter(|entry| !entry.is_desired_new) else {
+            return false;
+        };
+        let now = Instant::now();
+        let delay = match outcome {
+            Outcome::Unchanged => {
+                entry.failures = 0;
+                None
+            }
+            Outcome::Written => {
+                entry.failures = 0;
+                entry.count_repair(is_repair, now)
+            }
+            Outcome::Failed => {
+                entry.failures = entry.failures.saturating_add(1);
+                Some(BACKOFF.after(entry.failures - 1))
+            }
+        };
+        entry.not_before = delay.map(|delay| now + delay);
+        let Some(until) = entry.not_before else {
+            return false;
+        };
+        let is_excess = outcome == Outcome::Written && entry.repairs == REPAIRS + 1;
+        if outcome == Outcome::Failed || self.queued.remove(gateway) {
+            self.order.retain(|queued| queued != gateway);
+            self.queued.remove(gateway);
+            self.delayed.insert((until, gateway.clone()));
+        }
+        is_excess
+    }
+}
+
+impl Entry {
+    /// Counts a repair, and returns how long to wait before the next one.
+    fn count_repair(&mut self, is_repair: bool, now: Instant) -> Option<Duration> {
+        let last = self.last_repair.replace(now);
+        let is_in_row = last.is_some_and(|last| now - last < REPAIR_INTERVAL);
+        self.repairs = match is_repair {
+            true if is_in_row => self.repairs.saturating_add(1),
+            true => 1,
+            false => 0,
+        };
+        let excess = self.repairs.checked_sub(REPAIRS + 1)?;
+        Some(BACKOFF.after(excess))
+    }
+}
