@@ -28,7 +28,6 @@ use crate::provider::{
 use crate::proxy::Proxy;
 use crate::settings::{Settings, Source, StreamSource};
 use crate::shutdown::{self, Shutdown, Trigger};
-use crate::status::Served;
 use crate::stream::message::Serves;
 use crate::table::Table;
 use crate::telemetry::metrics::StreamStats;
@@ -381,8 +380,6 @@ impl Control {
                 announced.announce(&outcome.load, &outcome.report);
                 announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
-                let served = Served::new(&state.table.load().ir, &outcome.binds);
-                state.served.send_replace(Arc::new(served));
                 let problems = outcome.load.problems.len() + outcome.report.problems().count();
                 state.stats.config.loaded(outcome.generation, problems);
                 state.ready.store(true, Release);

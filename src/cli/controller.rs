@@ -24,7 +24,7 @@ The cluster is that of the pod's service account, else of the kubeconfig.
 Signals: SIGTERM and SIGINT end it, and let another lead at once.
 Exit codes: 0 after a signal, 1 when it cannot start, 2 for wrong usage.")]
 pub struct Args {
-    /// Address of /healthz, /readyz, /metrics and the status page, or `off`
+    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,

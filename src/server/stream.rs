@@ -41,14 +41,13 @@ impl StreamThread {
         let inputs = Inputs {
             loads,
             leadership,
-            controller_name: CONTROLLER_NAME.into(),
             namespace: settings.namespace.clone(),
             host: settings.stream.url.host.clone(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let stream = Stream::new();
+        let stream = Stream::new(CONTROLLER_NAME.into());
         let reports = stream.reports();
         let outputs = Arc::<Outputs>::default();
         let (alive, ended) = oneshot::channel();

@@ -1,5 +1,5 @@
-//! What every Gateway's pods are to have and what they report: one feed per Gateway, numbered by this process. Knows
-//! neither connections nor how objects are found.
+//! What every Gateway's pods are to have and what they report: one feed per Gateway, numbered by this process. Knows no
+//! connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::message::{Position, Serves};
 use crate::api::gateway::Gateway;
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
-use crate::translate::closure::ObjectChange;
+use crate::translate::closure::{Closures, Difference, ObjectChange};
 
 /// What a pod serves, by the name of the pod.
 pub type PodReports = BTreeMap<String, PodReport>;
@@ -48,17 +48,16 @@ impl PodReport {
 }
 
 /// The feeds of all Gateways.
-#[derive(Debug)]
 pub struct Hub {
     instance: String,
     feeds: Mutex<Feeds>,
     reports: watch::Sender<Reports>,
 }
 
-#[derive(Debug, Default)]
 struct Feeds {
     /// Whether the cluster is known.
     is_synced: bool,
+    closures: Closures,
     sessions: u64,
     /// Above all revisions of feeds that are gone: a pod that had one of those must not be taken for one that is behind.
     floor: u64,
@@ -69,7 +68,6 @@ struct Feeds {
 #[derive(Debug)]
 struct Feed {
     gateway: Arc<Gateway>,
-    objects: Snapshot,
     log: Log,
     revision: watch::Sender<u64>,
 }
@@ -96,11 +94,19 @@ pub(super) struct Session {
 }
 
 impl Hub {
-    /// A hub without feeds, for a process that is told from others by `instance`.
-    pub fn new(instance: String) -> Self {
+    /// A hub without feeds, for a process that is told from others by `instance`. Gateways of classes with this
+    /// `spec.controllerName` are ours.
+    pub fn new(instance: String, controller_name: Arc<str>) -> Self {
+        let feeds = Feeds {
+            is_synced: false,
+            closures: Closures::new(controller_name),
+            sessions: 0,
+            floor: 0,
+            by_gateway: BTreeMap::new(),
+        };
         Self {
             instance,
-            feeds: Mutex::default(),
+            feeds: Mutex::new(feeds),
             reports: watch::Sender::default(),
         }
     }
@@ -120,55 +126,24 @@ impl Hub {
         self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything that is to be fed so far is.
-    pub(super) fn synced(&self) {
-        self.feeds().is_synced = true;
-    }
-
     /// Whether the cluster is known.
     pub(super) fn is_synced(&self) -> bool {
         self.feeds().is_synced
     }
 
-    /// The objects of a Gateway change: to `objects`, by `changes`. Returns the revision that they are then.
-    pub(super) fn change(
-        &self,
-        gateway: (&ObjectRef, &Arc<Gateway>),
-        objects: &Snapshot,
-        changes: &[ObjectChange],
-    ) -> u64 {
-        let (name, gateway) = gateway;
+    /// Feeds what is different in a state of the cluster. Returns the revisions that all Gateways of ours then have.
+    pub(super) fn follow(&self, cluster: &Snapshot) -> BTreeMap<ObjectRef, u64> {
         let mut feeds = self.feeds();
-        let floor = feeds.floor;
-        let feed = feeds
-            .by_gateway
-            .entry(name.clone())
-            .or_insert_with(|| Feed {
-                gateway: gateway.clone(),
-                objects: Snapshot::default(),
-                log: Log::after(floor),
-                revision: watch::Sender::new(floor),
-            });
-        let revision = feed.log.revision() + 1;
-        feed.log.push(encode::changes(changes, revision));
-        feed.gateway = gateway.clone();
-        feed.objects = objects.clone();
-        feed.revision.send_replace(revision);
-        revision
-    }
-
-    /// A Gateway is gone, or is not ours any more.
-    pub(super) fn remove(&self, gateway: &ObjectRef) {
-        let mut feeds = self.feeds();
-        // Its sessions notice that it is dropped.
-        if let Some(feed) = feeds.by_gateway.remove(gateway) {
-            feeds.floor = feeds.floor.max(feed.log.revision() + 1);
+        for (name, difference) in feeds.closures.follow(cluster) {
+            let gateway = cluster.gateways.get(&name.namespace, &name.name);
+            match (difference, gateway) {
+                (Difference::Changed(changes), Some(gateway)) => {
+                    feeds.change(&name, gateway, &changes);
+                }
+                _ => feeds.remove(&name),
+            }
         }
-    }
-
-    /// The revisions of all Gateways.
-    pub(super) fn revisions(&self) -> BTreeMap<ObjectRef, u64> {
-        let feeds = self.feeds();
+        feeds.is_synced = true;
         let revision = |(name, feed): (&ObjectRef, &Feed)| (name.clone(), feed.log.revision());
         feeds.by_gateway.iter().map(revision).collect()
     }
@@ -259,7 +234,35 @@ impl Hub {
         match have.map(|have| feed.log.since(have)) {
             Some(Some(lines)) if lines.is_empty() => Next::Current,
             Some(Some(lines)) => Next::Lines(lines, revision),
-            _ => Next::Everything(Box::new(feed.objects.clone()), revision),
+            _ => match feeds.closures.get(gateway) {
+                Some(objects) => Next::Everything(Box::new(objects.clone()), revision),
+                None => Next::Gone,
+            },
+        }
+    }
+}
+
+impl Feeds {
+    /// The objects of a Gateway change.
+    fn change(&mut self, name: &ObjectRef, gateway: &Arc<Gateway>, changes: &[ObjectChange]) {
+        let floor = self.floor;
+        let new = || Feed {
+            gateway: gateway.clone(),
+            log: Log::after(floor),
+            revision: watch::Sender::new(floor),
+        };
+        let feed = self.by_gateway.entry(name.clone()).or_insert_with(new);
+        let revision = feed.log.revision() + 1;
+        feed.log.push(encode::changes(changes, revision));
+        feed.gateway = gateway.clone();
+        feed.revision.send_replace(revision);
+    }
+
+    /// A Gateway is gone, or is not ours any more.
+    fn remove(&mut self, gateway: &ObjectRef) {
+        // Its sessions notice that it is dropped.
+        if let Some(feed) = self.by_gateway.remove(gateway) {
+            self.floor = self.floor.max(feed.log.revision() + 1);
         }
     }
 }

@@ -28,10 +28,8 @@ use self::server::Shared;
 use self::trust::Trust;
 use crate::ir::ObjectRef;
 use crate::provider::Load;
-use crate::snapshot::Snapshot;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
-use crate::translate::closure::{Closures, Difference};
 
 /// A state of the cluster that has been fed to the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,8 +46,6 @@ pub struct Inputs {
     pub loads: watch::Receiver<Arc<Load>>,
     /// Who leads.
     pub leadership: watch::Receiver<Leadership>,
-    /// Gateways of classes with this `spec.controllerName` are ours.
-    pub controller_name: Arc<str>,
     /// The namespace of the controller.
     pub namespace: String,
     /// The name in the serving certificate.
@@ -70,18 +66,12 @@ pub struct Stream {
     hub: Arc<Hub>,
 }
 
-impl Default for Stream {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Stream {
-    /// A stream that has fed nothing yet.
-    pub fn new() -> Self {
+    /// A stream that has fed nothing yet. Gateways of classes with this `spec.controllerName` are ours.
+    pub fn new(controller_name: Arc<str>) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         Self {
-            hub: Arc::new(Hub::new(instance)),
+            hub: Arc::new(Hub::new(instance, controller_name)),
         }
     }
 
@@ -108,7 +98,7 @@ impl Stream {
         });
         let tls = outputs.trust.tls.subscribe();
         tokio::select! {
-            () = follow(&self.hub, inputs.loads, inputs.controller_name, &outputs.published) => {}
+            () = follow(&self.hub, inputs.loads, &outputs.published) => {}
             () = trust::follow(&client, &inputs.namespace, &inputs.host, &outputs.trust) => {}
             () = server::serve(listener, shared, tls) => {}
         }
@@ -119,33 +109,11 @@ impl Stream {
 async fn follow(
     hub: &Hub,
     mut loads: watch::Receiver<Arc<Load>>,
-    controller_name: Arc<str>,
     published: &watch::Sender<Arc<Published>>,
 ) {
-    let mut closures = Closures::new(controller_name);
     while loads.changed().await.is_ok() {
         let load = loads.borrow_and_update().clone();
-        for (gateway, difference) in closures.follow(&load.snapshot) {
-            feed(hub, &load.snapshot, &closures, &gateway, &difference);
-        }
-        hub.synced();
-        let revisions = hub.revisions();
+        let revisions = hub.follow(&load.snapshot);
         published.send_replace(Arc::new(Published { load, revisions }));
-    }
-}
-
-fn feed(
-    hub: &Hub,
-    cluster: &Snapshot,
-    closures: &Closures,
-    name: &ObjectRef,
-    difference: &Difference,
-) {
-    let gateway = cluster.gateways.get(&name.namespace, &name.name);
-    match (difference, gateway, closures.get(name)) {
-        (Difference::Changed(changes), Some(gateway), Some(objects)) => {
-            hub.change((name, gateway), objects, changes);
-        }
-        _ => hub.remove(name),
     }
 }

@@ -3,7 +3,6 @@
 
 mod attachment;
 mod backend;
-mod base64;
 mod certificate;
 pub mod closure;
 mod conflict;

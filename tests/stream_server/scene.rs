@@ -72,7 +72,7 @@ impl Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (loads, fed) = watch::channel(Arc::default());
         let (leadership, led) = watch::channel(Leadership::default());
-        let stream = Stream::new();
+        let stream = Stream::new("portcullis.dev/gateway-controller".into());
         let mut controller = Self {
             address: listener.local_addr().unwrap(),
             api,
@@ -86,7 +86,6 @@ impl Controller {
         let inputs = Inputs {
             loads: fed,
             leadership: led,
-            controller_name: "portcullis.dev/gateway-controller".into(),
             namespace: NAMESPACE.to_owned(),
             host: HOST.to_owned(),
         };

@@ -48,7 +48,7 @@ impl State {
             instance,
             base: None,
         };
-        let objects = self.snapshot.objects().into_iter();
+        let objects = self.snapshot.objects();
         // None of ours fails to be written.
         let readable = objects.filter_map(|object| object.to_value().ok());
         let unreadable = self.unreadable.values().map(|it| (*it.value).clone());

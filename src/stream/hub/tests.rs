@@ -1,8 +1,6 @@
 //! Feeds and reports by the rules that sessions rely on.
 
-use std::sync::Arc;
-
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::api::{Kind, Object};
@@ -11,31 +9,60 @@ fn name() -> ObjectRef {
     ObjectRef::gateway_api("Gateway", "infra", "edge")
 }
 
-fn gateway() -> Arc<Gateway> {
-    let object = json!({
-        "metadata": {"namespace": "infra", "name": "edge", "uid": "1"},
-        "spec": {"gatewayClassName": "portcullis", "listeners": []},
-    });
-    Arc::new(serde_json::from_value(object).unwrap())
+fn object(value: &Value) -> Object {
+    let text = |field: &str| value[field].as_str().unwrap();
+    let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();
+    kind.decode(value).unwrap()
 }
 
-fn namespace(name: &str) -> Object {
-    let kind = Kind::find("v1", "Namespace").unwrap();
-    kind.decode(&json!({"metadata": {"name": name}})).unwrap()
+/// A hub and the cluster that it follows, whose Gateway has had so many changes: itself, and then routes by number.
+struct Scene {
+    hub: Hub,
+    cluster: Snapshot,
 }
 
-/// A hub whose Gateway has had so many changes, each of a Namespace of its own.
-fn hub(changes: u64) -> Hub {
-    let hub = Hub::new("5f2c".to_owned());
-    for number in 1..=changes {
-        put(&hub, number);
+impl Scene {
+    fn new(changes: u64) -> Self {
+        let mut cluster = Snapshot::default();
+        cluster.insert(object(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "ours"},
+            "spec": {"controllerName": "example.com/ours"},
+        })));
+        let hub = Hub::new("5f2c".to_owned(), "example.com/ours".into());
+        let mut scene = Self { hub, cluster };
+        scene.put_gateway();
+        for number in 2..=changes {
+            scene.put_route(number);
+        }
+        scene
     }
-    hub
-}
 
-fn put(hub: &Hub, number: u64) -> u64 {
-    let change = ObjectChange::Put(namespace(&number.to_string()));
-    hub.change((&name(), &gateway()), &Snapshot::default(), &[change])
+    fn put_gateway(&mut self) -> u64 {
+        self.put(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "edge"},
+            "spec": {"gatewayClassName": "ours", "listeners": []},
+        }))
+    }
+
+    fn put_route(&mut self, number: u64) -> u64 {
+        self.put(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"namespace": "infra", "name": number.to_string()},
+            "spec": {"parentRefs": [{"name": "edge"}]},
+        }))
+    }
+
+    /// The revision that follows.
+    fn put(&mut self, value: &Value) -> u64 {
+        self.cluster.insert(object(value));
+        self.hub.follow(&self.cluster)[&name()]
+    }
+
+    fn remove_gateway(&mut self) {
+        assert!(self.cluster.remove_object(&name()));
+        assert!(self.hub.follow(&self.cluster).is_empty());
+    }
 }
 
 fn serves(instance: &str, revision: u64) -> Serves {
@@ -57,7 +84,7 @@ fn reported(hub: &Hub) -> Option<u64> {
 
 #[test]
 fn a_pod_gets_what_it_lacks() {
-    let hub = hub(3);
+    let Scene { hub, .. } = Scene::new(3);
     assert!(matches!(hub.next(&name(), None), Next::Everything(_, 3)));
     assert!(matches!(hub.next(&name(), Some(3)), Next::Current));
     assert!(matches!(hub.next(&name(), Some(9)), Next::Everything(_, 3)));
@@ -77,33 +104,34 @@ fn a_pod_gets_what_it_lacks() {
 
 #[test]
 fn a_gateway_that_comes_back_has_other_revisions() {
-    let hub = hub(3);
-    hub.remove(&name());
-    assert!(matches!(hub.next(&name(), Some(3)), Next::Gone));
-    assert!(hub.connect(&name(), "pod").is_none());
-    for number in 1..=3 {
-        assert!(put(&hub, number) > 3);
+    let mut scene = Scene::new(3);
+    scene.remove_gateway();
+    assert!(matches!(scene.hub.next(&name(), Some(3)), Next::Gone));
+    assert!(scene.hub.connect(&name(), "pod").is_none());
+    assert!(scene.put_gateway() > 3);
+    for number in 4..=6 {
+        assert!(scene.put_route(number) > 3);
     }
     for former in 0..=3 {
-        let next = hub.next(&name(), Some(former));
+        let next = scene.hub.next(&name(), Some(former));
         assert!(matches!(next, Next::Everything(..)), "{former}: {next:?}");
     }
 }
 
 #[test]
 fn sessions_notice_changes_and_the_end_of_their_gateway() {
-    let hub = hub(1);
-    let (_, mut revisions) = hub.connect(&name(), "pod").unwrap();
+    let mut scene = Scene::new(1);
+    let (_, mut revisions) = scene.hub.connect(&name(), "pod").unwrap();
     assert!(!revisions.has_changed().unwrap());
-    put(&hub, 2);
+    scene.put_route(2);
     assert_eq!(*revisions.borrow_and_update(), 2);
-    hub.remove(&name());
+    scene.remove_gateway();
     assert!(revisions.has_changed().is_err());
 }
 
 #[test]
 fn a_pod_speaks_by_its_last_session_only() {
-    let hub = hub(2);
+    let Scene { hub, .. } = Scene::new(2);
     let (first, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&first, serves("5f2c", 1));
     assert_eq!(reported(&hub), Some(1));
@@ -120,7 +148,7 @@ fn a_pod_speaks_by_its_last_session_only() {
 
 #[test]
 fn revisions_of_another_process_are_none_of_ours() {
-    let hub = hub(2);
+    let Scene { hub, .. } = Scene::new(2);
     let (session, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&session, serves("other", 2));
     assert_eq!(reported(&hub), None);
