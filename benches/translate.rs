@@ -16,7 +16,8 @@ use portcullis::api::Kind;
 use portcullis::provider::file::FileProvider;
 use portcullis::snapshot::Snapshot;
 use portcullis::table::Table;
-use portcullis::translate::{Options, Translator, translate};
+use portcullis::translate::closure::Closures;
+use portcullis::translate::{CONTROLLER_NAME, Options, Translator, translate};
 use serde_json::{Value, json};
 
 /// The program's own.
@@ -209,7 +210,67 @@ fn one_object(c: &mut Criterion, count: usize, hosts: usize) {
     group.finish();
 }
 
+/// What following one changed object costs, from the cluster's snapshot to the differences of closures. Changing the
+/// snapshot is not counted; finding the changed object in it is.
+fn one_object_in_closures(c: &mut Criterion, gateways: usize, routes_each: usize) {
+    let mut before = Snapshot::default();
+    let class = json!({
+        "apiVersion": GATEWAY_API, "kind": "GatewayClass", "metadata": {"name": "portcullis"},
+        "spec": {"controllerName": CONTROLLER_NAME},
+    });
+    put(&mut before, &class);
+    let count = gateways * routes_each;
+    let of_gateway = |index: usize, weight| {
+        let mut route = route(index, 100, weight);
+        route["spec"]["parentRefs"][0]["name"] =
+            format!("edge-{}", index / routes_each % gateways).into();
+        route
+    };
+    for index in 0..gateways {
+        let mut gateway = gateway();
+        gateway["metadata"]["name"] = format!("edge-{index}").into();
+        put(&mut before, &gateway);
+    }
+    for index in 0..count {
+        for object in [of_gateway(index, 1), service(index), slice(index, 2)] {
+            put(&mut before, &object);
+        }
+    }
+    let mut moved = of_gateway(count / 2, 1);
+    moved["spec"]["rules"][0]["backendRefs"][0]["name"] = "app-0".into();
+    let name =
+        format!("one object in the closures of {gateways} Gateways with {routes_each} routes each");
+    let mut group = c.benchmark_group(name);
+    let changes = [
+        ("route", of_gateway(count / 2, 2)),
+        ("route to another Service", moved),
+        ("new route", of_gateway(count, 1)),
+        ("slice", slice(count / 2, 3)),
+    ];
+    for (name, object) in changes {
+        let mut after = before.clone();
+        put(&mut after, &object);
+        let mut versions = [&after, &before].into_iter().cycle();
+        let mut closures = Closures::new(CONTROLLER_NAME.into());
+        closures.follow(&before);
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let differences = closures.follow(versions.next().unwrap());
+                assert_eq!(differences.len(), 1);
+                differences
+            });
+        });
+    }
+    group.bench_function("nothing known", |b| {
+        b.iter(|| Closures::new(CONTROLLER_NAME.into()).follow(&before));
+    });
+    group.finish();
+}
+
 fn changes(c: &mut Criterion) {
+    for (gateways, routes_each) in [(1, 3000), (200, 15)] {
+        one_object_in_closures(c, gateways, routes_each);
+    }
     for count in [100, 1000, 5000] {
         one_change(c, count);
     }

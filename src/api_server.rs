@@ -16,6 +16,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters of a failure that are shown: some servers answer with a page, or repeat a whole object.
 const SHOWN: usize = 1000;
 
+/// The API server is overloaded, and says when it may be asked again.
+#[derive(Debug, thiserror::Error)]
+#[error("status {status}, try again in {} s", .after.as_secs())]
+pub struct RetryAfter {
+    /// Status of the response.
+    pub status: u16,
+    /// Its `Retry-After`.
+    pub after: Duration,
+}
+
+/// How long a failed request asks to wait.
+pub fn retry_after(error: &(dyn Error + 'static)) -> Option<Duration> {
+    let asked = causes(error).find_map(|cause| cause.downcast_ref::<RetryAfter>());
+    asked.map(|asked| asked.after)
+}
+
 /// Why a request failed, on one line: what the API server says of the object, else what happened to the connection.
 pub fn describe(error: &(dyn Error + 'static)) -> String {
     match causes(error).find_map(status) {

@@ -4,6 +4,7 @@
 mod addresses;
 pub mod cluster;
 mod confirmation;
+mod expiry;
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -19,7 +19,6 @@ pub mod ir;
 pub mod provider;
 pub mod provision;
 pub mod proxy;
-pub mod replicas;
 pub mod server;
 pub mod settings;
 pub mod shutdown;

@@ -3,27 +3,34 @@
 
 mod announce;
 pub mod controller;
+mod serves;
+mod stream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 use self::announce::Announced;
+use self::serves::serves;
 use crate::admin::{self, AdminState};
+use crate::api::Key;
 use crate::controller::{Outcome, Outputs};
 use crate::ir::BindReport;
-use crate::provider::{FileProvider, KubernetesProvider, Load};
+use crate::provider::{
+    FileProvider, KubernetesProvider, Load, StreamEvent, StreamProvider, StreamSettings,
+};
 use crate::proxy::Proxy;
-use crate::settings::{Settings, Source};
+use crate::settings::{Settings, Source, StreamSource};
 use crate::shutdown::{self, Shutdown, Trigger};
-use crate::status::Served;
+use crate::stream::message::Serves;
 use crate::table::Table;
-use crate::telemetry::metrics::ConfigStats;
+use crate::telemetry::metrics::StreamStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
 
@@ -40,11 +47,10 @@ pub struct Server {
 /// Serves until the process is told to leave by a signal, and has left in order.
 ///
 /// # Errors
-/// When the configuration folder cannot be read, or threads, the admin address or signals cannot be had.
+/// When the configuration folder cannot be read, or threads, the admin address or signals cannot be had; when the control
+/// thread panics.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
-    let server = Server::launch(settings, true)?;
-    server.wait();
-    Ok(())
+    Server::launch(settings, true)?.wait()
 }
 
 impl Server {
@@ -106,20 +112,27 @@ impl Server {
                 runtime.block_on(trigger.leave());
             }
         });
-        self.wait();
+        self.end();
         drop(leaving);
     }
 
     /// Cuts every connection, and returns when it has left.
     pub fn stop(self) {
         self.trigger.force();
-        self.wait();
+        self.end();
     }
 
     /// Waits until it has left.
-    pub fn wait(self) {
-        if self.control.join().is_err() {
-            tracing::error!("the control thread ended by a panic");
+    ///
+    /// # Errors
+    /// When the control thread has panicked: nobody follows changes any more, so that the process must be started anew.
+    pub fn wait(self) -> anyhow::Result<()> {
+        ended(self.control.join())
+    }
+
+    fn end(self) {
+        if let Err(error) = self.wait() {
+            tracing::error!("{error}");
         }
     }
 
@@ -128,6 +141,7 @@ impl Server {
             .enable_all()
             .build()?;
         let objects = Objects::open(&settings.source, &runtime)?;
+        let stream = matches!(objects, Objects::Stream(_)).then(Arc::<StreamStats>::default);
         let access_log = if settings.access_log {
             AccessLog::start().context("the access log cannot be started")?
         } else {
@@ -136,7 +150,10 @@ impl Server {
         let (trigger, shutdown) = shutdown::new(settings.drain);
         let (reload, reloads) = mpsc::channel(1);
         let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
-        let stats = ProcessStats::default();
+        let stats = ProcessStats {
+            stream,
+            ..ProcessStats::default()
+        };
         let proxy = Proxy::start(
             settings,
             table.clone(),
@@ -169,7 +186,11 @@ impl Server {
         };
         let control = thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control.run(&runtime, admin))?;
+            .spawn(move || {
+                control.run(&runtime, admin);
+                // An answer from DNS that does not come must not keep the process.
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            })?;
         Ok(Self {
             outcome,
             state,
@@ -181,12 +202,26 @@ impl Server {
     }
 }
 
+/// What became of the control thread.
+fn ended(control: thread::Result<()>) -> anyhow::Result<()> {
+    control.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        anyhow::anyhow!(
+            "the control thread panicked, so that changes are no longer followed: {}",
+            text.unwrap_or("see the log")
+        )
+    })
+}
+
 /// Where objects come from.
 enum Objects {
     /// A folder, and what it held at first.
     Folder(FileProvider, Load),
     /// A cluster.
-    Cluster(KubernetesProvider, Mode),
+    Cluster(KubernetesProvider),
+    /// A controller.
+    Stream(StreamProvider),
 }
 
 impl Objects {
@@ -200,21 +235,15 @@ impl Objects {
             Source::Kubernetes {
                 gateway,
                 namespaces,
-                is_provisioned,
             } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
                 let provider = provider.within(namespaces.iter().cloned());
-                let provider = match gateway {
+                Ok(Self::Cluster(match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),
                     None => provider,
-                };
-                let mode = if *is_provisioned {
-                    Mode::Dedicated
-                } else {
-                    Mode::Kubernetes
-                };
-                Ok(Self::Cluster(provider, mode))
+                }))
             }
+            Source::Stream(source) => Ok(Self::Stream(stream_provider(source))),
         }
     }
 
@@ -222,16 +251,13 @@ impl Objects {
     async fn drive<F, P>(
         self,
         reloads: mpsc::Receiver<()>,
+        reports: watch::Receiver<Option<Serves>>,
         outputs: Outputs<F, P>,
-        stats: &ConfigStats,
+        state: &AdminState,
     ) where
         F: FnMut(&Table) -> BindReport,
         P: FnMut(Outcome),
     {
-        let options = |mode| Options {
-            mode,
-            ..Options::default()
-        };
         match self {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
@@ -240,20 +266,66 @@ impl Objects {
                     () = provider.watch(sender, reloads) => {}
                 }
             }
-            Self::Cluster(provider, mode) => {
-                let (sender, mut loads) = watch::channel(Arc::default());
-                let run = async {
-                    // Nothing is served before the cluster is known.
-                    if loads.changed().await.is_ok() {
-                        crate::controller::run(loads, options(mode), outputs).await;
-                    }
-                };
+            Self::Cluster(provider) => {
+                let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run => {}
-                    () = provider.watch(sender, || stats.contacted()) => {}
+                    () = run_from_first(loads, Mode::Kubernetes, outputs) => {}
+                    () = provider.watch(sender, || state.stats.config.contacted()) => {}
+                }
+            }
+            Self::Stream(provider) => {
+                let (sender, loads) = watch::channel(Arc::default());
+                tokio::select! {
+                    () = run_from_first(loads, Mode::Dedicated, outputs) => {}
+                    () = provider.watch(sender, reports, |event| note(event, state)) => {}
                 }
             }
         }
+    }
+}
+
+fn stream_provider(source: &StreamSource) -> StreamProvider {
+    StreamProvider::new(StreamSettings {
+        host: source.controller.host.clone(),
+        port: source.controller.port,
+        gateway: Key::new(&source.gateway.namespace, &source.gateway.name),
+        ca_file: source.ca_file.clone(),
+        token_file: source.token_file.clone(),
+        state_dir: source.state_dir.clone(),
+    })
+}
+
+fn options(mode: Mode) -> Options {
+    Options {
+        mode,
+        ..Options::default()
+    }
+}
+
+/// Runs the loop once there is something: nothing is served before the objects are known.
+async fn run_from_first<F, P>(
+    mut loads: watch::Receiver<Arc<Load>>,
+    mode: Mode,
+    outputs: Outputs<F, P>,
+) where
+    F: FnMut(&Table) -> BindReport,
+    P: FnMut(Outcome),
+{
+    if loads.changed().await.is_ok() {
+        crate::controller::run(loads, options(mode), outputs).await;
+    }
+}
+
+/// Takes note of the connection to the controller, for metrics and readiness.
+fn note(event: StreamEvent<'_>, state: &AdminState) {
+    let Some(stats) = &state.stats.stream else {
+        return;
+    };
+    match event {
+        StreamEvent::Connected => stats.connected(),
+        StreamEvent::Disconnected => stats.disconnected(),
+        StreamEvent::Committed(position) => stats.committed(position.revision),
+        StreamEvent::Waiting(reason) => state.waiting.store(Some(Arc::new(reason))),
     }
 }
 
@@ -300,6 +372,7 @@ impl Control {
         } = self;
         let mut leaving = shutdown.clone();
         let mut announced = Announced::default();
+        let (report, reports) = watch::channel(None);
         let outputs = Outputs {
             table: state.table.clone(),
             follow: |table: &Table| proxy.follow(table),
@@ -307,11 +380,10 @@ impl Control {
                 announced.announce(&outcome.load, &outcome.report);
                 announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
-                let served = Served::new(&state.table.load().ir, &outcome.binds);
-                state.served.send_replace(Arc::new(served));
                 let problems = outcome.load.problems.len() + outcome.report.problems().count();
                 state.stats.config.loaded(outcome.generation, problems);
                 state.ready.store(true, Release);
+                report.send_replace(serves(&outcome));
                 publish.send_replace(Some(outcome));
             },
         };
@@ -321,7 +393,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(reloads, outputs, &state.stats.config) => {}
+            () = objects.drive(reloads, reports, outputs, &state) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }
@@ -344,5 +416,21 @@ fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     }
     if last.is_none_or(|last| last.generation != outcome.generation) {
         tracing::info!("configuration {} is served", outcome.generation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_the_control_thread_is_an_error() {
+        assert!(ended(thread::spawn(|| {}).join()).is_ok());
+        let panicked = |message: &'static str| ended(Err(Box::new(message)));
+        let error = panicked("index out of bounds").unwrap_err().to_string();
+        assert!(error.contains("index out of bounds"), "{error}");
+        let error = ended(Err(Box::new("made".to_owned()))).unwrap_err();
+        assert!(error.to_string().ends_with(": made"), "{error}");
+        assert!(ended(Err(Box::new(7))).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Everything that one process is told at start, resolved to plain data with its defaults. Knows neither flags nor
 //! environment variables (`cli::flags` reads those) and nothing that can change while the process runs.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -60,11 +61,77 @@ pub enum Source {
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
         gateway: Option<GatewayName>,
-        /// Whether this is a pod that the controller made for that Gateway, with an address that is not its own.
-        is_provisioned: bool,
         /// The only namespaces that are watched, and that of the only Gateway; empty means all.
         namespaces: Vec<String>,
     },
+    /// The controller, which has made this pod for one Gateway and streams that Gateway's objects to it.
+    Stream(StreamSource),
+}
+
+/// A controller, and what a pod of its Gateway needs to connect to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamSource {
+    /// Where the controller serves streams.
+    pub controller: ControllerUrl,
+    /// The Gateway whose objects are asked for.
+    pub gateway: GatewayName,
+    /// PEM of the certificates that the controller's certificate may be signed by; read for each connection.
+    pub ca_file: PathBuf,
+    /// The ServiceAccount token that tells the controller who asks; read for each connection.
+    pub token_file: PathBuf,
+    /// A directory in memory for a copy of the objects, which a restarted container begins with.
+    pub state_dir: Option<PathBuf>,
+}
+
+impl StreamSource {
+    /// The CA file of pods that the controller has made.
+    pub const CA_FILE: &str = "/var/run/portcullis/controller/ca.crt";
+    /// The token file of pods that the controller has made.
+    pub const TOKEN_FILE: &str = "/var/run/portcullis/controller/token";
+}
+
+/// The address of a controller's stream: `https://HOST[:PORT]`. The host is the name in the controller's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerUrl {
+    /// A DNS name or an address, which has no brackets here.
+    pub host: String,
+    /// The port; 443 when the URL has none.
+    pub port: u16,
+}
+
+impl FromStr for ControllerUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "must be https://HOST[:PORT], such as https://portcullis-controller-stream.portcullis.svc:19443";
+        let rest = text.strip_prefix("https://").ok_or(SHAPE)?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let authority: http::uri::Authority = rest.parse().map_err(|_| SHAPE)?;
+        // A user would stand before the host.
+        let port = authority.as_str().strip_prefix(authority.host());
+        let port = match port.ok_or(SHAPE)?.strip_prefix(':') {
+            Some(port) => port.parse().map_err(|_| SHAPE)?,
+            None => 443,
+        };
+        let host = authority.host().trim_matches(['[', ']']);
+        if host.is_empty() || port == 0 {
+            return Err(SHAPE);
+        }
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+impl fmt::Display for ControllerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        match host.contains(':') {
+            true => write!(f, "https://[{host}]:{port}"),
+            false => write!(f, "https://{host}:{port}"),
+        }
+    }
 }
 
 /// Namespace and name of a Gateway.
@@ -210,6 +277,39 @@ impl Default for Limits {
             max_headers: 100,
             max_streams: 100,
             upstream_max_idle: 1024,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_controller_urls() {
+        let read = |text: &str| {
+            text.parse::<ControllerUrl>()
+                .map(|url| (url.host, url.port))
+        };
+        let expected = |host: &str, port| Ok((host.to_owned(), port));
+        assert_eq!(read("https://a.b.svc:19443"), expected("a.b.svc", 19443));
+        assert_eq!(read("https://a.b.svc/"), expected("a.b.svc", 443));
+        assert_eq!(read("https://127.0.0.1:1"), expected("127.0.0.1", 1));
+        assert_eq!(read("https://[::1]:19443"), expected("::1", 19443));
+        for other in [
+            "",
+            "a.b.svc",
+            "http://a.b.svc",
+            "https://",
+            "https://:19443",
+            "https://a.b.svc:",
+            "https://a.b.svc:0",
+            "https://a.b.svc:65536",
+            "https://a.b.svc/path",
+            "https://user@a.b.svc",
+        ] {
+            let error = read(other).expect_err(other);
+            assert!(error.contains("https://HOST[:PORT]"), "{other}: {error}");
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::api::http_route::HttpRoute;
 use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
 use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
+use crate::ir::ObjectRef;
 
 /// The objects of one kind, in key order. Copies share them until one of the copies changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,6 +38,18 @@ impl<T> Objects<T> {
     /// All objects, by namespace and name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.0.values()
+    }
+
+    /// All objects, by namespace and name, as they are now.
+    pub fn objects(&self) -> impl Iterator<Item = Arc<T>> + use<T> {
+        let objects = self.clone();
+        let mut next = Some(Key::new("", ""));
+        std::iter::from_fn(move || {
+            let mut rest = objects.0.range(next.take()?..);
+            let (_, object) = rest.next()?;
+            next = rest.next().map(|(key, _)| key.clone());
+            Some(object.clone())
+        })
     }
 
     /// The objects of one namespace, by name.
@@ -164,6 +177,59 @@ macro_rules! snapshot {
                         self.unserved_routes.remove(&key)
                     }
                 }
+            }
+
+            /// All objects, kind by kind.
+            pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
+                let objects = std::iter::empty();
+                $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
+                objects.chain(self.unserved_routes.objects().map(Object::UnservedRoute))
+            }
+
+            /// The object of this name.
+            pub fn object(&self, name: &ObjectRef) -> Option<Object> {
+                match (&*name.group, &*name.kind) {
+                    $(($kind::GROUP, $kind::KIND) => {
+                        let object = self.$objects.get(&name.namespace, &name.name);
+                        object.cloned().map(Object::$kind)
+                    })+
+                    (_, kind) => {
+                        let key = unserved(kind, &name.namespace, &name.name);
+                        let object = self.unserved_routes.get(&key.namespace, &key.name);
+                        object.cloned().map(Object::UnservedRoute)
+                    }
+                }
+            }
+
+            /// Takes the object of this name out, and tells whether it was there.
+            pub fn remove_object(&mut self, name: &ObjectRef) -> bool {
+                let key = Key::new(&name.namespace, &name.name);
+                match (&*name.group, &*name.kind) {
+                    $(($kind::GROUP, $kind::KIND) => self.$objects.remove(&key),)+
+                    (_, kind) => {
+                        let key = unserved(kind, &name.namespace, &name.name);
+                        self.unserved_routes.remove(&key)
+                    }
+                }
+            }
+
+            /// The names of all objects that are different from `before`, that are new or that are gone.
+            pub fn names_changed_since(&self, before: &Self) -> Vec<ObjectRef> {
+                let mut names = Vec::new();
+                $(
+                    let changes = self.$objects.changes_since(&before.$objects).into_iter();
+                    names.extend(changes.map(|change| {
+                        let Key { namespace, name } = change.key;
+                        ObjectRef::new($kind::GROUP, $kind::KIND, namespace, name)
+                    }));
+                )+
+                let changes = self.unserved_routes.changes_since(&before.unserved_routes);
+                let versions = changes.iter().filter_map(|change| change.after.or(change.before));
+                names.extend(versions.map(|route| {
+                    let ObjectMeta { namespace, name, .. } = &route.metadata;
+                    ObjectRef::gateway_api(&route.kind, namespace, name)
+                }));
+                names
             }
 
             /// The keys of all objects of a kind.

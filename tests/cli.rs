@@ -119,6 +119,23 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
             &["run", "--config-dir", "x", "--gateway", "a/b"],
             "--kubernetes",
         ),
+        (&["run", "--controller", "https://c:1"], "--gateway"),
+        (
+            &["run", "--controller", "http://c:1", "--gateway", "a/b"],
+            "https://HOST[:PORT]",
+        ),
+        (
+            &["run", "--controller", "https://c:1", "--kubernetes"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--kubernetes", "--gateway=a/b", "--provisioned=host"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--config-dir", "x", "--state-dir", "y"],
+            "cannot be used with",
+        ),
         (&["explain", "x", "GET /path"], "http://"),
         (
             &["explain", "x", "http://a/", "-H", "no-colon"],

@@ -10,9 +10,8 @@ SHORTEST_SLEEP = 0.001
 class Watcher:
     """Asks again and again on one connection."""
 
-    def __init__(self, port: int):
-        self._port = port
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    def __init__(self, address: str):
+        self._connection = http.client.HTTPConnection(address, 8080, timeout=10)
 
     def wait_for(self, path: str, header: str, value: str, limit: float) -> float:
         """Seconds until a response to `path` has this header."""
@@ -35,10 +34,10 @@ class Watcher:
 class Steady:
     """Asks `rate` times a second, and catches up when it is late."""
 
-    def __init__(self, port: int, rate: int):
+    def __init__(self, address: str, rate: int):
         self.requests = 0
         self.errors = 0
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        self._connection = http.client.HTTPConnection(address, 8080, timeout=10)
         self._rate = rate
         self._running = True
 

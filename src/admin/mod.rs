@@ -1,17 +1,17 @@
-//! The server for operators: health, readiness, metrics, the configuration and a page about it. Only reads; knows
-//! nothing of traffic or of where objects come from.
+//! The server for operators: health, readiness and metrics for everyone who reaches it, the configuration and a page about
+//! it for the same machine alone. Only reads; knows nothing of traffic or of where objects come from.
 
-pub mod io;
+mod config;
+mod connections;
 mod page;
-mod served;
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -19,23 +19,22 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
-use self::io::{Io, TokioTimer};
+use self::connections::Asked;
 use crate::shutdown::Shutdown;
-use crate::status::{Served, StatusReport};
+use crate::status::StatusReport;
 use crate::table::Table;
 use crate::telemetry::metrics;
 use crate::telemetry::{AccessLog, ProcessStats};
 
-const MAX_CONNECTIONS: usize = 64;
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest life of a connection: scrapers come back, and a client that reads nothing must go.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest life of a connection, which has one request: a client that reads nothing must go.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the server shows.
 #[derive(Debug)]
@@ -44,10 +43,10 @@ pub struct AdminState {
     pub table: Arc<ArcSwap<Table>>,
     /// Whether the first configuration is complete and its ports are bound.
     pub ready: AtomicBool,
+    /// What the first configuration is waited for, where that is known.
+    pub waiting: ArcSwapOption<String>,
     /// Conditions of the objects, after binding.
     pub report: ArcSwap<StatusReport>,
-    /// What is served of each Gateway, after binding.
-    pub served: watch::Sender<Arc<Served>>,
     /// Numbers of the process.
     pub stats: ProcessStats,
     /// The access log, for its losses.
@@ -60,8 +59,8 @@ impl AdminState {
         Self {
             table,
             ready: AtomicBool::new(false),
+            waiting: ArcSwapOption::empty(),
             report: ArcSwap::default(),
-            served: watch::Sender::default(),
             stats,
             access_log,
         }
@@ -93,62 +92,95 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 /// Serves on `listener` until open connections are cut. Must run within a runtime; its tasks are spawned there.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
-    let serve = |stream| connection(stream, state.clone(), shutdown.clone());
+    let serve = |stream, asked| connection(stream, asked, state.clone(), shutdown.clone());
     tokio::select! {
-        () = io::accept(listener, MAX_CONNECTIONS, serve) => {}
+        () = connections::accept(listener, serve) => {}
         () = forced.forced() => {}
     }
 }
 
-async fn connection(stream: TcpStream, state: Arc<AdminState>, shutdown: Shutdown) {
-    let mut forced = shutdown.clone();
+async fn connection(stream: TcpStream, asked: Asked, state: Arc<AdminState>, shutdown: Shutdown) {
+    let Ok((peer, local)) = stream
+        .peer_addr()
+        .and_then(|it| Ok((it, stream.local_addr()?)))
+    else {
+        return;
+    };
+    let access = Access::of(peer.ip(), local.ip());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (state, shutdown) = (state.clone(), shutdown.clone());
-        async move { Ok::<_, Infallible>(answer(&request, &state, &shutdown).await) }
+        asked.set();
+        let response = answer(&request, access, &state, &shutdown);
+        std::future::ready(Ok::<_, Infallible>(response))
     });
     let exchange = http1::Builder::new()
-        .timer(TokioTimer)
+        .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
+        .keep_alive(false)
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
-        .serve_connection(Io(stream), service);
+        .serve_connection(TokioIo::new(stream), service);
     // How a connection ends is the client's affair.
-    tokio::select! {
-        _ = timeout(CONNECTION_TIMEOUT, exchange) => {}
-        () = forced.forced() => {}
+    let _ = timeout(CONNECTION_TIMEOUT, exchange).await;
+}
+
+/// What a connection may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Health, readiness and metrics.
+    Public,
+    /// Everything.
+    Local,
+}
+
+impl Access {
+    /// A connection within the machine, or within the pod, may see everything: `kubectl port-forward` makes such ones.
+    fn of(peer: IpAddr, local: IpAddr) -> Self {
+        let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+        if is_loopback(peer) && is_loopback(local) {
+            Self::Local
+        } else {
+            Self::Public
+        }
     }
 }
 
-async fn answer<B>(
+fn answer<B>(
     request: &Request<B>,
+    access: Access,
     state: &AdminState,
     shutdown: &Shutdown,
 ) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
-    match request.uri().path() {
-        "/" => respond(
-            StatusCode::OK,
-            "text/html; charset=utf-8",
-            page::html(state),
-        ),
-        "/healthz" => text(StatusCode::OK, "ok\n"),
-        "/readyz" => readiness(state, shutdown),
-        "/metrics" => {
+    match (request.uri().path(), access) {
+        ("/healthz", _) => text(StatusCode::OK, "ok\n"),
+        ("/readyz", _) => readiness(state, shutdown),
+        ("/metrics", _) => {
             let table = state.table.load_full();
             let dropped = state.access_log.dropped();
             let body = metrics::encode(table, state.stats.clone(), dropped);
             respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
         }
-        "/served" => served::answer(request, state).await,
-        "/config" => match serde_json::to_string_pretty(&*state.table.load().ir) {
-            Ok(body) => respond(StatusCode::OK, "application/json", body),
-            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown\n"),
-        },
+        ("/" | "/config", Access::Public) => text(
+            StatusCode::FORBIDDEN,
+            "shown on loopback only: use kubectl port-forward, or ask from the machine itself\n",
+        ),
+        ("/", Access::Local) => respond(
+            StatusCode::OK,
+            "text/html; charset=utf-8",
+            page::html(state),
+        ),
+        ("/config", Access::Local) => {
+            let with_values = config::asks_for_values(request.uri().query());
+            match config::json(&*state.table.load().ir, with_values) {
+                Ok(body) => respond(StatusCode::OK, "application/json", body),
+                Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown\n"),
+            }
+        }
         _ => text(
             StatusCode::NOT_FOUND,
-            "see / /healthz /readyz /metrics /config /served\n",
+            "see / /healthz /readyz /metrics /config\n",
         ),
     }
 }
@@ -159,7 +191,11 @@ fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
     } else if state.ready.load(Ordering::Acquire) {
         text(StatusCode::OK, "ready\n")
     } else {
-        text(StatusCode::SERVICE_UNAVAILABLE, "not configured yet\n")
+        let reason = match &*state.waiting.load() {
+            Some(waiting) => format!("not configured yet: {waiting}\n"),
+            None => "not configured yet\n".to_owned(),
+        };
+        text(StatusCode::SERVICE_UNAVAILABLE, &reason)
     }
 }
 
@@ -198,9 +234,14 @@ mod tests {
         AdminState::new(table, ProcessStats::default(), AccessLog::disabled())
     }
 
-    async fn get(path: &str, state: &AdminState, shutdown: &Shutdown) -> (u16, String) {
+    async fn get(
+        path: &str,
+        access: Access,
+        state: &AdminState,
+        shutdown: &Shutdown,
+    ) -> (u16, String) {
         let request = Request::get(path).body(()).unwrap();
-        let response = answer(&request, state, shutdown).await;
+        let response = answer(&request, access, state, shutdown);
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -210,35 +251,72 @@ mod tests {
     async fn readiness_follows_configuration_and_leaving() {
         let (trigger, shutdown) = shutdown::new(Drain::default());
         let state = state();
-        assert_eq!(get("/healthz", &state, &shutdown).await.0, 200);
-        assert_eq!(get("/readyz", &state, &shutdown).await.0, 503);
+        let status = async |path| get(path, Access::Public, &state, &shutdown).await.0;
+        assert_eq!(status("/healthz").await, 200);
+        assert_eq!(status("/readyz").await, 503);
         state.ready.store(true, Ordering::Release);
-        assert_eq!(get("/readyz", &state, &shutdown).await.0, 200);
+        assert_eq!(status("/readyz").await, 200);
         trigger.drain();
-        assert_eq!(get("/readyz", &state, &shutdown).await.0, 503);
-        assert_eq!(get("/healthz", &state, &shutdown).await.0, 200);
+        assert_eq!(status("/readyz").await, 503);
+        assert_eq!(status("/healthz").await, 200);
     }
 
     #[tokio::test]
-    async fn every_page_answers() {
+    async fn every_page_answers_within_the_machine() {
         let (_trigger, shutdown) = shutdown::new(Drain::default());
         let state = state();
-        assert!(get("/", &state, &shutdown).await.1.contains("/metrics"));
-        assert!(
-            get("/metrics", &state, &shutdown)
-                .await
-                .1
-                .ends_with("# EOF\n")
-        );
-        assert!(
-            get("/config", &state, &shutdown)
-                .await
-                .1
-                .contains("\"ports\"")
-        );
-        assert_eq!(get("/nothing", &state, &shutdown).await.0, 404);
+        let page = async |path| get(path, Access::Local, &state, &shutdown).await;
+        assert!(page("/").await.1.contains("/metrics"));
+        assert!(page("/metrics").await.1.ends_with("# EOF\n"));
+        assert!(page("/config").await.1.contains("\"ports\""));
+        assert_eq!(page("/nothing").await.0, 404);
         let request = Request::post("/config").body(()).unwrap();
-        assert_eq!(answer(&request, &state, &shutdown).await.status(), 405);
+        assert_eq!(
+            answer(&request, Access::Local, &state, &shutdown).status(),
+            405
+        );
+    }
+
+    #[tokio::test]
+    async fn others_see_health_readiness_and_metrics_alone() {
+        let (_trigger, shutdown) = shutdown::new(Drain::default());
+        let state = state();
+        let page = async |path| get(path, Access::Public, &state, &shutdown).await;
+        assert_eq!(page("/healthz").await.0, 200);
+        assert!(page("/metrics").await.1.ends_with("# EOF\n"));
+        for path in ["/", "/config", "/config?values=true"] {
+            let (status, body) = page(path).await;
+            assert_eq!(
+                (status, body.contains("port-forward")),
+                (403, true),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn connections_within_the_machine_are_local() {
+        let access =
+            |peer: &str, local: &str| Access::of(peer.parse().unwrap(), local.parse().unwrap());
+        for (peer, local) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.9.0.1", "127.0.0.1"),
+            ("::1", "::1"),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+        ] {
+            assert_eq!(access(peer, local), Access::Local, "{peer} {local}");
+        }
+        for (peer, local) in [
+            ("10.0.0.7", "10.0.0.8"),
+            // A pod that asks itself by its address is no operator.
+            ("10.0.0.8", "10.0.0.8"),
+            ("127.0.0.1", "10.0.0.8"),
+            ("10.0.0.7", "127.0.0.1"),
+            ("fd00::1", "fd00::2"),
+            ("::ffff:10.0.0.7", "::ffff:10.0.0.8"),
+        ] {
+            assert_eq!(access(peer, local), Access::Public, "{peer} {local}");
+        }
     }
 
     #[tokio::test]

@@ -121,6 +121,19 @@ pub struct SliceEndpoint {
     /// State; absent members mean ready.
     #[serde(default)]
     pub conditions: EndpointConditions,
+    /// The object that it stands for, a Pod as a rule.
+    #[serde(rename = "targetRef", default)]
+    pub target_ref: Option<TargetRef>,
+}
+
+/// The object that an endpoint stands for, in the namespace of its EndpointSlice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct TargetRef {
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
 }
 
 /// State of an endpoint.

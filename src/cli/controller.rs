@@ -1,9 +1,13 @@
 //! `portcullis controller`: keeps data planes and conditions of a cluster's Gateways. Knows nothing of how that is done.
 
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+
 use super::flags::LogFlags;
 use super::value::AdminAddress;
-use crate::server::controller::{self, ControllerSettings};
-use crate::settings::Settings;
+use crate::provision::RolloutOptions;
+use crate::server::controller::{self, ControllerSettings, StreamSettings};
+use crate::settings::{ControllerUrl, Settings};
 use crate::telemetry;
 
 /// Control the Gateways of a cluster: make the pods that serve them, and write the conditions of all objects.
@@ -20,7 +24,7 @@ The cluster is that of the pod's service account, else of the kubeconfig.
 Signals: SIGTERM and SIGINT end it, and let another lead at once.
 Exit codes: 0 after a signal, 1 when it cannot start, 2 for wrong usage.")]
 pub struct Args {
-    /// Address of /healthz, /readyz, /metrics and the status page, or `off`
+    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,
@@ -33,6 +37,29 @@ pub struct Args {
     /// Name of this controller among those that stand for the Lease [default: host name and process id]
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
+    /// Address at which pods get their configuration
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "PORTCULLIS_STREAM_ADDRESS",
+        default_value = "[::]:19443"
+    )]
+    stream_address: SocketAddr,
+    /// What pods connect to for it, as https://HOST:PORT [default: the Service portcullis-controller-stream of the
+    /// Lease's namespace]
+    #[arg(long, value_name = "URL", env = "PORTCULLIS_STREAM_URL")]
+    stream_url: Option<ControllerUrl>,
+    /// Address of this pod, which pods of Gateways connect to while it leads [default: they stay where they are]
+    #[arg(long, value_name = "ADDR", env = "POD_IP")]
+    pod_ip: Option<IpAddr>,
+    /// Gateways whose pods are replaced at the same time when the controller is upgraded
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PORTCULLIS_CONCURRENT_ROLLOUTS",
+        default_value = "1"
+    )]
+    concurrent_rollouts: NonZeroUsize,
     /// Log.
     #[command(flatten)]
     log: LogFlags,
@@ -45,7 +72,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         format!("{}-{}", host.trim(), std::process::id())
     };
+    let service = || ControllerUrl {
+        host: format!("portcullis-controller-stream.{}.svc", args.lease_namespace),
+        port: args.stream_address.port(),
+    };
+    let advertised = |address| SocketAddr::new(address, args.stream_address.port()).to_string();
+    let stream = StreamSettings {
+        address: args.stream_address,
+        url: args.stream_url.clone().unwrap_or_else(service),
+        advertised: args.pod_ip.map(advertised),
+    };
     controller::run(&ControllerSettings {
+        stream,
+        rollouts: RolloutOptions {
+            concurrent: args.concurrent_rollouts.get(),
+            ..RolloutOptions::default()
+        },
         admin: args.admin.0,
         image: args.image.clone(),
         namespace: args.lease_namespace.clone(),

@@ -13,18 +13,21 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate::self_signed;
-use crate::admin::io::{Io, TokioTasks, TokioTimer, accept};
 
 const MAX_CONNECTIONS: usize = 1024;
+/// Wait after a failed accept: out of descriptors, most likely, and accepting again at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const MAX_BODY: u64 = 1 << 30;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -87,8 +90,19 @@ pub async fn serve(listener: TcpListener, name: &str) {
 /// As [`serve`], over TLS with `tls`.
 pub async fn serve_with(listener: TcpListener, name: &str, tls: Option<TlsAcceptor>) {
     let name: Arc<str> = name.into();
-    let serve = |stream| connection(stream, name.clone(), tls.clone());
-    accept(listener, MAX_CONNECTIONS, serve).await;
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Nobody closes the semaphore.
+    while let Ok(permit) = permits.clone().acquire_owned().await {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let served = connection(stream, name.clone(), tls.clone());
+        tokio::spawn(async move {
+            served.await;
+            drop(permit);
+        });
+    }
 }
 
 /// Terminates TLS with a self-signed certificate.
@@ -147,15 +161,15 @@ where
     });
     // A connection that fails is the client's affair.
     let _ = if http2 {
-        hyper::server::conn::http2::Builder::new(TokioTasks)
-            .timer(TokioTimer)
-            .serve_connection(Io(stream), service)
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .serve_connection(TokioIo::new(stream), service)
             .await
     } else {
         hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer)
+            .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(Io(stream), service)
+            .serve_connection(TokioIo::new(stream), service)
             .await
     };
 }

@@ -10,7 +10,7 @@ use crate::settings::{Drain, Limits, LogFormat, Ports, Settings, Source};
 /// Flags that every data plane has, wherever its objects come from.
 #[derive(Args, Debug)]
 pub struct ServeFlags {
-    /// Address of /healthz, /readyz, /metrics, /config and the status page, or `off`
+    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     pub admin: AdminAddress,

@@ -42,7 +42,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Quickstart(quickstart::Args),
-    Run(run::Args),
+    Run(Box<run::Args>),
     Controller(controller::Args),
     Check(check::Args),
     Explain(explain::Args),

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "PORT", default_value_t = HTTPS, env = "PORTCULLIS_QUICKSTART_HTTPS_PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     https_port: u16,
-    /// Address of /healthz, /readyz, /metrics, /config and the status page, or `off`
+    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,

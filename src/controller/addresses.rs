@@ -2,11 +2,12 @@
 //! EndpointSlices say. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::api::Key;
-use crate::api::core::{SERVICE_NAME_LABEL, Service};
+use crate::api::core::{SERVICE_NAME_LABEL, Service, SliceEndpoint};
 use crate::ir::ObjectRef;
 use crate::provision::{ChildKind, DesiredState, is_made_for};
 use crate::snapshot::Snapshot;
@@ -15,17 +16,32 @@ use crate::status::{Address, DataPlaneState, Reason};
 /// Addresses that a Gateway's status may have (`maxItems` in the CRD).
 const MAX_ADDRESSES: usize = 16;
 
-/// Addresses of ready pods, by Gateway.
+/// A ready pod of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Replica {
+    /// The name of the pod; empty where its endpoint does not say it.
+    pub(super) pod: String,
+    /// Its address.
+    pub(super) address: IpAddr,
+}
+
+impl fmt::Display for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pod {} ({})", self.pod, self.address)
+    }
+}
+
+/// Ready pods, by Gateway.
 pub(super) fn replicas(
     snapshot: &Snapshot,
     needs: &DesiredState,
-) -> BTreeMap<ObjectRef, BTreeSet<IpAddr>> {
+) -> BTreeMap<ObjectRef, BTreeSet<Replica>> {
     // Several Services of one Gateway have the same pods behind them.
     let all = needs.children.keys().chain(&needs.retained);
     let gateways: BTreeMap<Key, &ObjectRef> = all
         .filter_map(|gateway| Some((services(snapshot, needs, gateway).next()?, gateway)))
         .collect();
-    let mut replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>> = BTreeMap::new();
+    let mut replicas: BTreeMap<ObjectRef, BTreeSet<Replica>> = BTreeMap::new();
     for slice in snapshot.endpoint_slices.iter() {
         let Some(service) = slice.metadata.labels.get(SERVICE_NAME_LABEL) else {
             continue;
@@ -38,7 +54,7 @@ pub(super) fn replicas(
             .endpoints
             .iter()
             .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true))
-            .filter_map(|endpoint| endpoint.addresses.first()?.parse::<IpAddr>().ok());
+            .filter_map(replica);
         replicas
             .entry((*gateway).clone())
             .or_default()
@@ -47,13 +63,22 @@ pub(super) fn replicas(
     replicas
 }
 
+fn replica(endpoint: &SliceEndpoint) -> Option<Replica> {
+    let target = endpoint.target_ref.as_ref();
+    let pod = target.filter(|target| target.kind == "Pod");
+    Some(Replica {
+        pod: pod.map(|pod| pod.name.clone()).unwrap_or_default(),
+        address: endpoint.addresses.first()?.parse().ok()?,
+    })
+}
+
 /// The addresses of a Gateway whose spec asks for `requested`.
 pub(super) fn state(
     snapshot: &Snapshot,
     needs: &DesiredState,
     gateway: &ObjectRef,
     requested: &[Option<IpAddr>],
-    replicas: Option<&BTreeSet<IpAddr>>,
+    replicas: Option<&BTreeSet<Replica>>,
     nodes: &BTreeSet<IpAddr>,
 ) -> DataPlaneState {
     let mut addresses = Vec::new();
@@ -116,7 +141,7 @@ fn services(
 
 fn of_service(
     service: &Service,
-    replicas: Option<&BTreeSet<IpAddr>>,
+    replicas: Option<&BTreeSet<Replica>>,
     nodes: &BTreeSet<IpAddr>,
 ) -> Vec<Address> {
     let ip = |text: &String| text.parse().ok().map(Address::IPAddress);
@@ -141,8 +166,7 @@ fn of_service(
         return replicas
             .into_iter()
             .flatten()
-            .copied()
-            .map(Address::IPAddress)
+            .map(|replica| Address::IPAddress(replica.address))
             .collect();
     }
     cluster.iter().filter_map(ip).collect()

@@ -6,34 +6,48 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
-use super::addresses;
+use super::addresses::{self, Replica};
 use super::confirmation::{Confirmations, Verdict};
+use super::expiry::{self, Expiry};
 use crate::api::Resource;
 use crate::api::parameters::ServiceType;
+use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::provider::Load;
-use crate::provision::{self, ClassUsage, DesiredState, Failures};
-use crate::replicas::{Answers, Replica};
+use crate::provision::{
+    self, ClassUsage, DesiredState, Failure, FailureReason, Failures, StreamEndpoint,
+};
+use crate::status::lease::Leadership;
 use crate::status::writer::Statuses;
-use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport, served};
+use crate::status::{DataPlaneState, ParentRef, Reason, StatusReport};
+use crate::stream::Published;
+use crate::stream::hub::Reports;
 use crate::translate::{Options, Translation, Translator};
+
+/// The reason of events about replicas that do not serve the current configuration.
+const REPLICA_BEHIND: &str = "ReplicaBehind";
+/// The reason of events about certificates that are about to expire.
+const CERTIFICATE_EXPIRING: &str = "CertificateExpiring";
 
 /// What the loop follows.
 pub struct Inputs {
-    /// Objects of the cluster.
-    pub loads: watch::Receiver<Arc<Load>>,
-    /// What replicas have answered; meaningful only while leading.
-    pub answers: watch::Receiver<Answers>,
+    /// Objects of the cluster, as they have been fed to the pods of Gateways.
+    pub published: watch::Receiver<Arc<Published>>,
+    /// What the pods report that are connected to this process.
+    pub reports: watch::Receiver<Reports>,
     /// Addresses of nodes, where they are wanted.
     pub nodes: watch::Receiver<BTreeSet<IpAddr>>,
     /// What could not be applied.
     pub failures: watch::Receiver<Failures>,
-    /// Whether this process is the one that applies, asks and writes.
-    pub leading: watch::Receiver<bool>,
+    /// The certificates that pods are to trust; nothing can be made for a Gateway before they are known.
+    pub trusted: watch::Receiver<Option<Arc<str>>>,
+    /// Whether this process is the one that applies and writes.
+    pub leading: watch::Receiver<Leadership>,
     /// Version of the Gateway API's CRDs.
     pub bundle_version: watch::Receiver<Option<String>>,
 }
@@ -42,84 +56,116 @@ pub struct Inputs {
 pub struct Outputs<P> {
     /// Objects that Gateways need.
     pub needs: watch::Sender<Option<Arc<DesiredState>>>,
-    /// Replicas to ask.
-    pub replicas: watch::Sender<BTreeSet<Replica>>,
     /// GatewayClasses of ours, and whether they are in use.
     pub uses: watch::Sender<ClassUsage>,
     /// Whether addresses of nodes are wanted.
     pub wants_nodes: watch::Sender<bool>,
+    /// Gateways whose ready replicas all serve their latest state.
+    pub serving: watch::Sender<BTreeSet<ObjectRef>>,
+    /// What a person must act on.
+    pub events: Events,
     /// Statuses to write; none while another process leads.
     pub statuses: watch::Sender<Option<Statuses>>,
     /// Takes note of a report; of none while another process leads, which alone can make one.
     pub publish: P,
 }
 
+/// What is the same for all pods of Gateways.
+pub struct PodSettings {
+    /// What they run unless their parameters say otherwise.
+    pub image: String,
+    /// Where they get their configuration.
+    pub controller_url: String,
+}
+
 /// What is made of one snapshot.
 struct ClusterState {
-    load: Arc<Load>,
+    published: Arc<Published>,
     translation: Translation,
-    /// Fingerprints of Gateways that have ports.
-    fingerprints: BTreeMap<ObjectRef, String>,
+    /// How pods reach the controller; `None` before that is known.
+    endpoint: Option<StreamEndpoint>,
     needs: Arc<DesiredState>,
-    replicas: BTreeMap<ObjectRef, BTreeSet<IpAddr>>,
+    replicas: BTreeMap<ObjectRef, BTreeSet<Replica>>,
     /// Which Gateway a ListenerSet belongs to.
     sets: BTreeMap<ObjectRef, ObjectRef>,
 }
 
-/// Runs until the provider is gone. `image` is what data planes run unless their parameters say otherwise.
-pub async fn run<P>(mut inputs: Inputs, options: Options, image: &str, mut outputs: Outputs<P>)
-where
+/// Runs until the provider is gone.
+pub async fn run<P>(
+    mut inputs: Inputs,
+    options: Options,
+    pods: &PodSettings,
+    mut outputs: Outputs<P>,
+) where
     P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
 {
     let mut translator = Translator::new(options);
     let mut confirmations = Confirmations::default();
     let mut state: Option<ClusterState> = None;
+    let mut expiry = Expiry::default();
     let mut is_leading = false;
     loop {
-        let load = inputs.loads.borrow_and_update().clone();
-        if state
-            .as_ref()
-            .is_none_or(|state| !Arc::ptr_eq(&state.load, &load))
-        {
+        let mut is_new = false;
+        let published = inputs.published.borrow_and_update().clone();
+        let endpoint = endpoint(inputs.trusted.borrow_and_update().as_deref(), pods);
+        let is_current = |state: &ClusterState| {
+            Arc::ptr_eq(&state.published, &published) && state.endpoint == endpoint
+        };
+        if !state.as_ref().is_some_and(is_current) {
             let previous = state.as_ref().map(|state| &state.translation.ir);
-            let translation = translator.translate(&load.snapshot, previous);
-            let new = ClusterState::new(load.clone(), translation, image, state.as_ref());
+            let translation = translator.translate(&published.load.snapshot, previous);
+            let new = ClusterState::new(
+                published.clone(),
+                translation,
+                (&pods.image, endpoint),
+                state.as_ref(),
+            );
             confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
             publish(&outputs, &new);
             state = Some(new);
+            is_new = true;
         }
-        let was_leading = std::mem::replace(&mut is_leading, *inputs.leading.borrow_and_update());
+        let was_leading = std::mem::replace(
+            &mut is_leading,
+            inputs.leading.borrow_and_update().is_leader,
+        );
         if is_leading && !was_leading {
-            confirmations.restart();
+            confirmations.restart(Instant::now());
         }
         let mut until = None;
         match &state {
             Some(state) if is_leading => {
-                let verdicts = state.judge(&mut confirmations, &inputs.answers.borrow_and_update());
+                let verdicts = state.judge(&mut confirmations, &inputs.reports.borrow_and_update());
                 until = verdicts.values().filter_map(Verdict::deadline).min();
+                state.tell(&verdicts, &outputs);
+                let now = (Instant::now(), Timestamp::now());
+                let found = expiry.look(&state.translation.ir, is_new || !was_leading, now);
+                state.tell_expiry(found, &outputs.events);
+                until = until.into_iter().chain(expiry.next()).min();
                 let nodes = inputs.nodes.borrow_and_update().clone();
                 let failures = inputs.failures.borrow_and_update().clone();
                 let version = inputs.bundle_version.borrow_and_update().clone();
                 let report =
                     Arc::new(state.report(&verdicts, &failures, &nodes, version.as_deref()));
-                (outputs.publish)(&state.load, Some(&report));
+                (outputs.publish)(&published.load, Some(&report));
                 let held = Arc::new(state.held(&verdicts));
                 let statuses = Statuses { report, held };
                 outputs.statuses.send_replace(Some(statuses));
             }
             _ => {
-                (outputs.publish)(&load, None);
+                (outputs.publish)(&published.load, None);
                 // By the time that this leads again they would be old.
                 outputs.statuses.send_replace(None);
             }
         }
         tokio::select! {
-            changed = inputs.loads.changed() => if changed.is_err() {
+            changed = inputs.published.changed() => if changed.is_err() {
                 return;
             },
-            Ok(()) = inputs.answers.changed() => {}
+            Ok(()) = inputs.reports.changed() => {}
             Ok(()) = inputs.nodes.changed() => {}
             Ok(()) = inputs.failures.changed() => {}
+            Ok(()) = inputs.trusted.changed() => {}
             Ok(()) = inputs.leading.changed() => {}
             Ok(()) = inputs.bundle_version.changed() => {}
             () = deadline(until) => {}
@@ -127,33 +173,40 @@ where
     }
 }
 
-/// What Gateways need. The needs of those whose class or parameters are at fault are unknown.
+/// How pods reach the controller, once it is known what they can trust.
+fn endpoint(trusted: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint> {
+    trusted.map(|ca| StreamEndpoint {
+        url: pods.controller_url.clone(),
+        ca: ca.to_owned(),
+    })
+}
+
+/// What Gateways need. What those have whose class or parameters are at fault, or that are being deleted, stays.
 fn needs(
     load: &Load,
     translation: &Translation,
     image: &str,
+    endpoint: &StreamEndpoint,
     previous: Option<&ClusterState>,
 ) -> DesiredState {
     let mut needs = DesiredState::default();
     for name in translation.report.gateways.keys() {
         let gateway = load.snapshot.gateways.get(&name.namespace, &name.name);
+        let gateway = gateway.filter(|gateway| gateway.metadata.deletion_timestamp.is_none());
         let Some((gateway, data_plane)) = gateway.zip(translation.data_planes.get(name)) else {
             needs.retained.insert(name.clone());
             continue;
         };
         let known = previous.and_then(|state| {
-            let former = state
-                .load
-                .snapshot
-                .gateways
-                .get(&name.namespace, &name.name)?;
+            let snapshot = &state.published.load.snapshot;
+            let former = snapshot.gateways.get(&name.namespace, &name.name)?;
             let is_same = Arc::ptr_eq(former, gateway)
+                && state.endpoint.as_ref() == Some(endpoint)
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
         });
-        let children = known.unwrap_or_else(|| {
-            provision::children(gateway, data_plane, image, &Default::default()).into()
-        });
+        let children = known
+            .unwrap_or_else(|| provision::children(gateway, data_plane, image, endpoint).into());
         needs.children.insert(name.clone(), children);
     }
     needs
@@ -168,8 +221,10 @@ async fn deadline(until: Option<Instant>) {
 
 fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
     outputs.needs.send_if_modified(|needs| {
-        let is_news = needs.as_ref() != Some(&state.needs);
-        *needs = Some(state.needs.clone());
+        // Before anything can be made, nothing may be deleted either.
+        let new = state.endpoint.is_some().then(|| state.needs.clone());
+        let is_news = *needs != new;
+        *needs = new;
         is_news
     });
     let data_planes = state.translation.data_planes.values();
@@ -184,36 +239,19 @@ fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
         *known = uses;
         is_news
     });
-    let replicas = state.replicas.iter().flat_map(|(gateway, addresses)| {
-        addresses.iter().map(|address| Replica {
-            gateway: gateway.clone(),
-            address: *address,
-        })
-    });
-    let replicas: BTreeSet<_> = replicas.collect();
-    outputs.replicas.send_if_modified(|known| {
-        let is_news = *known != replicas;
-        *known = replicas;
-        is_news
-    });
 }
 
 impl ClusterState {
     /// What of `previous` is the same is used again.
     fn new(
-        load: Arc<Load>,
+        published: Arc<Published>,
         translation: Translation,
-        image: &str,
+        (image, endpoint): (&str, Option<StreamEndpoint>),
         previous: Option<&Self>,
     ) -> Self {
-        let snapshot = &load.snapshot;
-        let ir = &translation.ir;
-        let with_ports: BTreeSet<_> = ir.ports.iter().map(|port| &port.gateway).collect();
-        let fingerprints = with_ports
-            .into_iter()
-            .map(|gateway| (gateway.clone(), served::fingerprint(ir, gateway)))
-            .collect();
-        let needs = needs(&load, &translation, image, previous);
+        let snapshot = &published.load.snapshot;
+        let reached = endpoint.clone().unwrap_or_default();
+        let needs = needs(&published.load, &translation, image, &reached, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent
@@ -226,18 +264,18 @@ impl ClusterState {
             )
         };
         Self {
-            fingerprints,
             replicas: addresses::replicas(snapshot, &needs),
             needs: Arc::new(needs),
             sets: snapshot.listener_sets.iter().map(set).collect(),
+            endpoint,
             translation,
-            load,
+            published,
         }
     }
 
     /// Which classes of ours are in use.
     fn uses(&self) -> ClassUsage {
-        let snapshot = &self.load.snapshot;
+        let snapshot = &self.published.load.snapshot;
         let used: BTreeSet<_> = snapshot
             .gateways
             .iter()
@@ -258,25 +296,67 @@ impl ClusterState {
     fn judge(
         &self,
         confirmations: &mut Confirmations,
-        answers: &Answers,
+        reports: &Reports,
     ) -> BTreeMap<ObjectRef, Verdict> {
         let now = Instant::now();
-        let none = BTreeSet::new();
         let judge = |gateway: &ObjectRef| {
-            let addresses = self.replicas.get(gateway).unwrap_or(&none);
-            let answer = |address: &IpAddr| {
-                let replica = Replica {
-                    gateway: gateway.clone(),
-                    address: *address,
-                };
-                (*address, answers.get(&replica))
+            let reports = reports.get(gateway);
+            let report = |replica| {
+                let Replica { pod, .. }: &Replica = replica;
+                (replica, reports.and_then(|reports| reports.get(pod)))
             };
-            let replicas: Vec<_> = addresses.iter().map(answer).collect();
-            let wanted = self.fingerprints.get(gateway).cloned();
-            let verdict = confirmations.judge(gateway, &wanted, &replicas, now);
+            let replicas = self.replicas.get(gateway).into_iter().flatten();
+            let replicas: Vec<_> = replicas.map(report).collect();
+            // One that is ours has been fed.
+            let revision = self.published.revisions.get(gateway).copied();
+            let verdict = confirmations.judge(gateway, revision.unwrap_or(0), &replicas, now);
             (gateway.clone(), verdict)
         };
         self.translation.report.gateways.keys().map(judge).collect()
+    }
+
+    /// Tells which Gateways serve, and of replicas that do not.
+    fn tell<P>(&self, verdicts: &BTreeMap<ObjectRef, Verdict>, outputs: &Outputs<P>) {
+        let serving = verdicts.iter();
+        let serving = serving.filter(|(_, verdict)| matches!(verdict, Verdict::Confirmed(_)));
+        let serving: BTreeSet<_> = serving.map(|(gateway, _)| gateway.clone()).collect();
+        outputs.serving.send_if_modified(|known| {
+            let is_news = *known != serving;
+            *known = serving;
+            is_news
+        });
+        for (name, verdict) in verdicts {
+            match verdict {
+                Verdict::Lagging(message) => {
+                    self.warn(name, REPLICA_BEHIND, message.clone(), &outputs.events);
+                }
+                Verdict::Confirmed(_) => outputs.events.clear(name, REPLICA_BEHIND),
+                Verdict::Awaited(_) | Verdict::Absent => {}
+            }
+        }
+    }
+
+    fn tell_expiry(&self, found: expiry::Report, events: &Events) {
+        for (gateway, message) in found.expiring {
+            self.warn(&gateway, CERTIFICATE_EXPIRING, message, events);
+        }
+        for gateway in found.renewed {
+            events.clear(&gateway, CERTIFICATE_EXPIRING);
+        }
+    }
+
+    fn warn(&self, gateway: &ObjectRef, reason: &'static str, message: String, events: &Events) {
+        let gateways = &self.published.load.snapshot.gateways;
+        if let Some(object) = gateways.get(&gateway.namespace, &gateway.name) {
+            events.warn(Warning {
+                object: gateway.clone(),
+                version: "v1",
+                uid: object.metadata.uid.clone(),
+                reason,
+                action: "Program",
+                message,
+            });
+        }
     }
 
     fn report(
@@ -288,6 +368,11 @@ impl ClusterState {
     ) -> StatusReport {
         let state = |(gateway, verdict): (&ObjectRef, &Verdict)| {
             let mut state = self.addresses(gateway, nodes);
+            let failure = failures.get(gateway);
+            let is_taken = |failure: &&Failure| failure.reason == FailureReason::NameTaken;
+            state.refusal = failure
+                .filter(is_taken)
+                .map(|failure| (Reason::NameTaken, failure.message.clone()));
             match verdict {
                 Verdict::Confirmed(unbound) => state.unbound = unbound.clone(),
                 Verdict::Awaited(_) => {}
@@ -305,7 +390,7 @@ impl ClusterState {
         let states: BTreeMap<_, _> = verdicts.iter().map(state).collect();
         let report = self.translation.report.clone();
         let mut report = report.with_bundle_version(version);
-        for problem in &self.load.problems {
+        for problem in &self.published.load.problems {
             if let Some(object) = &problem.object {
                 report.refuse(object, problem.generation, &problem.message);
             }
@@ -314,7 +399,7 @@ impl ClusterState {
     }
 
     fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
-        let (snapshot, needs) = (&self.load.snapshot, &self.needs);
+        let (snapshot, needs) = (&self.published.load.snapshot, &self.needs);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);

@@ -1,17 +1,18 @@
-//! Whether the data planes of a Gateway serve what the controller has computed for it: when every ready replica says
-//! so. Pure but for the time, which is given.
+//! Whether the data planes of a Gateway serve what the controller has fed to them: when every ready replica reports so.
+//! Pure but for the time, which is given.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::addresses::Replica;
 use crate::ir::ObjectRef;
-use crate::replicas::Answer;
-use crate::status::ServedGateway;
+use crate::stream::hub::PodReport;
 
 /// How long statuses are held back while replicas follow. They need milliseconds; one that needs longer is in trouble,
 /// and people should be told.
 pub(super) const HOLD: Duration = Duration::from_secs(5);
+/// The same for a new leader, to which replicas come from the one before.
+const START_HOLD: Duration = Duration::from_secs(10);
 
 /// What the data planes of a Gateway have come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,23 +41,23 @@ impl Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Confirmations {
     gateways: BTreeMap<ObjectRef, State>,
+    /// Since when this process has been looking.
+    since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What they have served, all of them at one time.
-    confirmed: Option<Fingerprint>,
+    /// The revision that all of them have served at one time.
+    confirmed: Option<u64>,
     /// Since when they do not serve what they should.
     since: Option<Instant>,
 }
 
-/// Of a Gateway's configuration; `None` when it has no port.
-type Fingerprint = Option<String>;
-
 impl Confirmations {
-    /// Forgets how long anything has taken: the replicas were not asked in that time.
-    pub(super) fn restart(&mut self) {
+    /// Forgets how long anything has taken: replicas had another leader to report to.
+    pub(super) fn restart(&mut self, now: Instant) {
         self.gateways.clear();
+        self.since = Some(now);
     }
 
     /// Forgets Gateways that are gone.
@@ -64,48 +65,41 @@ impl Confirmations {
         self.gateways.retain(|gateway, _| is_there(gateway));
     }
 
-    /// Judges by the answers of a Gateway's ready replicas. Once all of them have served a configuration, replicas that
-    /// come or fall silent later put it in doubt no more: they take over what is current before they are ready.
+    /// Judges by the reports of a Gateway's ready replicas. Once all of them have served a revision, replicas that come or
+    /// fall silent later put it in doubt no more: they take over what is current before they are ready.
     pub(super) fn judge(
         &mut self,
         gateway: &ObjectRef,
-        wanted: &Fingerprint,
-        replicas: &[(IpAddr, Option<&Answer>)],
+        wanted: u64,
+        replicas: &[(&Replica, Option<&PodReport>)],
         now: Instant,
     ) -> Verdict {
+        let hold = self.hold(now);
         let state = self.gateways.entry(gateway.clone()).or_default();
         if replicas.is_empty() {
             *state = State::default();
             return Verdict::Absent;
         }
-        let served = |answer: &Answer| match answer {
-            Answer::Served(served) => Some(served.gateway(gateway).cloned()),
-            Answer::Unreachable(_) => None,
-        };
-        let current: Vec<ServedGateway> = replicas
+        let current: Vec<&PodReport> = replicas
             .iter()
-            .filter_map(|(_, answer)| served((*answer)?))
-            .filter(|served| served.as_ref().map(|served| &served.fingerprint) == wanted.as_ref())
-            .map(Option::unwrap_or_default)
+            .filter_map(|(_, report)| *report)
+            .filter(|report| report.revision >= Some(wanted))
             .collect();
         if current.len() == replicas.len() {
-            state.confirmed = Some(wanted.clone());
+            state.confirmed = Some(wanted);
         }
-        if state.confirmed.as_ref() == Some(wanted) {
+        if state.confirmed >= Some(wanted) {
             state.since = None;
             return Verdict::Confirmed(unbound(&current));
         }
         let since = *state.since.get_or_insert(now);
-        if now < since + HOLD {
-            return Verdict::Awaited(since + HOLD);
+        if now < since + hold {
+            return Verdict::Awaited(since + hold);
         }
         let complaints: Vec<String> = replicas
             .iter()
-            .filter_map(|(address, answer)| complaint(gateway, *address, *answer, wanted))
+            .filter_map(|(replica, report)| complaint(replica, *report, wanted))
             .collect();
-        if complaints.is_empty() {
-            return Verdict::Confirmed(unbound(&current));
-        }
         Verdict::Lagging(format!(
             "{} of {} ready replicas do not serve the current configuration: {}",
             complaints.len(),
@@ -113,53 +107,39 @@ impl Confirmations {
             complaints.join(", ")
         ))
     }
-}
 
-/// What is wrong with a replica. One of another version of the program is taken at its word that it is ready: what it
-/// serves cannot be compared.
-fn complaint(
-    gateway: &ObjectRef,
-    address: IpAddr,
-    answer: Option<&Answer>,
-    wanted: &Fingerprint,
-) -> Option<String> {
-    match answer {
-        None => Some(format!("{address} has not answered")),
-        Some(Answer::Unreachable(why)) => Some(format!("{address} cannot be asked ({why})")),
-        Some(Answer::Served(served)) if served.version != env!("CARGO_PKG_VERSION") => None,
-        Some(Answer::Served(served)) => {
-            let fingerprint = served.gateway(gateway).map(|served| &served.fingerprint);
-            (fingerprint != wanted.as_ref()).then(|| format!("{address} is behind"))
-        }
+    fn hold(&self, now: Instant) -> Duration {
+        let is_new = self.since.is_some_and(|since| now < since + START_HOLD);
+        if is_new { START_HOLD } else { HOLD }
     }
 }
 
-fn unbound(served: &[ServedGateway]) -> BTreeMap<u16, String> {
-    let ports = served.iter().flat_map(|served| &served.unbound);
+/// What is wrong with a replica.
+fn complaint(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
+    match report.map(|report| report.revision) {
+        None => Some(format!(
+            "{replica} is not connected to the leading controller"
+        )),
+        Some(None) => Some(format!("{replica} has not reported yet")),
+        Some(revision) => (revision < Some(wanted)).then(|| format!("{replica} is behind")),
+    }
+}
+
+fn unbound(reports: &[&PodReport]) -> BTreeMap<u16, String> {
+    let ports = reports.iter().flat_map(|report| &report.unbound);
     ports.map(|(port, error)| (*port, error.clone())).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::status::Served;
 
-    fn answer(fingerprint: &str, version: &str) -> Answer {
-        let served = ServedGateway {
-            fingerprint: fingerprint.to_owned(),
-            ..ServedGateway::default()
-        };
-        Answer::Served(Arc::new(Served {
-            version: version.to_owned(),
-            gateways: [("infra/edge".to_owned(), served)].into(),
-        }))
-    }
+    const WANTED: u64 = 7;
 
     struct Bench {
         confirmations: Confirmations,
         began: Instant,
+        wanted: u64,
     }
 
     impl Bench {
@@ -167,85 +147,91 @@ mod tests {
             Self {
                 confirmations: Confirmations::default(),
                 began: Instant::now(),
+                wanted: WANTED,
             }
         }
 
-        /// The verdict on fingerprint "new", so many seconds after the beginning.
-        fn judge(&mut self, seconds: u64, answers: &[Option<Answer>]) -> Verdict {
+        /// The verdict so many seconds after the beginning, when replicas serve these revisions; 0 is one that is not
+        /// connected.
+        fn judge(&mut self, seconds: u64, revisions: &[u64]) -> Verdict {
             let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
-            let replicas: Vec<_> = answers
+            let replicas: Vec<_> = (0..revisions.len())
+                .map(|index| Replica {
+                    pod: format!("edge-{index}"),
+                    address: [10, 0, 0, index as u8].into(),
+                })
+                .collect();
+            let reports: Vec<_> = revisions
                 .iter()
-                .enumerate()
-                .map(|(index, answer)| (IpAddr::from([10, 0, 0, index as u8]), answer.as_ref()))
+                .map(|revision| (*revision > 0).then(|| PodReport::of_revision(*revision)))
+                .collect();
+            let replicas: Vec<_> = replicas
+                .iter()
+                .zip(reports.iter().map(Option::as_ref))
                 .collect();
             let now = self.began + Duration::from_secs(seconds);
-            self.confirmations
-                .judge(&gateway, &Some("new".to_owned()), &replicas, now)
+            let wanted = self.wanted;
+            self.confirmations.judge(&gateway, wanted, &replicas, now)
         }
-    }
-
-    fn current() -> Option<Answer> {
-        Some(answer("new", env!("CARGO_PKG_VERSION")))
-    }
-
-    fn behind() -> Option<Answer> {
-        Some(answer("old", env!("CARGO_PKG_VERSION")))
     }
 
     #[test]
     fn every_ready_replica_has_to_serve_it() {
         let mut bench = Bench::new();
         assert_eq!(bench.judge(0, &[]), Verdict::Absent);
-        assert!(matches!(
-            bench.judge(0, &[current(), behind()]),
-            Verdict::Awaited(_)
-        ));
-        assert!(matches!(
-            bench.judge(1, &[current(), None]),
-            Verdict::Awaited(_)
-        ));
-        assert_eq!(
-            bench.judge(2, &[current(), current()]),
-            Verdict::Confirmed(BTreeMap::new())
-        );
+        for revisions in [[WANTED, WANTED - 1], [WANTED, 0]] {
+            let verdict = bench.judge(0, &revisions);
+            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        }
+        let confirmed = Verdict::Confirmed(BTreeMap::new());
+        assert_eq!(bench.judge(2, &[WANTED, WANTED + 1]), confirmed);
     }
 
     #[test]
     fn what_is_confirmed_stays_so_when_replicas_come_or_fall_silent() {
         let mut bench = Bench::new();
-        bench.judge(0, &[current()]);
-        let silent = Some(Answer::Unreachable("gone".into()));
-        for answers in [[current(), None], [current(), silent]] {
-            assert!(matches!(bench.judge(60, &answers), Verdict::Confirmed(_)));
-        }
+        bench.judge(0, &[WANTED]);
+        assert!(matches!(
+            bench.judge(60, &[WANTED, 0]),
+            Verdict::Confirmed(_)
+        ));
         assert_eq!(bench.judge(61, &[]), Verdict::Absent);
-        assert!(matches!(bench.judge(62, &[None]), Verdict::Awaited(_)));
+        assert!(matches!(bench.judge(62, &[0]), Verdict::Awaited(_)));
     }
 
     #[test]
-    fn a_replica_that_stays_behind_is_named_after_a_while() {
+    fn a_later_revision_is_confirmed_anew_even_if_its_content_was_served_before() {
         let mut bench = Bench::new();
-        bench.judge(0, &[current(), behind()]);
-        let Verdict::Lagging(message) = bench.judge(5, &[current(), behind()]) else {
+        bench.judge(0, &[WANTED, WANTED]);
+        bench.wanted = WANTED + 2;
+        let verdict = bench.judge(1, &[WANTED, WANTED + 1]);
+        assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        let verdict = bench.judge(6, &[WANTED, WANTED + 2]);
+        assert!(matches!(verdict, Verdict::Lagging(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn replicas_that_stay_behind_are_named_after_a_while() {
+        let mut bench = Bench::new();
+        let revisions = [WANTED, WANTED - 1, 0];
+        bench.judge(0, &revisions);
+        let Verdict::Lagging(message) = bench.judge(5, &revisions) else {
             panic!("not lagging");
         };
-        assert!(
-            message.starts_with("1 of 2 ") && message.contains("10.0.0.1 is behind"),
-            "{message}"
+        assert_eq!(
+            message,
+            "2 of 3 ready replicas do not serve the current configuration: pod edge-1 (10.0.0.1) is behind, \
+             pod edge-2 (10.0.0.2) is not connected to the leading controller"
         );
     }
 
     #[test]
-    fn a_replica_of_another_version_is_believed_after_a_while() {
+    fn a_new_leader_waits_longer() {
         let mut bench = Bench::new();
-        let older = || Some(answer("other", "0.0.1"));
-        assert!(matches!(
-            bench.judge(0, &[current(), older()]),
-            Verdict::Awaited(_)
-        ));
-        assert!(matches!(
-            bench.judge(6, &[current(), older()]),
-            Verdict::Confirmed(_)
-        ));
+        bench.confirmations.restart(bench.began);
+        for (seconds, is_awaited) in [(0, true), (6, true), (10, false)] {
+            let verdict = bench.judge(seconds, &[0]);
+            assert_eq!(matches!(verdict, Verdict::Awaited(_)), is_awaited);
+        }
     }
 }

@@ -4,6 +4,7 @@
 pub mod file;
 pub mod kubernetes;
 pub mod problem;
+pub mod stream;
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ pub use kubernetes::bundle::follow_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
 pub use kubernetes::{KubernetesProvider, Timing};
 pub use problem::Problem;
+pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 
 use crate::snapshot::Snapshot;
 use crate::stream::message::Position;

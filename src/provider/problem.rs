@@ -3,7 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::api::{ObjectRef, Severity};
+use serde_json::Value;
+
+use crate::api::{ObjectRef, Severity, admit};
 
 /// Characters of a rule that are printed: some CEL rules fill a page.
 const RULE_SHOWN: usize = 160;
@@ -87,6 +89,22 @@ impl fmt::Display for Problem {
         }
         Ok(())
     }
+}
+
+/// Why an object of a known kind cannot be read, with the field: its schema knows that better than the error does.
+pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> String {
+    if value["kind"] == "Secret" {
+        // Both would quote what is in it.
+        return "its fields do not have the types of those of a Secret".to_owned();
+    }
+    let findings = admit(value).findings;
+    let fault = findings
+        .iter()
+        .find(|finding| finding.severity == Severity::Error);
+    fault.map_or_else(
+        || error.to_string(),
+        |fault| format!("{}: {}", fault.field, fault.message),
+    )
 }
 
 /// Text from outside on one line and in bounds, so that it cannot pass for another problem.

@@ -12,19 +12,21 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 
 use super::announce::Announced;
+use super::stream::StreamThread;
 use crate::admin::{self, AdminState};
-use crate::controller::cluster::{self, Inputs, Outputs};
-use crate::events;
+use crate::controller::cluster::{self, Inputs, Outputs, PodSettings};
+use crate::events::{self, Events, Publisher};
 use crate::ir::ObjectRef;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
-use crate::replicas::{self, Answers, Replica};
-use crate::settings::Drain;
+use crate::settings::{ControllerUrl, Drain};
 use crate::shutdown;
-use crate::status::lease::Candidate;
+use crate::status::lease::{Candidate, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
 use crate::status::{SUPPORTED_FEATURES, StatusReport};
+use crate::stream;
+use crate::stream::hub::Reports;
 use crate::table::Table;
 use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
@@ -44,6 +46,21 @@ pub struct ControllerSettings {
     pub namespace: String,
     /// Name of this controller among those that campaign for the Lease.
     pub identity: String,
+    /// Where pods get their configuration.
+    pub stream: StreamSettings,
+    /// How changes of the controller itself reach Gateways.
+    pub rollouts: RolloutOptions,
+}
+
+/// Static configuration of the stream to pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamSettings {
+    /// Where it is served.
+    pub address: SocketAddr,
+    /// What pods connect to; the host is the name in the serving certificate.
+    pub url: ControllerUrl,
+    /// Where pods reach this very replica, as `ADDRESS:PORT`; `None` when nobody knows.
+    pub advertised: Option<String>,
 }
 
 /// Controls the Gateways of a cluster until the process is told to leave by a signal.
@@ -90,9 +107,20 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         &settings.namespace,
         LEASE,
         &settings.identity,
+        settings.stream.advertised.clone(),
     );
-    let channels = Channels::default();
-    let (loads, first) = watch::channel(Arc::<Load>::default());
+    let (events, mut publisher) = events::channel(&settings.identity);
+    let channels = Channels::new(events);
+    let (loads, fed) = watch::channel(Arc::<Load>::default());
+    let mut stream = StreamThread::start(
+        settings,
+        fed,
+        channels.leading.subscribe(),
+        stats.stream.clone(),
+        leaving.clone(),
+    )?;
+    let (outputs, reports) = (stream.outputs.clone(), stream.reports.clone());
+    let mut has_failed = false;
     tokio::select! {
         // A process that has been suspended first learns that it is no longer the leader.
         biased;
@@ -101,36 +129,56 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         () = provider.watch(loads, || state.stats.config.contacted()) => {}
         // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
-        () = follow(first, settings, &channels, &state) => {}
-        () = lead(&client, &settings.identity, &channels, stored, &stats, &mut changes) => {}
+        () = follow(&outputs, reports, settings, &channels, &state) => {}
+        () = lead(&client, settings, &channels, stored, &stats, &mut changes, &mut publisher) => {}
+        () = stream.ended() => has_failed = !leaving.is_leaving(),
     }
     candidate.resign().await;
+    anyhow::ensure!(!has_failed, "the configuration stream has ended");
     Ok(())
 }
 
 /// The channels between the parts of a controller.
-#[derive(Default)]
 struct Channels {
-    leading: watch::Sender<bool>,
+    leading: watch::Sender<Leadership>,
     needs: watch::Sender<Option<Arc<DesiredState>>>,
     failures: watch::Sender<Failures>,
     wants_nodes: watch::Sender<bool>,
     nodes: watch::Sender<BTreeSet<IpAddr>>,
-    replicas: watch::Sender<BTreeSet<Replica>>,
-    answers: watch::Sender<Answers>,
     statuses: watch::Sender<Option<Statuses>>,
     uses: watch::Sender<ClassUsage>,
     bundle_version: watch::Sender<Option<String>>,
+    serving: watch::Sender<BTreeSet<ObjectRef>>,
+    events: Events,
+}
+
+impl Channels {
+    fn new(events: Events) -> Self {
+        Self {
+            events,
+            leading: watch::Sender::default(),
+            needs: watch::Sender::default(),
+            failures: watch::Sender::default(),
+            wants_nodes: watch::Sender::default(),
+            nodes: watch::Sender::default(),
+            statuses: watch::Sender::default(),
+            uses: watch::Sender::default(),
+            bundle_version: watch::Sender::default(),
+            serving: watch::Sender::default(),
+        }
+    }
 }
 
 /// Runs the loop, from the first whole snapshot on.
 async fn follow(
-    mut loads: watch::Receiver<Arc<Load>>,
+    stream: &stream::Outputs,
+    reports: watch::Receiver<Reports>,
     settings: &ControllerSettings,
     channels: &Channels,
     state: &AdminState,
 ) {
-    if loads.changed().await.is_err() {
+    let mut published = stream.published.subscribe();
+    if published.changed().await.is_err() {
         return;
     }
     let options = Options {
@@ -139,18 +187,20 @@ async fn follow(
     };
     let mut announced = Announced::default();
     let inputs = Inputs {
-        loads,
-        answers: channels.answers.subscribe(),
+        published,
+        reports,
         nodes: channels.nodes.subscribe(),
         failures: channels.failures.subscribe(),
+        trusted: stream.trust.bundle.subscribe(),
         leading: channels.leading.subscribe(),
         bundle_version: channels.bundle_version.subscribe(),
     };
     let outputs = Outputs {
         needs: channels.needs.clone(),
         wants_nodes: channels.wants_nodes.clone(),
-        replicas: channels.replicas.clone(),
         statuses: channels.statuses.clone(),
+        serving: channels.serving.clone(),
+        events: channels.events.clone(),
         uses: channels.uses.clone(),
         publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
             let report = report.cloned().unwrap_or_default();
@@ -159,17 +209,22 @@ async fn follow(
             state.ready.store(true, Release);
         },
     };
-    cluster::run(inputs, options, &settings.image, outputs).await;
+    let pods = PodSettings {
+        image: settings.image.clone(),
+        controller_url: settings.stream.url.to_string(),
+    };
+    cluster::run(inputs, options, &pods, outputs).await;
 }
 
 /// Does what only the leader does, whenever this is the leader.
 async fn lead(
     client: &Client,
-    identity: &str,
+    settings: &ControllerSettings,
     channels: &Channels,
     stored: Arc<Stored>,
     stats: &Arc<ControllerStats>,
     changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
+    publisher: &mut Publisher,
 ) {
     let options = Options::default();
     let writer = Writer {
@@ -179,29 +234,28 @@ async fn lead(
         stored,
         stats: stats.clone(),
     };
-    let (events, mut publisher) = events::channel(identity);
     let mut leading = channels.leading.subscribe();
     loop {
         tokio::select! {
             // The senders live as long as this.
-            _ = leading.wait_for(|leads| *leads) => {}
+            _ = leading.wait_for(|known| known.is_leader) => {}
             // What changes until then is looked at anew by then.
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         stats.leading.store(true, Relaxed);
         let inputs = provision::Inputs {
             desired: channels.needs.subscribe(),
-            serving: watch::channel(BTreeSet::new()).1,
+            serving: channels.serving.subscribe(),
         };
         tokio::select! {
             biased;
-            _ = leading.wait_for(|leads| !leads) => {}
+            _ = leading.wait_for(|known| !known.is_leader) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
-            () = provision::reconcile(client, inputs, &channels.failures, RolloutOptions::default(), &events) => {}
+            () = provision::reconcile(client, inputs, &channels.failures, settings.rollouts, &channels.events) => {}
             () = publisher.run(client) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
             () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
-            () = replicas::ask(channels.replicas.subscribe(), &channels.answers) => {}
+            () = stream::trust::maintain(client, &settings.namespace) => {}
         }
         stats.leading.store(false, Relaxed);
     }

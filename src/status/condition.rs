@@ -136,6 +136,7 @@ pub enum Reason {
     InvalidParameters,
     InvalidRouteKinds,
     ListenersNotValid,
+    NameTaken,
     NoMatchingListenerHostname,
     NoMatchingParent,
     NoResources,

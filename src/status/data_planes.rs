@@ -14,6 +14,8 @@ pub struct DataPlaneState {
     pub addresses: Vec<Address>,
     /// Why the addresses are not what they should be.
     pub address_fault: Option<(Reason, String)>,
+    /// Why the Gateway cannot be accepted.
+    pub refusal: Option<(Reason, String)>,
     /// Why nothing is served.
     pub fault: Option<(Reason, String)>,
     /// Ports that could not be bound, as listeners declare them, and why.
@@ -34,10 +36,10 @@ impl StatusReport {
             gateway.addresses.clone_from(&state.addresses);
             settle(&mut gateway.listeners, state);
             let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
-            lower(
-                &mut gateway.conditions,
-                fault.as_ref().or(state.address_fault.as_ref()),
-            );
+            let fault = fault.as_ref().or(state.address_fault.as_ref());
+            lower(&mut gateway.conditions, ConditionType::Programmed, fault);
+            let refusal = state.refusal.as_ref();
+            lower(&mut gateway.conditions, ConditionType::Accepted, refusal);
         }
         for (name, set) in &mut self.listener_sets {
             let Some(state) = gateway_of(name).and_then(|gateway| states.get(&gateway)) else {
@@ -45,7 +47,11 @@ impl StatusReport {
             };
             settle(&mut set.listeners, state);
             let fault = state.fault.clone().or_else(|| unbound(&set.listeners));
-            lower(&mut set.conditions, fault.as_ref());
+            lower(
+                &mut set.conditions,
+                ConditionType::Programmed,
+                fault.as_ref(),
+            );
         }
         self
     }
@@ -62,6 +68,7 @@ fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
             (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
         lower(
             &mut listener.conditions,
+            ConditionType::Programmed,
             unbound.as_ref().or(state.fault.as_ref()),
         );
     }
@@ -89,14 +96,12 @@ fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
     })
 }
 
-/// Makes `Programmed` false where it was true.
-fn lower(conditions: &mut [Condition], fault: Option<&(Reason, String)>) {
-    let is_programmed = |condition: &&mut Condition| {
-        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+/// Makes a condition false where it was true.
+fn lower(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(Reason, String)>) {
+    let holds = |condition: &&mut Condition| {
+        condition.kind == kind && condition.status == ConditionStatus::True
     };
-    if let (Some((reason, message)), Some(condition)) =
-        (fault, conditions.iter_mut().find(is_programmed))
-    {
+    if let (Some((reason, message)), Some(condition)) = (fault, conditions.iter_mut().find(holds)) {
         *condition = Condition::fails(
             condition.kind,
             *reason,

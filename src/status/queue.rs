@@ -22,7 +22,15 @@ pub(super) struct Queue {
     /// Objects that were pushed while something was under way for them.
     again: HashSet<ObjectRef>,
     timers: BTreeSet<(Instant, ObjectRef)>,
-    failures: HashMap<ObjectRef, u32>,
+    failures: HashMap<ObjectRef, Failures>,
+}
+
+/// Failures in a row.
+#[derive(Debug)]
+struct Failures {
+    count: u32,
+    /// When the wait after the last one ends.
+    until: Instant,
 }
 
 impl Queue {
@@ -51,22 +59,31 @@ impl Queue {
 
     /// What was under way is done.
     pub(super) fn done(&mut self, object: &ObjectRef) {
-        self.failures.remove(object);
+        if let Some(failures) = self.failures.remove(object) {
+            self.timers.remove(&(failures.until, object.clone()));
+        }
         self.end(object);
     }
 
     /// What was under way has failed: it is retried after a wait.
     pub(super) fn failed(&mut self, object: &ObjectRef) {
-        let failures = self.failures.entry(object.clone()).or_default();
-        let wait = BACKOFF.after(*failures);
-        *failures += 1;
-        self.timers.insert((Instant::now() + wait, object.clone()));
+        let now = Instant::now();
+        let failures = self.failures.entry(object.clone());
+        let failures = failures.or_insert(Failures {
+            count: 0,
+            until: now,
+        });
+        self.timers.remove(&(failures.until, object.clone()));
+        failures.until = now + BACKOFF.after(failures.count);
+        failures.count += 1;
+        self.timers.insert((failures.until, object.clone()));
         self.end(object);
     }
 
-    /// Returns when a wait is over; never when nothing waits.
-    pub(super) async fn due(&self) {
+    /// Returns when an object may be there to be popped; never while none waits.
+    pub(super) async fn ready(&self) {
         match self.timers.first() {
+            _ if !self.order.is_empty() => {}
             Some((at, _)) => sleep_until(*at).await,
             None => std::future::pending().await,
         }
@@ -111,7 +128,26 @@ mod tests {
         assert_eq!(queue.pop(), Some(route("a")));
         queue.failed(&route("a"));
         assert_eq!(queue.pop(), None);
-        queue.due().await;
+        queue.ready().await;
         assert_eq!(queue.pop(), Some(route("a")));
+    }
+
+    #[tokio::test]
+    async fn keeps_nothing_of_an_object_that_is_done() {
+        let mut queue = Queue::default();
+        queue.push(route("a"));
+        for _ in 0..3 {
+            assert_eq!(queue.pop(), Some(route("a")));
+            queue.failed(&route("a"));
+            assert_eq!(queue.timers.len(), 1);
+            // Something is new, which is not to wait.
+            queue.push(route("a"));
+        }
+        queue.ready().await;
+        assert_eq!(queue.pop(), Some(route("a")));
+        queue.done(&route("a"));
+        assert!(queue.timers.is_empty() && queue.failures.is_empty());
+        assert!(queue.queued.is_empty() && queue.under_way.is_empty() && queue.again.is_empty());
+        assert_eq!(queue.pop(), None);
     }
 }

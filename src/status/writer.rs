@@ -1,7 +1,7 @@
 //! Writes statuses to the API server: only what differs, never over something newer, a bounded number at a time and per
 //! second.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,16 @@ use super::merge::{Wanted, merge};
 use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
-use crate::api_server::{FIELD_MANAGER, describe, request};
-use crate::ir::{ObjectRef, fingerprint};
+use crate::api_server::{FIELD_MANAGER, describe, request, retry_after};
+use crate::ir::ObjectRef;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
 /// Writes that are under way at one time.
 const CONCURRENT: usize = 8;
 /// Time between two writes: at most 100 a second, which leaves room for others at the API server.
 const SPACING: Duration = Duration::from_millis(10);
+/// The longest that an overloaded API server can stop all writes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The statuses to store.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +58,8 @@ struct Write {
     object: ObjectRef,
     stored: StoredStatus,
     status: Value,
+    /// Of the status without its times.
+    hash: u64,
 }
 
 /// What became of a write.
@@ -66,24 +70,31 @@ enum Outcome {
     Gone,
     /// The API server will never take it.
     Refused(String),
-    Failed(String),
+    Failed {
+        error: String,
+        /// How long the API server asks to wait.
+        retry_after: Option<Duration>,
+    },
 }
 
 impl Outcome {
+    fn failed(error: &kube::Error) -> Self {
+        Self::Failed {
+            error: describe(error),
+            retry_after: retry_after(error),
+        }
+    }
+
     fn result(&self) -> WriteResult {
         match self {
             Self::Written(_) => WriteResult::Written,
             Self::Overtaken(_) => WriteResult::Overtaken,
             Self::Gone => WriteResult::Gone,
             Self::Refused(_) => WriteResult::Refused,
-            Self::Failed(_) => WriteResult::Failed,
+            Self::Failed { .. } => WriteResult::Failed,
         }
     }
 }
-
-/// By object, hashes of the last status written and of what the API server made of it: fields that its CRD does not know
-/// are dropped there, and must not be written again and again.
-type Written = HashMap<ObjectRef, (u64, u64)>;
 
 impl Writer {
     /// Writes for as long as it is polled and statuses are wanted; waits until they are. `changes` yields objects whose
@@ -93,7 +104,7 @@ impl Writer {
         mut wanted: watch::Receiver<Option<Statuses>>,
         changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
     ) {
-        let (mut queue, mut written) = (Queue::default(), Written::new());
+        let mut queue = Queue::default();
         // Before the first report a missing entry does not mean that there is to be none.
         let mut statuses = match wanted.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(first)) => first.clone(),
@@ -106,12 +117,6 @@ impl Writer {
         let mut spacing = interval(SPACING);
         spacing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if writes.len() < CONCURRENT
-                && let Some(write) = self.next(&mut queue, &written, &statuses)
-            {
-                writes.push(self.begin(write, &mut spacing).await);
-                continue;
-            }
             tokio::select! {
                 changed = wanted.changed() => {
                     if changed.is_err() {
@@ -124,23 +129,29 @@ impl Writer {
                     statuses = new;
                 }
                 Some(object) = changes.recv() => queue.push(object),
-                Some((object, hash, outcome)) = writes.next() => {
-                    self.finish(&mut queue, &mut written, &object, hash, outcome);
+                Some((write, outcome)) = writes.next() => {
+                    self.finish(&mut queue, &mut spacing, &write, outcome);
                 }
-                () = queue.due(), if writes.len() < CONCURRENT => {}
+                // What is written is computed when its turn has come.
+                () = turn(&queue, &mut spacing), if writes.len() < CONCURRENT => {
+                    if let Some(write) = self.next(&mut queue, &statuses) {
+                        writes.push(self.make(write));
+                    }
+                }
             }
         }
     }
 
     /// The next write that has to be made.
-    fn next(&self, queue: &mut Queue, written: &Written, statuses: &Statuses) -> Option<Write> {
+    fn next(&self, queue: &mut Queue, statuses: &Statuses) -> Option<Write> {
         loop {
             let object = queue.pop()?;
-            match self.pending(&object, written, statuses) {
+            match self.pending(&object, statuses) {
                 Some((stored, status)) => {
                     return Some(Write {
                         object,
                         stored,
+                        hash: timeless(&status),
                         status,
                     });
                 }
@@ -150,12 +161,7 @@ impl Writer {
     }
 
     /// What has to be written for an object, if anything, and over what.
-    fn pending(
-        &self,
-        object: &ObjectRef,
-        written: &Written,
-        statuses: &Statuses,
-    ) -> Option<(StoredStatus, Value)> {
+    fn pending(&self, object: &ObjectRef, statuses: &Statuses) -> Option<(StoredStatus, Value)> {
         if statuses.held.contains(object) {
             return None;
         }
@@ -166,9 +172,7 @@ impl Writer {
             .to_string();
         // What is outdated is computed anew as soon as the newer object is seen.
         let status = merge(&stored.value(), wanted, &now).ok()??;
-        let is_known =
-            written.get(object) == Some(&(timeless(&status), fingerprint::of(&stored.json)));
-        (!is_known).then_some((stored, status))
+        (!self.stored.is_written(object, timeless(&status))).then_some((stored, status))
     }
 
     fn wanted<'a>(&'a self, object: &ObjectRef, report: &'a StatusReport) -> Option<Wanted<'a>> {
@@ -187,54 +191,48 @@ impl Writer {
         }
     }
 
-    /// Waits for its turn, and begins a write.
-    async fn begin(
-        &self,
-        write: Write,
-        spacing: &mut Interval,
-    ) -> impl Future<Output = (ObjectRef, u64, Outcome)> + use<> {
-        spacing.tick().await;
+    fn make(&self, write: Write) -> impl Future<Output = (Write, Outcome)> + use<> {
         tracing::debug!("{}: writing its status", write.object);
         let api = api(&self.client, &write.object);
         async move {
             let outcome = patch(&api, &write).await;
-            (write.object, timeless(&write.status), outcome)
+            (write, outcome)
         }
     }
 
-    fn finish(
-        &self,
-        queue: &mut Queue,
-        written: &mut Written,
-        object: &ObjectRef,
-        wanted: u64,
-        outcome: Outcome,
-    ) {
+    fn finish(&self, queue: &mut Queue, spacing: &mut Interval, write: &Write, outcome: Outcome) {
+        let object = &write.object;
         self.stats.wrote(outcome.result());
         match outcome {
             Outcome::Written(stored) => {
-                written.insert(object.clone(), (wanted, fingerprint::of(&stored.json)));
-                self.stored.seen(object, stored);
+                self.stored.written(object, write.hash, stored);
                 queue.done(object);
             }
             Outcome::Overtaken(stored) => {
-                self.stored.seen(object, stored);
+                self.stored.responded(object, stored);
                 queue.failed(object);
             }
-            Outcome::Gone => {
-                written.remove(object);
-                queue.done(object);
-            }
+            // A watch tells so.
+            Outcome::Gone => queue.done(object),
             Outcome::Refused(error) => {
                 tracing::error!("{object}: the API server refuses its status: {error}");
                 queue.done(object);
             }
-            Outcome::Failed(error) => {
+            Outcome::Failed { error, retry_after } => {
                 tracing::warn!("{object}: its status cannot be written: {error}; it is retried");
                 queue.failed(object);
+                if let Some(after) = retry_after {
+                    spacing.reset_after(after.clamp(SPACING, LONGEST_PAUSE));
+                }
             }
         }
     }
+}
+
+/// Returns when there is an object to look at and the next write may begin.
+async fn turn(queue: &Queue, spacing: &mut Interval) {
+    queue.ready().await;
+    spacing.tick().await;
 }
 
 /// Writes over exactly what was read, and reads again when another writer was faster.
@@ -252,7 +250,12 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
     let error = match request(api.patch_status(name, &params, &patch)).await {
         Ok(Ok(object)) => return Outcome::Written(stored(&object)),
         Ok(Err(error)) => error,
-        Err(timeout) => return Outcome::Failed(timeout),
+        Err(timeout) => {
+            return Outcome::Failed {
+                error: timeout,
+                retry_after: None,
+            };
+        }
     };
     match &error {
         kube::Error::Api(status) if status.code == 404 => Outcome::Gone,
@@ -260,9 +263,9 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
         kube::Error::Api(status) if status.code == 409 => match request(api.get_opt(name)).await {
             Ok(Ok(Some(object))) => Outcome::Overtaken(stored(&object)),
             Ok(Ok(None)) => Outcome::Gone,
-            _ => Outcome::Failed(describe(&error)),
+            _ => Outcome::failed(&error),
         },
-        _ => Outcome::Failed(describe(&error)),
+        _ => Outcome::failed(&error),
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
+
 pub use text::{CONTENT_TYPE, encode};
 
 /// Numbers of client connections.
@@ -172,11 +174,78 @@ impl ConfigStats {
     }
 }
 
+/// Numbers of the stream from a controller.
+#[derive(Debug)]
+pub struct StreamStats {
+    is_connected: AtomicBool,
+    /// When the last connection ended, or the process began, in milliseconds since 1970.
+    disconnected: AtomicU64,
+    connections: AtomicU64,
+    revision: AtomicU64,
+}
+
+impl Default for StreamStats {
+    fn default() -> Self {
+        Self {
+            is_connected: AtomicBool::new(false),
+            disconnected: AtomicU64::new(now()),
+            connections: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
+        }
+    }
+}
+
+impl StreamStats {
+    /// Notes that a controller has begun to stream.
+    pub fn connected(&self) {
+        self.is_connected.store(true, Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that no controller streams any more.
+    pub fn disconnected(&self) {
+        if self.is_connected.swap(false, Ordering::Relaxed) {
+            self.disconnected.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes which revision the objects have.
+    pub fn committed(&self, revision: u64) {
+        self.revision.store(revision, Ordering::Relaxed);
+    }
+
+    /// Whether a controller streams.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// How long no controller has streamed; zero while one does.
+    pub fn age(&self) -> Duration {
+        if self.is_connected() {
+            return Duration::ZERO;
+        }
+        let since = self.disconnected.load(Ordering::Relaxed);
+        Duration::from_millis(now().saturating_sub(since))
+    }
+
+    /// Streams that have begun, ever.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The revision that the objects have, as the controller numbers them; 0 before the first.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+}
+
 /// Numbers of a controller.
 #[derive(Debug, Default)]
 pub struct ControllerStats {
     /// Whether it leads.
     pub leading: AtomicBool,
+    /// The configuration stream to pods.
+    pub stream: Arc<SessionStats>,
     writes: [AtomicU64; WriteResult::ALL.len()],
 }
 
@@ -215,6 +284,55 @@ impl WriteResult {
     }
 }
 
+/// Numbers of the configuration stream, on the side of the controller.
+#[derive(Debug, Default)]
+pub struct SessionStats {
+    opened: AtomicU64,
+    closed: AtomicU64,
+    refused: [AtomicU64; Self::REFUSALS.len()],
+}
+
+impl SessionStats {
+    /// Statuses that refuse a pod.
+    const REFUSALS: [StatusCode; 3] = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ];
+
+    /// A pod connects.
+    pub fn opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A pod that had connected is gone.
+    pub fn closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A pod is refused.
+    pub fn refused(&self, status: StatusCode) {
+        let number = Self::REFUSALS.iter().position(|one| *one == status);
+        if let Some(count) = number.and_then(|number| self.refused.get(number)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Pods that are connected.
+    pub fn open(&self) -> u64 {
+        let closed = self.closed.load(Ordering::Relaxed);
+        self.opened.load(Ordering::Relaxed).saturating_sub(closed)
+    }
+
+    /// Refusals so far, by status.
+    pub fn refusals(&self) -> impl Iterator<Item = (u16, u64)> {
+        let count = |(status, count): (StatusCode, &AtomicU64)| {
+            (status.as_u16(), count.load(Ordering::Relaxed))
+        };
+        Self::REFUSALS.into_iter().zip(&self.refused).map(count)
+    }
+}
+
 impl ControllerStats {
     /// Counts a status write.
     pub fn wrote(&self, result: WriteResult) {
@@ -243,6 +361,8 @@ pub struct ProcessStats {
     pub connections: Arc<ConnectionStats>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
+    /// The stream from a controller, where objects come from one.
+    pub stream: Option<Arc<StreamStats>>,
     /// The controller, where this is one.
     pub controller: Option<Arc<ControllerStats>>,
 }

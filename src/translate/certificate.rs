@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustls::crypto::aws_lc_rs::{cipher_suite, sign};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -16,10 +18,10 @@ use crate::api::core::Secret;
 use crate::api::reference::SecretRef;
 use crate::ir::{Certificate, Ir, ObjectRef, ServerTls, TlsTermination};
 
+use super::Input;
 use super::gateway::GatewayDraft;
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{Fault, Reason, merge};
-use super::{Input, base64};
 
 /// Certificates that a chain may hold.
 const MAX_CHAIN: usize = 32;
@@ -271,7 +273,7 @@ fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
         (Some(text), _) => text.clone().into_bytes(),
         (None, Some(text)) if text.len() > MAX_BYTES * 2 => return Err(too_large(key)),
         (None, Some(text)) => {
-            base64::decode(text).ok_or_else(|| format!("has a {key} that is not base64"))?
+            decode(text).ok_or_else(|| format!("has a {key} that is not base64"))?
         }
         (None, None) => return Err(format!("has no {key}")),
     };
@@ -280,6 +282,13 @@ fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
         length if length > MAX_BYTES => Err(too_large(key)),
         _ => Ok(bytes),
     }
+}
+
+/// Decodes base64 as Secrets hold it: padded, line breaks allowed.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let is_symbol = |byte: &u8| !matches!(byte, b'\n' | b'\r');
+    let symbols: Vec<u8> = text.bytes().filter(is_symbol).collect();
+    STANDARD.decode(symbols).ok()
 }
 
 fn too_large(key: &str) -> String {
@@ -357,4 +366,29 @@ fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
     let digest = suite.common.hash_provider.hash(bytes);
     let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
     Ok(digits.collect::<String>().into_boxed_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode;
+
+    #[test]
+    fn decodes_what_secrets_hold_and_refuses_the_rest() {
+        let cases = [
+            ("", Some("")),
+            ("Zg==", Some("f")),
+            ("Zm8=", Some("fo")),
+            ("Zm9v", Some("foo")),
+            ("Zm9v\nYmFy\n", Some("foobar")),
+            ("Zm9", None),
+            ("Zh==", None),
+            ("Z===", None),
+            ("Zm9_", None),
+            ("Zg==Zg==", None),
+        ];
+        for (text, bytes) in cases {
+            let expected = bytes.map(|bytes| bytes.as_bytes().to_vec());
+            assert_eq!(decode(text), expected, "{text:?}");
+        }
+    }
 }

@@ -3,8 +3,8 @@
 
 mod attachment;
 mod backend;
-mod base64;
 mod certificate;
+pub mod closure;
 mod conflict;
 mod data_plane;
 mod filter;

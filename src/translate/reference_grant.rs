@@ -31,7 +31,17 @@ impl<'a> Grants<'a> {
     }
 
     fn permits(&self, from: &ObjectRef, to: &ObjectRef) -> bool {
-        self.0.in_namespace(&to.namespace).any(|grant| {
+        self.permitting(from, to).next().is_some()
+    }
+
+    /// The grants that let `from` refer to `to`, an object of another namespace.
+    pub(super) fn permitting(
+        &self,
+        from: &ObjectRef,
+        to: &ObjectRef,
+    ) -> impl Iterator<Item = &'a ReferenceGrant> {
+        let grants = self.0.in_namespace(&to.namespace);
+        grants.map(AsRef::as_ref).filter(move |grant| {
             grant.spec.from.iter().any(|source| {
                 source.group == *from.group
                     && source.kind == *from.kind

@@ -27,6 +27,7 @@ const usage = `usage:
   testcluster up   [FLAGS]                   start a cluster, keep it until SIGTERM
   testcluster exec --state DIR -- CMD...     run CMD in a running cluster
   testcluster kubectl ARGS...                kubectl, using $KUBECONFIG
+  testcluster fakepods FLAGS                 speak to a controller of Portcullis as its pods do, see fakepods --help
 
 flags of run and up:
   --state DIR          directory for logs and kubeconfigs (run: default a temporary one)
@@ -69,6 +70,8 @@ func main() {
 		err = execInCluster(args)
 	case "kubectl":
 		kubectl(args)
+	case "fakepods":
+		err = runFakePods(args)
 	case "inside":
 		code, err = inside()
 	case "help", "--help", "-h":

@@ -151,6 +151,7 @@ func (p *pod) run() {
 	if p.network != nil {
 		p.network.remove()
 	}
+	p.removeVolumes()
 	os.RemoveAll(p.dir)
 }
 

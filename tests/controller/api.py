@@ -27,6 +27,8 @@ KINDS = {
     "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers", True),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases", True),
+    "ResourceQuota": ("/api/v1", "resourcequotas", True),
+    "ValidatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", False),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles", True),
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
@@ -39,6 +41,7 @@ KINDS = {
     "TLSRoute": (GATEWAY, "tlsroutes", True),
     "TCPRoute": (GATEWAY, "tcproutes", True),
     "UDPRoute": (GATEWAY, "udproutes", True),
+    "ReferenceGrant": (GATEWAY, "referencegrants", True),
     "BackendTLSPolicy": (GATEWAY, "backendtlspolicies", True),
 }
 MERGE = "application/merge-patch+json"
@@ -54,15 +57,17 @@ class Refused(Exception):
 
 
 class Api:
-    """The API server of the kubeconfig, as whoever it names. All objects are plain JSON."""
+    """The API server of the kubeconfig, as whoever it names, or as whoever has a token. All objects are plain JSON."""
 
-    def __init__(self):
+    def __init__(self, token: str | None = None):
         view = subprocess.run(["kubectl", "config", "view", "--raw", "--minify", "-o", "json"], capture_output=True, check=True)
         config = json.loads(view.stdout)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self._server = cluster["server"].split("//")[1]
         self._tls = ssl.create_default_context(cafile=_file(cluster, "certificate-authority"))
-        self._tls.load_cert_chain(_file(user, "client-certificate"), _file(user, "client-key"))
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if not token:
+            self._tls.load_cert_chain(_file(user, "client-certificate"), _file(user, "client-key"))
         self._own = threading.local()
 
     def get(self, kind: str, name: str, namespace: str = "") -> dict | None:
@@ -96,16 +101,36 @@ class Api:
         path = _path(obj["kind"], metadata.get("namespace", ""), metadata["name"])
         return self._ask("PUT", f"{path}/status", obj, "application/json")
 
-    def delete(self, kind: str, name: str, namespace: str = "", grace: int | None = None) -> None:
-        query = "" if grace is None else f"?gracePeriodSeconds={grace}"
+    def create(self, obj: dict) -> dict:
+        return self._ask("POST", _path(obj["kind"], obj["metadata"].get("namespace", "")), obj, "application/json")
+
+    def token(self, namespace: str, account: str, audience: str | None = None, pod: dict | None = None) -> str:
+        """A token of a ServiceAccount, bound to a pod if one is given."""
+        spec = {"audiences": [audience] if audience else None, "expirationSeconds": 3600}
+        if pod:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = _path("ServiceAccount", namespace, account) + "/token"
+        return self._ask("POST", path, request, "application/json")["status"]["token"]
+
+    def rights(self, namespace: str) -> list[str]:
+        """What may be done in a namespace, as `kubectl auth can-i --list` shows it."""
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        status = self._ask("POST", path, review, "application/json")["status"]
+        rules = status["resourceRules"] + status["nonResourceRules"]
+        return sorted(json.dumps(rule, sort_keys=True) for rule in rules)
+
+    def delete(self, kind: str, name: str, namespace: str = "", grace: int | None = None, foreground: bool = False) -> None:
+        query = ["propagationPolicy=Foreground"] * foreground + [f"gracePeriodSeconds={grace}"] * (grace is not None)
         try:
-            self._ask("DELETE", _path(kind, namespace, name) + query)
+            self._ask("DELETE", _path(kind, namespace, name) + ("?" + "&".join(query) if query else ""))
         except Refused as error:
             if error.code != 404:
                 raise
 
     def _ask(self, method: str, path: str, body: dict | None = None, content: str | None = None) -> dict:
-        headers = {"Content-Type": content} if content else {}
+        headers = {**self._headers, **({"Content-Type": content} if content else {})}
         text = None if body is None else json.dumps(body)
         connection = self._connection()
         try:

@@ -1,7 +1,7 @@
-"""Owns the running cluster as checks see it: its API, the pods behind a Gateway, their processes, and their way to the API server."""
+"""Owns the running cluster as checks see it: its API, the pods behind a Gateway, their processes, and their ways to the API
+server and to the controllers."""
 
 import http.client
-import json
 import os
 import signal
 import subprocess
@@ -86,6 +86,23 @@ class Cluster:
             _nft("delete table inet away")
 
 
+@contextmanager
+def without_controllers(*addresses: str):
+    """Pods at these addresses get nothing from any controller, and say nothing to it; no connection is closed."""
+    name = "cut_" + "_".join(address.replace(".", "_") for address in addresses)
+    pods = f"{{ {', '.join(addresses)} }}"
+    _nft(f"""table inet {name} {{
+        chain forward {{ type filter hook forward priority 0;
+            ip saddr {pods} tcp dport 19443 drop
+            ip daddr {pods} tcp sport 19443 drop
+        }}
+    }}""")
+    try:
+        yield
+    finally:
+        _nft(f"delete table inet {name}")
+
+
 def _nft(rules: str) -> None:
     subprocess.run(["nft", "-f", "-"], input=rules.encode(), check=True)
 
@@ -137,11 +154,13 @@ def answers(address: str, port: int, mark: str) -> bool:
         return False
 
 
-def served(pod: dict) -> dict:
-    """What a data plane's pod says that it serves."""
+def metrics(pod: dict) -> dict[str, float]:
+    """What a pod's admin port says, by name and labels as they are written there."""
     connection = http.client.HTTPConnection(pod["status"]["podIP"], 19000, timeout=5)
     try:
-        connection.request("GET", "/served")
-        return json.loads(connection.getresponse().read())
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
     finally:
         connection.close()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}

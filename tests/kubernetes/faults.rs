@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use kube::Config;
-use kube::config::AuthInfo;
 use portcullis::provider::{Load, Timing};
 
 use crate::api::{Api, Fault};
@@ -239,29 +238,6 @@ fn who_asks_to_be_left_alone_for_an_hour_is_asked_again_in_seconds() {
         "{:?}",
         well.elapsed()
     );
-}
-
-#[test]
-#[ignore = "takes most of a minute: so long a token is used before it is read again"]
-fn a_token_that_is_rotated_on_disk_is_read_again() {
-    let api = Api::start();
-    api.accept("old");
-    api.apply(&route("a", "one"));
-    let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
-    std::fs::write(&token, "old").unwrap();
-    let mut config = Config::new(api.url().parse().unwrap());
-    config.auth_info = AuthInfo {
-        token_file: Some(token.to_str().unwrap().to_owned()),
-        ..AuthInfo::default()
-    };
-    let watching = Watching::start_with(config, |provider| provider);
-    watching.wait_for(|load| is_at(load, "a", "one"));
-    std::fs::write(&token, "new").unwrap();
-    api.accept("new");
-    api.apply(&route("a", "two"));
-    let minute = Duration::from_secs(60);
-    watching.wait_at_most(minute, |load| is_at(load, "a", "two"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::api::Api;
@@ -44,9 +45,14 @@ impl DataPlane {
     }
 
     pub(crate) fn start_with(api: &Api, arguments: &[&str]) -> Self {
+        Self::start_as(api, &json!({"token": "test"}), arguments)
+    }
+
+    /// A data plane that is this user of the kubeconfig.
+    pub(crate) fn start_as(api: &Api, user: &Value, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
-        std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
+        std::fs::write(&kubeconfig, api.kubeconfig(user)).unwrap();
         let (admin, port) = free_ports();
         api.apply(&format!(
             "

@@ -1,8 +1,12 @@
 //! What a client of a data plane sees while the cluster changes, and while its API server fails.
 
+use std::time::Duration;
+
+use serde_json::json;
+
 use crate::api::{Api, Fault};
 use crate::plane::{DataPlane, free_ports, request};
-use crate::{eventually, route};
+use crate::{eventually, eventually_within, route};
 
 #[test]
 fn what_the_cluster_has_is_served_and_followed() {
@@ -51,6 +55,35 @@ fn an_api_server_that_is_away_stops_nothing() {
     assert!(plane.is_ready());
     api.offline(false);
     plane.wait_for("a.example", "https://two/");
+}
+
+/// The client keeps a token for 50 s before it reads the file again: the kubelet replaces one long before it expires.
+#[test]
+fn a_token_that_is_rotated_on_disk_is_read_again_and_traffic_goes_on_meanwhile() {
+    let api = Api::start();
+    api.accept("old");
+    api.apply(&route("a", "one"));
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "old").unwrap();
+    let plane = DataPlane::start_as(&api, &json!({"tokenFile": token}), &[]);
+    plane.wait_for("a.example", "https://one/");
+    std::fs::write(&token, "new").unwrap();
+    api.accept("new");
+    api.apply(&route("a", "two"));
+    let look = || {
+        let answer = plane.answer("a.example").unwrap_or_default();
+        assert!(
+            ["https://one/", "https://two/"].contains(&&*answer),
+            "{answer}"
+        );
+        assert!(plane.is_ready());
+        answer
+    };
+    eventually_within(Duration::from_secs(60), look, |answer| {
+        answer == "https://two/"
+    });
+    assert!(!plane.log("status 401").is_empty());
 }
 
 #[test]

@@ -72,21 +72,13 @@ impl Watching {
 
     /// What was published last, once it is as wanted.
     pub(crate) fn wait_for(&self, wanted: impl Fn(&Load) -> bool) -> Arc<Load> {
-        self.wait_at_most(PATIENCE, wanted)
-    }
-
-    pub(crate) fn wait_at_most(
-        &self,
-        patience: Duration,
-        wanted: impl Fn(&Load) -> bool,
-    ) -> Arc<Load> {
         let is_missing =
             |history: &mut Vec<Arc<Load>>| !history.last().is_some_and(|load| wanted(load));
         let history = self.history.0.lock().unwrap();
         let (history, waited) = self
             .history
             .1
-            .wait_timeout_while(history, patience, is_missing)
+            .wait_timeout_while(history, PATIENCE, is_missing)
             .unwrap();
         let last = history.last().cloned();
         assert!(!waited.timed_out(), "still {last:?}");

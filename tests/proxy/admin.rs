@@ -1,8 +1,15 @@
 //! What operators see: health, metrics that count what happened, and a configuration without its keys.
 
-use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use crate::client::{Client, connect, get, handshake, hear_out, say};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::client::{Client, connect, get, handshake, hear, hear_out, say};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
@@ -224,4 +231,101 @@ async fn the_configuration_is_shown_without_keys() {
             assert!(!text.contains(secret_line), "{path}");
         }
     }
+}
+
+/// Connects from an address of this machine.
+async fn connect_from(host: [u8; 4], admin: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind((host, 0).into()).expect("an own address");
+    socket.connect(admin).await.expect("a connection")
+}
+
+/// Whether a connection that has said nothing is open. One that is not ends at once.
+async fn is_open(stream: &mut TcpStream) -> bool {
+    let read = timeout(Duration::from_millis(100), stream.read(&mut [0])).await;
+    read.is_err()
+}
+
+#[tokio::test]
+async fn idle_connections_keep_no_probe_out() {
+    let scene = Scene::start(&Objects::http());
+    let admin = scene.admin_address();
+    let mut idle = Vec::new();
+    for number in 0..200 {
+        idle.push(connect_from([127, 0, 1, number % 10], admin).await);
+    }
+    for _ in 0..20 {
+        let probe = timeout(Duration::from_secs(1), get(admin, "admin", "/readyz"));
+        assert_eq!(probe.await.expect("a response at once").status, 200);
+    }
+    let mut looks = JoinSet::new();
+    for mut stream in idle {
+        looks.spawn(async move { is_open(&mut stream).await });
+    }
+    let open = looks
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|open| *open)
+        .count();
+    assert!((40..=64).contains(&open), "{open} are open");
+}
+
+#[tokio::test]
+async fn one_client_cannot_take_the_place_of_others() {
+    let scene = Scene::start(&Objects::http());
+    let admin = scene.admin_address();
+    let mut other = connect_from([127, 0, 1, 1], admin).await;
+    let mut many = Vec::new();
+    for _ in 0..100 {
+        many.push(connect_from([127, 0, 1, 2], admin).await);
+    }
+    // The oldest of the greedy client are gone by the time that its last is served.
+    let last = many.last_mut().expect("many");
+    say(last, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(hear(last, "ok\n").await.starts_with("HTTP/1.1 200"));
+    assert!(!is_open(&mut many[0]).await);
+    assert!(is_open(&mut other).await);
+}
+
+#[tokio::test]
+async fn the_configuration_shows_values_only_when_asked() {
+    let echo = Origin::echo("echo").await;
+    let name_and_value = |name: &str| json!({"name": name, "value": format!("value-of-{name}")});
+    let changes =
+        |name: &str| json!({"set": [name_and_value(name)], "add": [name_and_value("x-add")]});
+    let filters = json!([
+        {"type": "RequestHeaderModifier", "requestHeaderModifier": changes("x-request")},
+        {"type": "ResponseHeaderModifier", "responseHeaderModifier": changes("x-response")},
+    ]);
+    let mut rule = prefix("/a", "echo");
+    rule["matches"][0]["headers"] = json!([name_and_value("x-exact"), {
+        "name": "x-pattern", "type": "RegularExpression", "value": "value-of-x-pattern.*",
+    }]);
+    rule["matches"][0]["queryParams"] = json!([name_and_value("parameter")]);
+    rule["backendRefs"][0]["filters"] = filters.clone();
+    rule["filters"] = filters;
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .route("route", &[rule]);
+    let scene = Scene::start(&objects);
+    let names = [
+        "x-request",
+        "x-response",
+        "x-add",
+        "x-exact",
+        "x-pattern",
+        "parameter",
+    ];
+    let hidden = page(&scene, "/config").await;
+    let shown = page(&scene, "/config?values=true").await;
+    for name in names {
+        assert!(hidden.contains(name), "{name} in {hidden}");
+        assert!(
+            shown.contains(&format!("value-of-{name}")),
+            "{name} in {shown}"
+        );
+    }
+    assert!(!hidden.contains("value-of"), "{hidden}");
+    assert_eq!(hidden.matches("<redacted>").count(), 11, "{hidden}");
 }

@@ -9,7 +9,7 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapResultLayer;
 
-use super::pause::RetryAfter;
+use crate::api_server::RetryAfter;
 
 /// The longest that connecting may take: the next try may find another address.
 const CONNECT: Duration = Duration::from_secs(5);

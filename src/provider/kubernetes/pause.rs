@@ -1,13 +1,12 @@
 //! What can go wrong between us and the API server, and how long to wait until the next try: longer each time, at
 //! random, and logged in few lines.
 
-use std::error::Error;
 use std::time::Duration;
 
 use rand::RngExt;
 use tokio::time::{Instant, sleep};
 
-use crate::api_server::describe;
+use crate::api_server::{describe, retry_after};
 use crate::backoff::Backoff;
 
 const BACKOFF: Backoff = Backoff {
@@ -49,29 +48,9 @@ impl Failure {
         match self {
             // As good as any answer, if it is no longer the same glitch.
             Self::Loss { .. } => Duration::from_secs(1),
-            _ => asked(self).unwrap_or_default().min(LONGEST_ASKED),
+            _ => retry_after(self).unwrap_or_default().min(LONGEST_ASKED),
         }
     }
-}
-
-/// The API server wants to be left alone for a while.
-#[derive(Debug, thiserror::Error)]
-#[error("status {status}, try again in {} s", .after.as_secs())]
-pub(super) struct RetryAfter {
-    pub(super) status: u16,
-    pub(super) after: Duration,
-}
-
-/// How long a failure asks to wait.
-fn asked(failure: &(dyn Error + 'static)) -> Option<Duration> {
-    let mut cause = Some(failure);
-    while let Some(error) = cause {
-        if let Some(asked) = error.downcast_ref::<RetryAfter>() {
-            return Some(asked.after);
-        }
-        cause = error.source();
-    }
-    None
 }
 
 /// Waits between failures of one thing.
@@ -155,6 +134,7 @@ fn wait(failures: u32, at_least: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_server::RetryAfter;
 
     fn overloaded(seconds: u64) -> Failure {
         let after = Duration::from_secs(seconds);

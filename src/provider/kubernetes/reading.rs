@@ -1,10 +1,10 @@
 //! From an object as the API server sends it to one that is served, or to the reason why it cannot be. Does no I/O.
 
 use kube::api::DynamicObject;
-use serde_json::Value;
 
 use super::observer::{Observed, is_observed};
-use crate::api::{Key, Kind, Object, Severity, admit};
+use crate::api::{Key, Kind, Object};
+use crate::provider::problem::unreadable;
 
 /// Annotation that holds a copy of the whole object, which nobody here reads.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -61,24 +61,13 @@ fn decode(kind: &'static Kind, object: DynamicObject) -> Result<Object, String> 
     // Objects of a list do not say what they are.
     value["apiVersion"] = kind.api_version().into();
     value["kind"] = kind.kind.into();
-    kind.decode(&value).map_err(|error| reason(value, &error))
-}
-
-/// Why an object cannot be read, with the field: its schema knows that better than the error does.
-fn reason(value: Value, error: &serde_json::Error) -> String {
-    let findings = admit(value).findings;
-    let fault = findings
-        .iter()
-        .find(|finding| finding.severity == Severity::Error);
-    fault.map_or_else(
-        || error.to_string(),
-        |fault| format!("{}: {}", fault.field, fault.message),
-    )
+    kind.decode(&value)
+        .map_err(|error| unreadable(value, &error))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -48,6 +48,7 @@ impl Collector for Metrics {
         self.backends(&mut page)?;
         self.connections(&mut page)?;
         self.configuration(&mut page)?;
+        self.stream(&mut page)?;
         self.controller(&mut page)
     }
 }
@@ -246,6 +247,23 @@ impl Metrics {
         page.gauges("build", "The program", [(version, 1)])
     }
 
+    fn stream(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Some(stream) = &self.process.stream else {
+            return Ok(());
+        };
+        let connected = i64::from(stream.is_connected());
+        let help = "Whether a controller streams objects to this pod";
+        page.gauge("stream_connected", help, connected)?;
+        let age = stream.age().as_secs() as i64;
+        let help = "Seconds without a controller, by which objects may be out of date";
+        page.gauge("stream_age_seconds", help, age)?;
+        let revision = stream.revision() as i64;
+        let help = "The controller's number of the objects that this pod has";
+        page.gauge("stream_revision", help, revision)?;
+        let help = "Streams from a controller that have begun";
+        page.counter("stream_connections", help, stream.connections())
+    }
+
     fn controller(&self, page: &mut Page<'_>) -> fmt::Result {
         let Some(controller) = &self.process.controller else {
             return Ok(());
@@ -255,6 +273,18 @@ impl Metrics {
             "controller_leading",
             "Whether this controller leads",
             leading,
+        )?;
+        page.gauge(
+            "controller_streams",
+            "Pods that are connected to the configuration stream",
+            i64::try_from(controller.stream.open()).unwrap_or(i64::MAX),
+        )?;
+        let refusals = controller.stream.refusals();
+        let refusals = refusals.map(|(status, count)| ([("status", status)], count));
+        page.counters(
+            "controller_stream_refusals",
+            "Requests for the configuration stream that were refused",
+            refusals,
         )?;
         let writes = controller.writes();
         let writes = writes.map(|(result, count)| ([("result", result)], count));
@@ -401,6 +431,32 @@ mod tests {
             );
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_pod_of_a_controller_tells_of_its_stream() {
+        let stream = Arc::new(super::super::StreamStats::default());
+        let process = ProcessStats {
+            stream: Some(stream.clone()),
+            ..ProcessStats::default()
+        };
+        let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
+        let has = |lines: [&str; 3]| {
+            let text = encode(table.clone(), process.clone(), 0);
+            for line in lines.map(|line| format!("portcullis_stream_{line}")) {
+                assert!(
+                    text.lines().any(|it| it == line),
+                    "{line} is not in\n{text}"
+                );
+            }
+        };
+        has(["connected 0", "connections_total 0", "revision 0"]);
+        stream.connected();
+        stream.committed(7);
+        has(["connected 1", "connections_total 1", "revision 7"]);
+        has(["age_seconds 0", "connected 1", "revision 7"]);
+        stream.disconnected();
+        has(["connected 0", "connections_total 1", "revision 7"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::api::{Key, Resource};
 use crate::snapshot::Objects;
 
 /// An object that belongs to Services of its namespace.
-pub(super) trait OfServices: Resource + Eq {
+pub(in crate::translate) trait OfServices: Resource + Eq {
     /// The Services; one may come more than once.
     fn services(&self) -> impl Iterator<Item = Key>;
 }

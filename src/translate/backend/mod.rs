@@ -17,6 +17,8 @@ use crate::api::reference::BackendObjectRef;
 use crate::ir::{Backend, BackendId, ObjectRef};
 use crate::snapshot::Snapshot;
 
+pub(super) use self::index::OfServices;
+
 use self::index::ByService;
 use super::Input;
 use super::reason::{Fault, Reason};
@@ -195,6 +197,12 @@ impl Backends {
             }
         }
     }
+}
+
+/// Whether objects of this kind can be backends.
+pub(super) fn is_backend(group: &str, kind: &str) -> bool {
+    let mut kinds = KINDS.iter();
+    kinds.any(|known| known.group == group && known.kind == kind)
 }
 
 fn unknown(name: &ObjectRef, field: &str) -> Fault {

@@ -1,8 +1,8 @@
-//! The HTTP side of the API server: discovery, lists in pages, watches and single objects, from a thread per
+//! The HTTP side of the API server: discovery, lists in pages, watches, single objects and writes, from a thread per
 //! connection, and how each of them fails.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,20 +16,24 @@ use super::{Api, Fault, KINDS, Kind, Moment, Request, State};
 const EVER: Duration = Duration::from_secs(600);
 
 /// What a request asks for.
-struct Asked<'a> {
-    kind: &'static Kind,
-    namespace: Option<&'a str>,
-    name: Option<&'a str>,
-    query: &'a str,
+pub(super) struct Asked<'a> {
+    pub(super) kind: &'static Kind,
+    pub(super) namespace: Option<&'a str>,
+    pub(super) name: Option<&'a str>,
+    /// Whether only the status is meant.
+    pub(super) is_status: bool,
+    pub(super) query: &'a str,
 }
 
 impl<'a> Asked<'a> {
     fn of(path: &'a str, query: &'a str) -> Option<Self> {
         KINDS.iter().find_map(|kind| {
             let rest = path.strip_prefix(kind.version)?.strip_prefix('/')?;
-            let parts: Vec<_> = rest.split('/').collect();
+            let whole = rest.strip_suffix("/status");
+            let parts: Vec<_> = whole.unwrap_or(rest).split('/').collect();
             let (namespace, name) = match parts[..] {
                 [plural] if plural == kind.plural => (None, None),
+                [plural, name] if plural == kind.plural && !kind.namespaced => (None, Some(name)),
                 ["namespaces", namespace, plural] if plural == kind.plural => {
                     (Some(namespace), None)
                 }
@@ -42,6 +46,7 @@ impl<'a> Asked<'a> {
                 kind,
                 namespace,
                 name,
+                is_status: whole.is_some(),
                 query,
             })
         })
@@ -64,6 +69,12 @@ impl<'a> Asked<'a> {
                 .is_none_or(|namespace| metadata["namespace"] == namespace)
     }
 
+    /// The key of the object that is asked for.
+    pub(super) fn key(&self) -> (String, String, String) {
+        let (namespace, name) = (self.namespace.unwrap_or_default(), self.name.unwrap());
+        (self.kind.name.into(), namespace.into(), name.into())
+    }
+
     fn is_permitted(&self, state: &State) -> bool {
         let Some(permitted) = state.permitted.as_ref().filter(|_| self.kind.namespaced) else {
             return true;
@@ -83,44 +94,59 @@ impl Api {
                     return;
                 }
             }
-            if self.state().offline || self.answer(socket, &head).is_none() {
+            let mut body = vec![0; length(&head)];
+            if reader.read_exact(&mut body).is_err() || self.state().offline {
+                return;
+            }
+            if self.answer(socket, &head, &body).is_none() {
                 return;
             }
         }
     }
 
-    fn answer(&self, socket: &TcpStream, head: &str) -> Option<()> {
-        let target = head.split(' ').nth(1).unwrap();
+    fn answer(&self, socket: &TcpStream, head: &str, body: &[u8]) -> Option<()> {
+        let mut words = head.split(' ');
+        let (method, target) = (words.next().unwrap(), words.next().unwrap());
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let path = path
             .trim_start_matches("/apis/")
             .trim_start_matches("/api/");
+        let token = token(head);
         let mut state = self.state();
         state.requests.push(Request {
             at: Instant::now(),
+            method: method.to_owned(),
             target: target.to_owned(),
         });
-        let is_welcome = state.token.as_ref().is_none_or(|token| {
-            head.to_lowercase()
-                .contains(&format!("authorization: bearer {token}\r\n"))
-        });
+        let accepted = state.token.as_ref();
+        let is_welcome = accepted.is_none_or(|accepted| Some(accepted) == token.as_ref());
+        let is_silenced = token.is_some_and(|token| state.silenced.contains(&token));
         let asked = Asked::of(path, query).filter(|asked| !state.missing.contains(asked.kind.name));
-        let fault = asked
-            .as_ref()
-            .and_then(|asked| match asked.is_permitted(&state) {
-                true => state.faults.get(asked.kind.name).copied(),
-                false => Some(Fault::Status(403)),
-            });
+        let fault = asked.as_ref().and_then(|asked| {
+            if !asked.is_permitted(&state) {
+                return Some(Fault::Status(403));
+            }
+            let of_writes = state.write_faults.get(asked.kind.name);
+            let of_writes = of_writes.filter(|_| method != "GET");
+            of_writes.or(state.faults.get(asked.kind.name)).copied()
+        });
         drop(state);
+        self.0.1.notify_all();
+        if is_silenced {
+            return fail_at(socket, Fault::Silence);
+        }
         if !is_welcome {
             return respond(socket, 401, &failure(401));
         }
-        if let Some(fault) = fault {
-            return fail_at(socket, fault);
+        match fault {
+            Some(Fault::Slow(delay)) => thread::sleep(delay),
+            Some(fault) => return fail_at(socket, fault),
+            None => {}
         }
         let (status, body) = match asked {
             _ if path == "/version" => (200, version()),
             Some(asked) if query.contains("watch=true") => return self.watch(socket, &asked),
+            Some(asked) if method != "GET" => self.write(method, &asked, body),
             Some(asked) if asked.name.is_some() => self.get(&asked),
             Some(asked) => self.list(&asked),
             None => self.discovery(path),
@@ -145,9 +171,7 @@ impl Api {
     }
 
     fn get(&self, asked: &Asked<'_>) -> (u16, Value) {
-        let (namespace, name) = (asked.namespace.unwrap(), asked.name.unwrap());
-        let key = (asked.kind.name.into(), namespace.into(), name.into());
-        match self.state().objects.get(&key) {
+        match self.state().objects.get(&asked.key()) {
             Some(object) => (200, object.clone()),
             None => (404, failure(404)),
         }
@@ -259,11 +283,27 @@ fn fail_at(mut socket: &TcpStream, fault: Fault) -> Option<()> {
             let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
             None
         }
-        Fault::Silence => {
+        Fault::Silence | Fault::Slow(_) => {
             thread::sleep(EVER);
             None
         }
     }
+}
+
+/// The bytes of a request's body.
+fn length(head: &str) -> usize {
+    header(head, "content-length").map_or(0, |length| length.parse().unwrap())
+}
+
+/// The bearer token of a request.
+fn token(head: &str) -> Option<String> {
+    let value = header(head, "authorization")?;
+    Some(value.strip_prefix("Bearer ")?.to_owned())
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines.find_map(|(one, value)| one.eq_ignore_ascii_case(name).then_some(value))
 }
 
 fn version() -> Value {
@@ -284,12 +324,14 @@ fn chunk(mut socket: &TcpStream, line: &Value) -> Option<()> {
     write!(socket, "{:x}\r\n{line}\r\n", line.len()).ok()
 }
 
-fn failure(code: u16) -> Value {
+pub(super) fn failure(code: u16) -> Value {
     let reason = match code {
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "NotFound",
+        409 => "Conflict",
         410 => "Expired",
+        422 => "Invalid",
         429 => "TooManyRequests",
         504 => "Timeout",
         _ => "InternalError",

@@ -1,7 +1,13 @@
-//! An API server as far as a watching client sees one: the objects that a test puts in, and every way of failing that
-//! a test asks for. Validates nothing, and knows nothing of HTTP.
+//! An API server as far as a client of ours sees one: the objects that a test or the client puts in, and every way of
+//! failing that a test asks for. Validates nothing, and knows nothing of HTTP.
+
+#![allow(
+    dead_code,
+    reason = "every test target uses a part of the API server, and none uses all of it"
+)]
 
 mod http;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -33,18 +39,33 @@ const fn kind(
     }
 }
 
+/// The longest that anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 const GATEWAY: &str = "gateway.networking.k8s.io/v1";
 const KINDS: &[Kind] = &[
     kind("v1", "Namespace", "namespaces", false),
     kind("v1", "Service", "services", true),
     kind("v1", "Secret", "secrets", true),
     kind("v1", "ConfigMap", "configmaps", true),
+    kind("v1", "Pod", "pods", true),
+    kind("v1", "ServiceAccount", "serviceaccounts", true),
+    kind("apps/v1", "ReplicaSet", "replicasets", true),
+    kind("apps/v1", "Deployment", "deployments", true),
+    kind("apps/v1", "DaemonSet", "daemonsets", true),
+    kind(
+        "authentication.k8s.io/v1",
+        "TokenReview",
+        "tokenreviews",
+        false,
+    ),
     kind(
         "discovery.k8s.io/v1",
         "EndpointSlice",
         "endpointslices",
         true,
     ),
+    kind("coordination.k8s.io/v1", "Lease", "leases", true),
     kind(GATEWAY, "GatewayClass", "gatewayclasses", false),
     kind(GATEWAY, "Gateway", "gateways", true),
     kind(GATEWAY, "ListenerSet", "listenersets", true),
@@ -66,6 +87,8 @@ pub(crate) enum Fault {
     Reset,
     /// There is none.
     Silence,
+    /// It comes late.
+    Slow(Duration),
 }
 
 /// The objects of one moment.
@@ -82,6 +105,7 @@ struct Event {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) at: Instant,
+    pub(crate) method: String,
     pub(crate) target: String,
 }
 
@@ -93,6 +117,14 @@ struct State {
     version: u64,
     /// By kind.
     faults: BTreeMap<String, Fault>,
+    /// By kind, of requests that write.
+    write_faults: BTreeMap<String, Fault>,
+    /// Tokens whose requests get no answer.
+    silenced: BTreeSet<String>,
+    /// A field of statuses that is dropped when they are stored, as one that the CRD does not know.
+    dropped: Option<String>,
+    /// What reviews of tokens say.
+    reviews: BTreeMap<String, Value>,
     /// Kinds that the server does not know.
     missing: BTreeSet<String>,
     /// Kinds of whose lists only so many pages come.
@@ -142,12 +174,12 @@ impl Api {
         format!("http://{}", self.1)
     }
 
-    /// What a client needs to find it.
-    pub(crate) fn kubeconfig(&self) -> String {
+    /// What a client needs to find it, as this user.
+    pub(crate) fn kubeconfig(&self, user: &Value) -> String {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
-            "users": [{"name": "test", "user": {"token": "test"}}],
+            "users": [{"name": "test", "user": user}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         })
         .to_string()
@@ -242,6 +274,69 @@ impl Api {
         }
     }
 
+    /// Requests that write a kind fail, or do so no longer.
+    pub(crate) fn fail_writes(&self, kind: &str, fault: Option<Fault>) {
+        self.change(|state| {
+            state.write_faults.remove(kind);
+            if let Some(fault) = fault {
+                state.write_faults.insert(kind.to_owned(), fault);
+            }
+        });
+    }
+
+    /// From now on, reviews of this token have this status; those of others say that it is not valid.
+    pub(crate) fn review(&self, token: &str, status: Value) {
+        self.change(|state| state.reviews.insert(token.to_owned(), status));
+    }
+
+    /// Requests with this token get no answer from now on.
+    pub(crate) fn silence(&self, token: &str) {
+        self.change(|state| state.silenced.insert(token.to_owned()));
+    }
+
+    /// This field of statuses is dropped when they are stored.
+    pub(crate) fn drop_status_field(&self, name: &str) {
+        self.change(|state| state.dropped = Some(name.to_owned()));
+    }
+
+    /// An object as soon as it is as wanted.
+    pub(crate) fn wait_for(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
+        let is_missing = |state: &mut State| !state.objects.get(&key).is_some_and(&wanted);
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(self.state(), PATIENCE, is_missing);
+        let (state, waited) = waited.unwrap();
+        let object = state.objects.get(&key);
+        assert!(!waited.timed_out(), "{key:?} is still {object:?}");
+        object.unwrap().clone()
+    }
+
+    /// The requests of a method whose target has a text, as soon as there are so many.
+    pub(crate) fn wait_for_requests(&self, count: usize, method: &str, text: &str) -> Vec<Request> {
+        let matching = |state: &State| {
+            let requests = state.requests.iter();
+            let matching = requests.filter(|one| one.method == method && one.target.contains(text));
+            matching.cloned().collect::<Vec<_>>()
+        };
+        let is_missing = |state: &mut State| matching(state).len() < count;
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(self.state(), PATIENCE, is_missing);
+        let (state, waited) = waited.unwrap();
+        let requests = matching(&state);
+        assert!(!waited.timed_out(), "still {requests:?}");
+        requests
+    }
+
     /// Forgets a kind, or has it again.
     pub(crate) fn know(&self, kind: &str, known: bool) {
         self.change(|state| {
@@ -325,7 +420,9 @@ impl State {
             text(&object["metadata"]["namespace"]),
             text(&object["metadata"]["name"]),
         );
-        object["metadata"]["uid"] = format!("{key:?}").into();
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = format!("{key:?}").into();
+        }
         let what = match self.objects.insert(key, object.clone()) {
             Some(_) => "MODIFIED",
             None => "ADDED",

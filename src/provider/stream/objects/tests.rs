@@ -1,0 +1,348 @@
+//! States as streams make them up, whole, torn and senseless.
+
+use serde_json::json;
+
+use super::*;
+use crate::api::Object;
+
+fn begin(instance: &str, base: Option<u64>) -> Update {
+    Update::Begin {
+        instance: instance.to_owned(),
+        base,
+    }
+}
+
+fn commit(revision: u64) -> Update {
+    Update::Commit { revision }
+}
+
+fn service(name: &str, port: u16) -> Update {
+    Update::Put(json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"ports": [{"port": port}]},
+    }))
+}
+
+fn broken_service(name: &str) -> Update {
+    Update::Put(json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default", "generation": 3},
+        "spec": {"ports": "none"},
+    }))
+}
+
+fn unknown(name: &str) -> Update {
+    Update::Put(json!({
+        "apiVersion": "portcullis.dev/v9",
+        "kind": "Drawbridge",
+        "metadata": {"name": name, "namespace": "default"},
+    }))
+}
+
+fn delete(group: &str, kind: &str, name: &str) -> Update {
+    Update::Delete(Deleted {
+        group: group.to_owned(),
+        kind: kind.to_owned(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+fn take_all(
+    state: &mut State,
+    updates: impl IntoIterator<Item = Update>,
+) -> Result<Vec<Step>, String> {
+    let mut intake = Intake::default();
+    let steps = updates.into_iter().map(|update| intake.take(update, state));
+    steps.collect()
+}
+
+/// A state of instance `a` at revision 1 with these services at port 80.
+fn state(services: &[&str]) -> State {
+    let mut state = State::default();
+    let puts = services.iter().map(|name| service(name, 80));
+    let updates = [begin("a", None)].into_iter().chain(puts);
+    take_all(&mut state, updates.chain([commit(1)])).unwrap();
+    state
+}
+
+fn ports(state: &State) -> Vec<(String, u16)> {
+    let services = state.snapshot.services.iter();
+    let port = |service: &Arc<crate::api::core::Service>| service.spec.ports[0].port;
+    services
+        .map(|service| (service.metadata.name.clone(), port(service)))
+        .collect()
+}
+
+fn served(names: &[(&str, u16)]) -> Vec<(String, u16)> {
+    let names = names.iter();
+    names
+        .map(|(name, port)| ((*name).to_owned(), *port))
+        .collect()
+}
+
+#[test]
+fn nothing_changes_before_the_commit() {
+    let mut state = state(&["one", "two"]);
+    let before = state.clone();
+    let mut intake = Intake::default();
+    for update in [
+        begin("a", Some(1)),
+        service("one", 81),
+        delete("", "Service", "two"),
+        unknown("x"),
+    ] {
+        intake.take(update, &mut state).unwrap();
+        assert_eq!(state, before);
+    }
+    let step = intake.take(commit(2), &mut state);
+    assert_eq!(step, Ok(Step::Committed));
+    assert_eq!(ports(&state), served(&[("one", 81)]));
+    assert_eq!(state.position.unwrap().to_string(), "a/2");
+}
+
+#[test]
+fn full_stream_replaces_everything_and_keeps_equal_objects() {
+    let mut state = state(&["one", "two", "three"]);
+    let kept = state
+        .snapshot
+        .services
+        .get("default", "one")
+        .unwrap()
+        .clone();
+    let updates = [
+        begin("b", None),
+        service("one", 80),
+        service("two", 82),
+        service("four", 84),
+        service("five", 85),
+        delete("", "Service", "five"),
+        commit(7),
+    ];
+    take_all(&mut state, updates).unwrap();
+    assert_eq!(
+        ports(&state),
+        served(&[("four", 84), ("one", 80), ("two", 82)])
+    );
+    let now = state.snapshot.services.get("default", "one").unwrap();
+    assert!(Arc::ptr_eq(now, &kept));
+    assert_eq!(state.position.unwrap().to_string(), "b/7");
+}
+
+#[test]
+fn stream_that_begins_anew_forgets_what_was_not_committed() {
+    let mut state = state(&["one", "two"]);
+    let updates = [
+        begin("a", Some(1)),
+        service("one", 81),
+        begin("a", None),
+        service("two", 80),
+        commit(5),
+        service("three", 83),
+        begin("a", Some(5)),
+        commit(6),
+    ];
+    take_all(&mut state, updates).unwrap();
+    assert_eq!(ports(&state), served(&[("two", 80)]));
+    assert_eq!(state.position.unwrap().to_string(), "a/6");
+}
+
+#[test]
+fn equal_full_stream_leaves_the_snapshot_equal() {
+    let mut state = state(&["one"]);
+    let before = state.snapshot.clone();
+    let updates = [begin("b", None), service("one", 80), commit(9)];
+    take_all(&mut state, updates).unwrap();
+    assert!(
+        state
+            .snapshot
+            .services
+            .changes_since(&before.services)
+            .is_empty()
+    );
+    assert_eq!(state.load().position.unwrap().to_string(), "b/9");
+}
+
+#[test]
+fn commits_without_changes_only_move_the_position() {
+    let mut state = state(&["one"]);
+    let steps = take_all(&mut state, [begin("a", Some(1)), commit(1), commit(5)]);
+    let committed = Step::Committed;
+    assert_eq!(
+        steps.unwrap(),
+        [
+            Step::Begun { is_caught_up: true },
+            committed.clone(),
+            committed
+        ]
+    );
+    assert_eq!(ports(&state), served(&[("one", 80)]));
+    assert_eq!(state.position.unwrap().revision, 5);
+}
+
+#[test]
+fn what_cannot_follow_is_a_fault_that_changes_nothing() {
+    for (updates, expected) in [
+        (vec![service("one", 81)], "does not begin"),
+        (vec![commit(2)], "does not begin"),
+        (vec![begin("a", Some(2))], "this pod has a/1"),
+        (vec![begin("b", Some(1))], "this pod has a/1"),
+        (
+            vec![begin("a", Some(1)), service("one", 81), commit(0)],
+            "after revision 1",
+        ),
+        (
+            vec![begin("a", Some(1)), Update::Put(json!({"kind": "Service"}))],
+            "metadata.name",
+        ),
+        (
+            vec![begin("a", Some(1)), Update::Put(json!([]))],
+            "metadata.name",
+        ),
+    ] {
+        let mut state = state(&["one"]);
+        let before = state.clone();
+        let error = take_all(&mut state, updates).expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(state, before);
+    }
+    let error = take_all(&mut State::default(), [begin("a", Some(1))]).unwrap_err();
+    assert!(error.contains("this pod has nothing"), "{error}");
+}
+
+#[test]
+fn revisions_of_a_full_stream_may_be_lower_than_those_before() {
+    let mut state = state(&["one"]);
+    take_all(&mut state, [begin("a", None), commit(0)]).unwrap();
+    assert!(state.snapshot.services.is_empty());
+    assert_eq!(state.position.unwrap().revision, 0);
+}
+
+#[test]
+fn object_that_cannot_be_read_keeps_its_previous_version() {
+    let mut state = state(&["one"]);
+    for updates in [
+        vec![begin("a", Some(1)), broken_service("one"), commit(2)],
+        vec![begin("b", None), broken_service("one"), commit(1)],
+    ] {
+        take_all(&mut state, updates).unwrap();
+        assert_eq!(ports(&state), served(&[("one", 80)]));
+        let problems = state.load().problems;
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].generation, 3);
+        let text = problems[0].to_string();
+        assert!(text.contains("Service default/one"), "{text}");
+        assert!(text.contains("spec.ports"), "{text}");
+    }
+    take_all(
+        &mut state,
+        [begin("b", Some(1)), service("one", 81), commit(2)],
+    )
+    .unwrap();
+    assert_eq!(ports(&state), served(&[("one", 81)]));
+    assert!(state.load().problems.is_empty());
+}
+
+#[test]
+fn problems_go_with_their_objects() {
+    let broken = [
+        begin("a", Some(1)),
+        broken_service("one"),
+        unknown("x"),
+        commit(2),
+    ];
+    let mut by_delete = state(&["one"]);
+    take_all(&mut by_delete, broken).unwrap();
+    let mut by_listing = by_delete.clone();
+    assert_eq!(by_delete.load().problems.len(), 2);
+    let deletes = [
+        begin("a", Some(2)),
+        delete("", "Service", "one"),
+        delete("portcullis.dev", "Drawbridge", "x"),
+        commit(3),
+    ];
+    take_all(&mut by_delete, deletes).unwrap();
+    take_all(&mut by_listing, [begin("b", None), commit(1)]).unwrap();
+    for state in [by_delete, by_listing] {
+        assert_eq!(state.load().problems, []);
+        assert_eq!(state.snapshot, Snapshot::default());
+    }
+}
+
+#[test]
+fn unknown_kind_is_a_problem_once() {
+    let mut state = state(&["one"]);
+    let updates = [begin("a", Some(1)), unknown("x"), unknown("y"), commit(2)];
+    take_all(&mut state, updates).unwrap();
+    let problems = state.load().problems;
+    assert_eq!(problems.len(), 1);
+    let text = problems[0].to_string();
+    assert!(text.contains("Drawbridge of portcullis.dev/v9"), "{text}");
+    assert_eq!(ports(&state), served(&[("one", 80)]));
+}
+
+#[test]
+fn problem_of_a_secret_quotes_nothing_of_it() {
+    let mut state = state(&[]);
+    let secret = Update::Put(json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "tls", "namespace": "default"},
+        "data": "hidden",
+    }));
+    take_all(&mut state, [begin("a", Some(1)), secret, commit(2)]).unwrap();
+    let text = state.load().problems[0].to_string();
+    assert!(text.contains("Secret default/tls"), "{text}");
+    assert!(!text.contains("hidden"), "{text}");
+}
+
+#[test]
+fn leader_is_told_at_any_time() {
+    let mut state = State::default();
+    let leader = |address: Option<&str>| Update::Leader {
+        address: address.map(str::to_owned),
+    };
+    let updates = [
+        leader(Some("a:1")),
+        begin("a", None),
+        leader(None),
+        commit(1),
+    ];
+    let steps = take_all(&mut state, updates).unwrap();
+    assert_eq!(steps[0], Step::Leader(Some("a:1".to_owned())));
+    assert_eq!(steps[2], Step::Leader(None));
+    assert_eq!(steps[3], Step::Committed);
+}
+
+#[test]
+fn lines_of_a_state_make_up_an_equal_state() {
+    let mut state = state(&["one", "two"]);
+    let more = [
+        begin("a", Some(1)),
+        broken_service("two"),
+        unknown("x"),
+        Update::Put(json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "tls", "namespace": "default"},
+            "type": "kubernetes.io/tls",
+            "data": {"tls.key": "a2V5"},
+        })),
+        Update::Put(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "GRPCRoute",
+            "metadata": {"name": "grpc", "namespace": "default"},
+        })),
+        commit(2),
+    ];
+    take_all(&mut state, more).unwrap();
+    let mut objects = state.snapshot.objects();
+    assert!(objects.any(|it| matches!(it, Object::UnservedRoute(_))));
+    let mut again = State::default();
+    take_all(&mut again, state.updates().unwrap()).unwrap();
+    assert_eq!(again, state);
+    assert!(State::default().updates().is_none());
+}

@@ -1,0 +1,118 @@
+//! What a pod reports to its controller of an [`Outcome`]: the state that it serves, ports that it could not bind and what
+//! it could not read. Knows nothing of how the report travels.
+
+use std::collections::BTreeMap;
+
+use crate::controller::Outcome;
+use crate::stream::message::Serves;
+
+/// Problems that are reported, and characters of each: conditions are read by people, and the log has everything.
+const PROBLEMS: usize = 16;
+const PROBLEM_SHOWN: usize = 300;
+
+/// The report of an outcome; `None` when its objects did not come from a controller.
+pub(super) fn serves(outcome: &Outcome) -> Option<Serves> {
+    let position = outcome.load.position.clone()?;
+    let failed = outcome.binds.iter().filter_map(|(bind, result)| {
+        let error = result.as_ref().err()?;
+        Some((bind.port, error.to_string()))
+    });
+    let unbound: BTreeMap<u16, String> = failed.collect();
+    let problems = &outcome.load.problems;
+    let shown = if problems.len() > PROBLEMS {
+        PROBLEMS - 1
+    } else {
+        PROBLEMS
+    };
+    let mut lines: Vec<String> = problems
+        .iter()
+        .take(shown)
+        .map(|problem| cut(&problem.to_string()))
+        .collect();
+    if problems.len() > shown {
+        lines.push(format!("and {} more: see the log", problems.len() - shown));
+    }
+    Some(Serves {
+        position,
+        unbound,
+        problems: lines,
+    })
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(PROBLEM_SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::api::Severity;
+    use crate::ir::{Bind, BindReport};
+    use crate::provider::{Load, Problem};
+    use crate::stream::message::Position;
+
+    fn outcome(position: Option<Position>, problems: usize, binds: BindReport) -> Outcome {
+        let problem = |number| {
+            let text = format!("{number}: {}", "é".repeat(400));
+            Problem::of_file(Severity::Error, "", text)
+        };
+        Outcome {
+            load: Arc::new(Load {
+                position,
+                problems: (0..problems).map(problem).collect(),
+                ..Load::default()
+            }),
+            generation: 1,
+            report: Arc::default(),
+            binds,
+        }
+    }
+
+    fn position() -> Position {
+        Position {
+            instance: "5f2c".to_owned(),
+            revision: 7,
+        }
+    }
+
+    #[test]
+    fn only_objects_of_a_controller_are_reported() {
+        assert_eq!(serves(&outcome(None, 1, BindReport::new())), None);
+        let report = serves(&outcome(Some(position()), 0, BindReport::new())).unwrap();
+        assert_eq!(report.position, position());
+        assert!(report.unbound.is_empty() && report.problems.is_empty());
+    }
+
+    #[test]
+    fn ports_that_are_not_bound_are_named_as_declared() {
+        let bound = SocketAddr::from((Ipv4Addr::LOCALHOST, 65_092));
+        let binds = BindReport::from([
+            (Bind::tcp(None, 80), Ok(bound)),
+            (Bind::tcp(None, 443), Err("taken".into())),
+        ]);
+        let report = serves(&outcome(Some(position()), 0, binds)).unwrap();
+        assert_eq!(report.unbound, [(443, "taken".to_owned())].into());
+    }
+
+    #[test]
+    fn problems_are_bounded() {
+        let lines = |count| {
+            let report = serves(&outcome(Some(position()), count, BindReport::new()));
+            report.unwrap().problems
+        };
+        assert_eq!(lines(16).len(), 16);
+        let many = lines(40);
+        assert_eq!(many.len(), 16);
+        assert_eq!(many[15], "and 25 more: see the log");
+        assert!(
+            many.iter().all(|line| line.chars().count() <= 301),
+            "{many:?}"
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! Who may have a Gateway's objects: a pod that runs under the ServiceAccount that this controller made for that Gateway,
+//! in the workload that it made. Asks the API server; knows nothing of connections.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::StatusCode;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::{Metadata, NamespaceResourceScope};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+
+use super::message::AUDIENCE;
+use super::token::{self, Claims};
+use crate::api::gateway::Gateway;
+use crate::api_server::{describe, request};
+use crate::provision;
+
+/// Requests to the API server at one time: a crowd of pods must not crowd out everybody else there.
+const AT_ONCE: usize = 16;
+/// Tokens that are remembered. Each pod has one, and a new one every hour at most.
+const REMEMBERED: usize = 16_384;
+
+/// Why a pod gets nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is no token, or it is not one for us.
+    Unauthenticated(String),
+    /// It is not a token of a pod of that Gateway.
+    Forbidden(String),
+    /// The API server could not be asked.
+    Unavailable(String),
+}
+
+impl Refusal {
+    /// The status that says so.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The reason, for the pod's log and ours.
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::Unauthenticated(message)
+            | Self::Forbidden(message)
+            | Self::Unavailable(message) => message,
+        }
+    }
+}
+
+/// The pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) namespace: String,
+    pub(super) service_account: String,
+    service_account_uid: String,
+    pub(super) pod: String,
+    pod_uid: String,
+}
+
+/// Asks the API server who pods are.
+pub(super) struct Authenticator {
+    client: Client,
+    turns: Semaphore,
+    /// Reviewed tokens by a keyed hash, until they expire.
+    reviewed: Mutex<HashMap<u64, Reviewed>>,
+    hasher: RandomState,
+}
+
+struct Reviewed {
+    token: String,
+    identity: Identity,
+    /// Seconds since 1970.
+    expires: u64,
+}
+
+impl Authenticator {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client,
+            turns: Semaphore::new(AT_ONCE),
+            reviewed: Mutex::default(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The pod that a token is bound to, if the API server says that it is for us. A token that is reviewed is good until
+    /// it expires.
+    pub(super) async fn identify(&self, token: &str) -> Result<Identity, Refusal> {
+        // What is obviously not for us costs the API server nothing.
+        let claims = token::claims(token).map_err(Refusal::Unauthenticated)?;
+        let now = seconds();
+        if claims.expires <= now {
+            let message = "the token has expired".to_owned();
+            return Err(Refusal::Unauthenticated(message));
+        }
+        if let Some(identity) = self.recall(token, now) {
+            return Ok(identity);
+        }
+        let identity = self.review(token).await?;
+        self.remember(token, &identity, &claims, now);
+        Ok(identity)
+    }
+
+    /// Checks that the pod is one of the Gateway's own: its ServiceAccount and its workload were made by us for it.
+    pub(super) async fn authorize(
+        &self,
+        identity: &Identity,
+        gateway: &Gateway,
+    ) -> Result<(), Refusal> {
+        let uid = gateway.metadata.uid.as_str();
+        let name = provision::service_account_name(gateway);
+        if identity.namespace != gateway.metadata.namespace || identity.service_account != name {
+            let Identity {
+                namespace,
+                service_account,
+                ..
+            } = identity;
+            return Err(forbidden(format!(
+                "ServiceAccount {namespace}/{service_account} is not that of the Gateway's pods"
+            )));
+        }
+        let account = self.metadata::<ServiceAccount>(identity, &name).await?;
+        if account.uid.as_deref() != Some(&identity.service_account_uid)
+            || !provision::is_owned_by(&account, uid)
+        {
+            return Err(forbidden(format!(
+                "ServiceAccount {name} was not made by this controller for the Gateway"
+            )));
+        }
+        let pod = self.metadata::<Pod>(identity, &identity.pod).await?;
+        if pod.uid.as_deref() != Some(&identity.pod_uid) {
+            return Err(forbidden(format!("pod {} is another one", identity.pod)));
+        }
+        let workload = self.workload(identity, &pod).await?;
+        if !workload.is_some_and(|workload| provision::is_owned_by(&workload, uid)) {
+            return Err(forbidden(format!(
+                "pod {} does not belong to a workload of the Gateway",
+                identity.pod
+            )));
+        }
+        Ok(())
+    }
+
+    /// The Deployment or DaemonSet that a pod belongs to.
+    async fn workload(
+        &self,
+        identity: &Identity,
+        pod: &ObjectMeta,
+    ) -> Result<Option<ObjectMeta>, Refusal> {
+        match controller(pod) {
+            Some(owner) if owner.kind == "DaemonSet" => {
+                self.owner::<DaemonSet>(identity, owner).await
+            }
+            Some(owner) if owner.kind == "ReplicaSet" => {
+                let set = self.owner::<ReplicaSet>(identity, owner).await?;
+                match set.as_ref().and_then(controller) {
+                    Some(owner) if owner.kind == "Deployment" => {
+                        self.owner::<Deployment>(identity, owner).await
+                    }
+                    _ => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The owner that a reference names, if it is the one that it means.
+    async fn owner<K>(
+        &self,
+        identity: &Identity,
+        reference: &OwnerReference,
+    ) -> Result<Option<ObjectMeta>, Refusal>
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + DeserializeOwned + std::fmt::Debug + Metadata<Ty = ObjectMeta>,
+    {
+        let owner = self.metadata::<K>(identity, &reference.name).await?;
+        Ok((owner.uid.as_ref() == Some(&reference.uid)).then_some(owner))
+    }
+
+    async fn metadata<K>(&self, identity: &Identity, name: &str) -> Result<ObjectMeta, Refusal>
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + DeserializeOwned + std::fmt::Debug + Metadata<Ty = ObjectMeta>,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), &identity.namespace);
+        let _turn = self.turns.acquire().await;
+        let found = request(api.get_metadata_opt(name)).await;
+        match found.map_err(Refusal::Unavailable)? {
+            Ok(Some(object)) => Ok(object.metadata),
+            Ok(None) => Err(forbidden(format!("{} {name} is not there", K::KIND))),
+            Err(error) => Err(Refusal::Unavailable(describe(&error))),
+        }
+    }
+
+    async fn review(&self, token: &str) -> Result<Identity, Refusal> {
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                audiences: Some(vec![AUDIENCE.to_owned()]),
+                token: token.to_owned(),
+            },
+            ..TokenReview::default()
+        };
+        let api: Api<TokenReview> = Api::all(self.client.clone());
+        let reviewed = {
+            let _turn = self.turns.acquire().await;
+            request(api.create(&PostParams::default(), &review)).await
+        };
+        let reviewed = reviewed.map_err(Refusal::Unavailable)?;
+        let reviewed = reviewed.map_err(|error| Refusal::Unavailable(describe(&error)))?;
+        let status = reviewed.status.unwrap_or_default();
+        let is_for_us = || {
+            let mut audiences = status.audiences.iter().flatten();
+            audiences.any(|audience| audience == AUDIENCE)
+        };
+        if status.authenticated != Some(true) || !is_for_us() {
+            let why = status.error.as_deref().unwrap_or("it is not valid");
+            let message = format!("the API server refuses the token: {why}");
+            return Err(Refusal::Unauthenticated(message));
+        }
+        let user = status.user.unwrap_or_default();
+        identity(&user).ok_or_else(|| {
+            let name = user.username.as_deref().unwrap_or_default();
+            forbidden(format!("the token of {name} is not bound to a pod"))
+        })
+    }
+
+    fn recall(&self, token: &str, now: u64) -> Option<Identity> {
+        let known = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get(&self.hash(token))?;
+        (known.token == token && known.expires > now).then(|| known.identity.clone())
+    }
+
+    fn remember(&self, token: &str, identity: &Identity, claims: &Claims, now: u64) {
+        let mut reviewed = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
+        if reviewed.len() >= REMEMBERED {
+            reviewed.retain(|_, one| one.expires > now);
+        }
+        if reviewed.len() < REMEMBERED {
+            let one = Reviewed {
+                token: token.to_owned(),
+                identity: identity.clone(),
+                expires: claims.expires,
+            };
+            reviewed.insert(self.hash(token), one);
+        }
+    }
+
+    fn hash(&self, token: &(impl Hash + ?Sized)) -> u64 {
+        self.hasher.hash_one(token)
+    }
+}
+
+/// The pod that a reviewed token is bound to.
+fn identity(user: &UserInfo) -> Option<Identity> {
+    let name = user.username.as_deref()?;
+    let name = name.strip_prefix("system:serviceaccount:")?;
+    let (namespace, service_account) = name.split_once(':')?;
+    let extra = |key: &str| {
+        let key = format!("authentication.kubernetes.io/{key}");
+        user.extra.as_ref()?.get(&key)?.first().cloned()
+    };
+    Some(Identity {
+        namespace: namespace.to_owned(),
+        service_account: service_account.to_owned(),
+        service_account_uid: user.uid.clone()?,
+        pod: extra("pod-name")?,
+        pod_uid: extra("pod-uid")?,
+    })
+}
+
+/// The owner that controls an object.
+fn controller(object: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut owners = object.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true) && owner.api_version == "apps/v1")
+}
+
+fn forbidden(message: String) -> Refusal {
+    Refusal::Forbidden(message)
+}
+
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or(Duration::ZERO).as_secs()
+}

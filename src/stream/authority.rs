@@ -1,0 +1,338 @@
+//! The certificate authority that the stream is trusted by: what its Secret holds, when it is renewed, and the serving
+//! certificates that it signs. Knows the day, which is given, and no API server.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
+};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The key of the Secret with every certificate that is to be trusted.
+const BUNDLE: &str = "ca.crt";
+const SIGNER: (&str, &str) = ("tls.crt", "tls.key");
+const NEXT: (&str, &str) = ("next.crt", "next.key");
+
+/// Days that an authority lasts.
+const LIFE: i64 = 365;
+/// Days before its end at which the next one is made.
+const RENEWAL: i64 = 120;
+/// Days for which the next one is trusted before it signs: ConfigMaps reach pods within minutes.
+const OVERLAP: i64 = 1;
+/// Days that a serving certificate lasts; it is made anew every day.
+const SERVING_LIFE: i64 = 7;
+/// Days by which certificates begin earlier, for clocks that are behind.
+const BACKDATE: i64 = 1;
+
+/// The name that the authority has in its certificates.
+const NAME: &str = "Portcullis configuration stream";
+
+/// The authority that signs, the one that will, and those that are still trusted.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Authority {
+    signer: Certified,
+    next: Option<Certified>,
+    /// Certificates of former signers, which have not expired.
+    former: Vec<String>,
+}
+
+/// Never prints a key.
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+/// A certificate with its key, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+struct Certified {
+    certificate: String,
+    key: String,
+}
+
+impl Authority {
+    /// A new authority, as of this day.
+    pub(super) fn new(today: Date) -> Result<Self, rcgen::Error> {
+        Ok(Self {
+            signer: Certified::new(today)?,
+            next: None,
+            former: Vec::new(),
+        })
+    }
+
+    /// The authority that the data of a Secret hold.
+    pub(super) fn from_data(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, String> {
+        let text = |key: &str| {
+            let bytes = data.get(key).ok_or_else(|| format!("{key} is missing"))?;
+            String::from_utf8(bytes.clone()).map_err(|_| format!("{key} is no text"))
+        };
+        let certified = |(certificate, key)| {
+            let read = Certified {
+                certificate: text(certificate)?,
+                key: text(key)?,
+            };
+            read.validity()?;
+            KeyPair::from_pem(&read.key).map_err(|error| format!("{key}: {error}"))?;
+            Ok::<_, String>(read)
+        };
+        let signer = certified(SIGNER)?;
+        let next = data
+            .contains_key(NEXT.0)
+            .then(|| certified(NEXT))
+            .transpose()?;
+        let is_known = |one: &String| {
+            *one == signer.certificate || next.as_ref().is_some_and(|next| *one == next.certificate)
+        };
+        let mut former = certificates(&text(BUNDLE)?);
+        former.retain(|one| !is_known(one));
+        Ok(Self {
+            signer,
+            next,
+            former,
+        })
+    }
+
+    /// What a Secret is to hold.
+    pub(super) fn data(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut data = BTreeMap::from([(BUNDLE.to_owned(), self.bundle().into_bytes())]);
+        let next = self.next.as_ref().map(|next| (NEXT, next));
+        for (keys, one) in std::iter::once((SIGNER, &self.signer)).chain(next) {
+            data.insert(keys.0.to_owned(), one.certificate.clone().into_bytes());
+            data.insert(keys.1.to_owned(), one.key.clone().into_bytes());
+        }
+        data
+    }
+
+    /// Every certificate that is to be trusted, as PEM.
+    pub(super) fn bundle(&self) -> String {
+        let next = self.next.iter().map(|next| &next.certificate);
+        let all = std::iter::once(&self.signer.certificate).chain(next);
+        all.chain(&self.former).map(String::as_str).collect()
+    }
+
+    /// The authority that this one is to become on this day; `None` when it stays as it is.
+    pub(super) fn renewed(&self, today: Date) -> Result<Option<Self>, String> {
+        let mut renewed = self.clone();
+        let is_over =
+            |certificate: &str| validity(certificate).is_ok_and(|(_, until)| until < today);
+        renewed.former.retain(|former| !is_over(former));
+        let (_, until) = self.signer.validity()?;
+        if renewed.next.is_none() && days(today, until) < RENEWAL {
+            let next = Certified::new(today).map_err(|error| error.to_string())?;
+            renewed.next = Some(next);
+        }
+        if let Some(next) = &renewed.next {
+            let (since, _) = next.validity()?;
+            // One that nobody trusts any more cannot sign for another day.
+            if days(since, today) > BACKDATE + OVERLAP || until < today {
+                let next = next.clone();
+                let former = std::mem::replace(&mut renewed.signer, next);
+                renewed.next = None;
+                renewed.former.push(former.certificate);
+                renewed.former.retain(|former| !is_over(former));
+            }
+        }
+        Ok((renewed != *self).then_some(renewed))
+    }
+
+    /// A TLS configuration with a new certificate for the server of this name.
+    pub(super) fn serve(&self, host: &str, today: Date) -> Result<Arc<ServerConfig>, String> {
+        let (chain, key) = self.issue(host, today).map_err(|error| error.to_string())?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| error.to_string())?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| error.to_string())?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn issue(
+        &self,
+        host: &str,
+        today: Date,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), rcgen::Error> {
+        let issuer = Issuer::new(authority_params(), KeyPair::from_pem(&self.signer.key)?);
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::DnsName(host.try_into()?)];
+        params.distinguished_name = DistinguishedName::new();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        set_dates(&mut params, today, SERVING_LIFE);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der());
+        let key = key.map_err(|_| rcgen::Error::CouldNotParseKeyPair)?;
+        Ok((vec![certificate.der().clone()], key))
+    }
+}
+
+impl Certified {
+    fn new(today: Date) -> Result<Self, rcgen::Error> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = authority_params();
+        set_dates(&mut params, today, LIFE);
+        params.serial_number = Some(SerialNumber::from(rand::random::<u64>() >> 1));
+        Ok(Self {
+            certificate: params.self_signed(&key)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    fn validity(&self) -> Result<(Date, Date), String> {
+        validity(&self.certificate)
+    }
+}
+
+/// What all authorities have in common. They are told apart by their keys.
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params
+}
+
+/// Makes a certificate valid from yesterday on, for so many days.
+fn set_dates(params: &mut CertificateParams, today: Date, life: i64) {
+    let date = |days: i64| {
+        let date = today.saturating_add(days.days());
+        let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
+        rcgen::date_time_ymd(i32::from(date.year()), month, day)
+    };
+    params.not_before = date(-BACKDATE);
+    params.not_after = date(life);
+}
+
+/// From when until when a certificate is valid.
+fn validity(pem: &str) -> Result<(Date, Date), String> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|error| format!("the certificate is no PEM: {error}"))?;
+    let (_, certificate) = X509Certificate::from_der(&der)
+        .map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let date = |seconds: i64| {
+        let at = Timestamp::from_second(seconds).unwrap_or_default();
+        at.to_zoned(TimeZone::UTC).date()
+    };
+    let validity = certificate.validity();
+    Ok((
+        date(validity.not_before.timestamp()),
+        date(validity.not_after.timestamp()),
+    ))
+}
+
+fn days(from: Date, to: Date) -> i64 {
+    from.until(to).map_or(0, |span| i64::from(span.get_days()))
+}
+
+/// The certificates of a bundle, one by one.
+fn certificates(bundle: &str) -> Vec<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    let mut certificates: Vec<String> = Vec::new();
+    let mut current = String::new();
+    for line in bundle.split_inclusive('\n') {
+        current.push_str(line);
+        if line.trim_end() == END {
+            certificates.push(std::mem::take(&mut current));
+        }
+    }
+    certificates
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil::date;
+
+    use super::*;
+
+    const FIRST: Date = date(2026, 3, 1);
+
+    fn after(days: i64) -> Date {
+        FIRST.saturating_add(days.days())
+    }
+
+    #[test]
+    fn is_read_as_it_is_written() {
+        let mut authority = Authority::new(FIRST).unwrap();
+        assert_eq!(
+            Authority::from_data(&authority.data()),
+            Ok(authority.clone())
+        );
+        for days in [LIFE - RENEWAL + 1, LIFE - RENEWAL + 3] {
+            authority = authority.renewed(after(days)).unwrap().unwrap();
+            assert_eq!(
+                Authority::from_data(&authority.data()),
+                Ok(authority.clone())
+            );
+        }
+        assert_eq!(authority.former.len(), 1);
+    }
+
+    #[test]
+    fn says_what_of_a_secret_is_wrong() {
+        let data = Authority::new(FIRST).unwrap().data();
+        for key in [BUNDLE, SIGNER.0, SIGNER.1] {
+            let mut without = data.clone();
+            without.remove(key);
+            let error = Authority::from_data(&without).unwrap_err();
+            assert!(error.contains(key), "{error}");
+            let mut broken = data.clone();
+            broken.insert(key.to_owned(), vec![0xff]);
+            assert!(Authority::from_data(&broken).is_err());
+        }
+    }
+
+    #[test]
+    fn the_next_is_trusted_before_it_signs_and_the_former_afterwards() {
+        let first = Authority::new(FIRST).unwrap();
+        assert_eq!(first.renewed(after(LIFE - RENEWAL)), Ok(None));
+        let second = first.renewed(after(LIFE - RENEWAL + 1)).unwrap().unwrap();
+        assert!(second.signer == first.signer);
+        assert!(second.bundle().starts_with(&first.bundle()));
+        assert_eq!(certificates(&second.bundle()).len(), 2);
+        assert_eq!(second.renewed(after(LIFE - RENEWAL + 2)), Ok(None));
+        let third = second.renewed(after(LIFE - RENEWAL + 3)).unwrap().unwrap();
+        assert!(Some(&third.signer) == second.next.as_ref());
+        assert_eq!(third.former, [first.signer.certificate.clone()]);
+        assert_eq!(third.renewed(after(LIFE)), Ok(None));
+        let fourth = third.renewed(after(LIFE + 1)).unwrap().unwrap();
+        assert!(fourth.former.is_empty());
+    }
+
+    #[test]
+    fn one_that_has_expired_is_replaced_at_once() {
+        let first = Authority::new(FIRST).unwrap();
+        let second = first.renewed(after(LIFE + 100)).unwrap().unwrap();
+        assert!(second.signer != first.signer);
+        assert_eq!(certificates(&second.bundle()).len(), 1);
+    }
+
+    #[test]
+    fn signs_for_the_name_of_the_server() {
+        let authority = Authority::new(FIRST).unwrap();
+        assert!(authority.serve("controller.example.svc", FIRST).is_ok());
+        let (chain, _) = authority.issue("controller.example.svc", FIRST).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&chain[0]).unwrap();
+        let ca = CertificateDer::from_pem_slice(authority.bundle().as_bytes()).unwrap();
+        let (_, ca) = X509Certificate::from_der(&ca).unwrap();
+        assert_eq!(certificate.issuer(), ca.subject());
+        assert!(ca.is_ca());
+    }
+}

@@ -1,0 +1,155 @@
+//! Feeds and reports by the rules that sessions rely on.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::{Kind, Object};
+
+fn name() -> ObjectRef {
+    ObjectRef::gateway_api("Gateway", "infra", "edge")
+}
+
+fn object(value: &Value) -> Object {
+    let text = |field: &str| value[field].as_str().unwrap();
+    let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();
+    kind.decode(value).unwrap()
+}
+
+/// A hub and the cluster that it follows, whose Gateway has had so many changes: itself, and then routes by number.
+struct Scene {
+    hub: Hub,
+    cluster: Snapshot,
+}
+
+impl Scene {
+    fn new(changes: u64) -> Self {
+        let mut cluster = Snapshot::default();
+        cluster.insert(object(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "ours"},
+            "spec": {"controllerName": "example.com/ours"},
+        })));
+        let hub = Hub::new("5f2c".to_owned(), "example.com/ours".into());
+        let mut scene = Self { hub, cluster };
+        scene.put_gateway();
+        for number in 2..=changes {
+            scene.put_route(number);
+        }
+        scene
+    }
+
+    fn put_gateway(&mut self) -> u64 {
+        self.put(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "edge"},
+            "spec": {"gatewayClassName": "ours", "listeners": []},
+        }))
+    }
+
+    fn put_route(&mut self, number: u64) -> u64 {
+        self.put(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"namespace": "infra", "name": number.to_string()},
+            "spec": {"parentRefs": [{"name": "edge"}]},
+        }))
+    }
+
+    /// The revision that follows.
+    fn put(&mut self, value: &Value) -> u64 {
+        self.cluster.insert(object(value));
+        self.hub.follow(&self.cluster)[&name()]
+    }
+
+    fn remove_gateway(&mut self) {
+        assert!(self.cluster.remove_object(&name()));
+        assert!(self.hub.follow(&self.cluster).is_empty());
+    }
+}
+
+fn serves(instance: &str, revision: u64) -> Serves {
+    Serves {
+        position: Position {
+            instance: instance.to_owned(),
+            revision,
+        },
+        unbound: BTreeMap::new(),
+        problems: Vec::new(),
+    }
+}
+
+fn reported(hub: &Hub) -> Option<u64> {
+    let reports = hub.reports();
+    let reports = reports.borrow();
+    reports.get(&name())?.get("pod")?.revision
+}
+
+#[test]
+fn a_pod_gets_what_it_lacks() {
+    let Scene { hub, .. } = Scene::new(3);
+    assert!(matches!(hub.next(&name(), None), Next::Everything(_, 3)));
+    assert!(matches!(hub.next(&name(), Some(3)), Next::Current));
+    assert!(matches!(hub.next(&name(), Some(9)), Next::Everything(_, 3)));
+    let Next::Lines(lines, 3) = hub.next(&name(), Some(1)) else {
+        panic!("no difference");
+    };
+    let text = String::from_utf8(lines.concat()).unwrap();
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(lines[0]["put"]["metadata"]["name"], "2");
+    assert_eq!(lines[1], json!({"commit": {"revision": 2}}));
+    assert_eq!(lines[3], json!({"commit": {"revision": 3}}));
+}
+
+#[test]
+fn a_gateway_that_comes_back_has_other_revisions() {
+    let mut scene = Scene::new(3);
+    scene.remove_gateway();
+    assert!(matches!(scene.hub.next(&name(), Some(3)), Next::Gone));
+    assert!(scene.hub.connect(&name(), "pod").is_none());
+    assert!(scene.put_gateway() > 3);
+    for number in 4..=6 {
+        assert!(scene.put_route(number) > 3);
+    }
+    for former in 0..=3 {
+        let next = scene.hub.next(&name(), Some(former));
+        assert!(matches!(next, Next::Everything(..)), "{former}: {next:?}");
+    }
+}
+
+#[test]
+fn sessions_notice_changes_and_the_end_of_their_gateway() {
+    let mut scene = Scene::new(1);
+    let (_, mut revisions) = scene.hub.connect(&name(), "pod").unwrap();
+    assert!(!revisions.has_changed().unwrap());
+    scene.put_route(2);
+    assert_eq!(*revisions.borrow_and_update(), 2);
+    scene.remove_gateway();
+    assert!(revisions.has_changed().is_err());
+}
+
+#[test]
+fn a_pod_speaks_by_its_last_session_only() {
+    let Scene { hub, .. } = Scene::new(2);
+    let (first, _) = hub.connect(&name(), "pod").unwrap();
+    hub.report(&first, serves("5f2c", 1));
+    assert_eq!(reported(&hub), Some(1));
+    let (second, _) = hub.connect(&name(), "pod").unwrap();
+    assert_eq!(reported(&hub), None);
+    hub.report(&first, serves("5f2c", 2));
+    hub.disconnect(&first);
+    assert_eq!(reported(&hub), None);
+    hub.report(&second, serves("5f2c", 2));
+    assert_eq!(reported(&hub), Some(2));
+    hub.disconnect(&second);
+    assert!(hub.reports().borrow().is_empty());
+}
+
+#[test]
+fn revisions_of_another_process_are_none_of_ours() {
+    let Scene { hub, .. } = Scene::new(2);
+    let (session, _) = hub.connect(&name(), "pod").unwrap();
+    hub.report(&session, serves("other", 2));
+    assert_eq!(reported(&hub), None);
+}

@@ -1,0 +1,281 @@
+//! The server of the stream: TLS and HTTP/2 connections of pods, and one session for each request that may have one. Owns
+//! how long strangers are put up with; who may have what is asked elsewhere.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::authentication::{Authenticator, Identity, Refusal};
+use super::hub::{Hub, Session};
+use super::message::{POSITION, Position, Report};
+use super::session::{self, Outlook};
+use crate::ir::ObjectRef;
+use crate::status::lease::Leadership;
+use crate::telemetry::metrics::SessionStats;
+
+/// Connections at one time. One pod has one, or two while it moves.
+const MAX_CONNECTIONS: usize = 8192;
+/// How long a connection may take until it is one of HTTP/2, and how long it may be without a session.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a pod is asked for a sign of life, and how long that may take. A node that is gone says nothing.
+const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+/// Requests of one connection at one time.
+const MAX_STREAMS: u32 = 4;
+/// Bytes of a request's headers. A token has some 1,100.
+const MAX_HEADERS: u32 = 32 << 10;
+/// Bytes of a report.
+const MAX_REPORT: usize = 64 << 10;
+/// Wait after a failed accept: out of descriptors, most likely, and accepting again at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What all sessions share.
+pub(super) struct Shared {
+    pub(super) hub: Arc<Hub>,
+    pub(super) authenticator: Authenticator,
+    pub(super) leadership: watch::Receiver<Leadership>,
+    pub(super) stats: Arc<SessionStats>,
+    pub(super) refusals: Refusals,
+}
+
+/// Refusals that are in the log already: who is refused asks again and again.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<BTreeSet<(ObjectRef, String)>>);
+
+impl Refusals {
+    /// Refusals that are remembered. There are few reasons, but anybody can make up Gateways.
+    const MOST: usize = 1024;
+
+    fn log(&self, gateway: &ObjectRef, message: &str) {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < Self::MOST && logged.insert((gateway.clone(), message.to_owned())) {
+            tracing::warn!("a stream of {gateway} is refused: {message}");
+        }
+    }
+}
+
+/// Accepts pods for as long as it is polled; none before there is a certificate.
+pub(super) async fn serve(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    mut tls: watch::Receiver<Option<Arc<ServerConfig>>>,
+) {
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Nobody closes the semaphore.
+    while let Ok(permit) = permits.clone().acquire_owned().await {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let config = match tls.wait_for(Option::is_some).await {
+            Ok(config) => config.clone(),
+            Err(_) => return,
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            if let Some(config) = config {
+                connection(stream, config, shared).await;
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// How a connection ends is the pod's affair: it comes back.
+async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, shared: Arc<Shared>) {
+    // Lines are small, and each is wanted at once.
+    let _ = stream.set_nodelay(true);
+    let handshake = timeout(PATIENCE, TlsAcceptor::from(tls).accept(stream));
+    let Ok(Ok(stream)) = handshake.await else {
+        return;
+    };
+    let sessions = Arc::new(AtomicUsize::new(0));
+    let of_service = sessions.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (shared, sessions) = (shared.clone(), of_service.clone());
+        async move { Ok::<_, Infallible>(respond(request, shared, sessions).await) }
+    });
+    let serving = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        _ = serving => {}
+        () = idle(&sessions) => {}
+    }
+}
+
+/// Returns when a connection has been without a session for too long.
+async fn idle(sessions: &AtomicUsize) {
+    loop {
+        sleep(PATIENCE).await;
+        if sessions.load(Relaxed) == 0 {
+            return;
+        }
+    }
+}
+
+type ResponseBody = Either<Full<Bytes>, Lines>;
+
+async fn respond(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+    sessions: Arc<AtomicUsize>,
+) -> Response<ResponseBody> {
+    if request.method() != Method::POST {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only POST");
+    }
+    let Some(gateway) = gateway_of(request.uri().path()) else {
+        return refuse(StatusCode::NOT_FOUND, "there is no such path");
+    };
+    if !shared.hub.is_synced() {
+        let message = "this controller does not know the cluster yet";
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, message);
+    }
+    sessions.fetch_add(1, Relaxed);
+    let guard = Counted(sessions);
+    let pod = match admit(&request, &gateway, &shared).await {
+        Ok(identity) => identity.pod,
+        Err(refusal) => {
+            let status = refusal.status();
+            shared.stats.refused(status);
+            shared.refusals.log(&gateway, refusal.message());
+            return refuse(status, refusal.message());
+        }
+    };
+    let Some((session, revisions)) = shared.hub.connect(&gateway, &pod) else {
+        return refuse(StatusCode::NOT_FOUND, "the Gateway is gone");
+    };
+    let have = position(&request, shared.hub.instance());
+    let (lines, body) = mpsc::channel(1);
+    let outlook = Outlook {
+        revisions,
+        leadership: shared.leadership.clone(),
+    };
+    let incoming = request.into_body();
+    tokio::spawn(async move {
+        shared.stats.opened();
+        tokio::select! {
+            () = session::run(&shared.hub, &session, outlook, have, lines) => {}
+            () = listen(incoming, &shared.hub, &session) => {}
+        }
+        shared.hub.disconnect(&session);
+        shared.stats.closed();
+        drop(guard);
+    });
+    let mut response = Response::new(Either::Right(Lines(body)));
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// A session, or a request that may become one, that keeps its connection open.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The pod that asks, if it may have the objects of this Gateway.
+async fn admit(
+    request: &Request<Incoming>,
+    gateway: &ObjectRef,
+    shared: &Shared,
+) -> Result<Identity, Refusal> {
+    let header = request.headers().get(AUTHORIZATION);
+    let header = header.and_then(|header| header.to_str().ok());
+    let token = header.and_then(|header| header.strip_prefix("Bearer "));
+    let token = token.ok_or_else(|| {
+        Refusal::Unauthenticated("there is no bearer token in the request".to_owned())
+    })?;
+    let identity = shared.authenticator.identify(token.trim()).await?;
+    let found = shared.hub.gateway(gateway);
+    let found = found.ok_or_else(|| Refusal::Forbidden(format!("{gateway} is not ours")))?;
+    shared.authenticator.authorize(&identity, &found).await?;
+    Ok(identity)
+}
+
+/// The Gateway whose stream has this path.
+fn gateway_of(path: &str) -> Option<ObjectRef> {
+    let names = path.strip_prefix("/v1alpha1/gateways/")?;
+    let (namespace, name) = names.strip_suffix("/stream")?.split_once('/')?;
+    let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+    let are_names = is_name(namespace) && is_name(name);
+    are_names.then(|| ObjectRef::gateway_api("Gateway", namespace, name))
+}
+
+/// The revision that the pod has of this process.
+fn position(request: &Request<Incoming>, instance: &str) -> Option<u64> {
+    let header = request.headers().get(POSITION)?.to_str().ok()?;
+    let position: Position = header.parse().ok()?;
+    (position.instance == instance).then_some(position.revision)
+}
+
+fn refuse(status: StatusCode, message: &str) -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::from(message.to_owned())));
+    *response.status_mut() = status;
+    response
+}
+
+/// Hands on what a pod reports until something cannot be read. A pod may also say nothing more and go on reading.
+async fn listen(mut body: Incoming, hub: &Hub, session: &Session) {
+    let mut buffer = BytesMut::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        buffer.extend_from_slice(&data);
+        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let line = buffer.split_to(end);
+            buffer.advance(1);
+            // Lines of other kinds are for other versions.
+            if let Ok(Report::Serves(serves)) = serde_json::from_slice(&line) {
+                hub.report(session, serves);
+            }
+        }
+        if buffer.len() > MAX_REPORT {
+            let Session { gateway, pod, .. } = session;
+            return tracing::warn!("pod {pod} of {gateway} sends a report that is too long");
+        }
+    }
+    std::future::pending().await
+}
+
+/// Lines as the body of a response.
+struct Lines(mpsc::Receiver<Bytes>);
+
+impl Body for Lines {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let lines = self.0.poll_recv(cx);
+        lines.map(|lines| lines.map(|lines| Ok(Frame::data(lines))))
+    }
+}

@@ -1,0 +1,307 @@
+//! What ties one object to others, as far as translations follow it: one function per kind. A new kind is a function here
+//! and a line in [`links`]. Knows nothing of closures.
+//!
+//! Kinds refer downwards and belong upwards in one order: Gateways, ListenerSets, routes, backends, what belongs to
+//! backends. Links against this order would hold each other in a closure.
+
+use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet, NamespacesFrom};
+use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
+use crate::api::parameters::{GROUP, GatewayParameters};
+use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef, SecretRef};
+use crate::api::{Key, Object, Resource};
+use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
+
+use super::super::attachment::parent_name;
+use super::super::backend::OfServices;
+use super::super::{Input, backend, selector};
+
+/// What ties an object to others. Every list is in order and names an object once.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Links {
+    /// Objects that it refers to and may refer to: they are in every closure that it is in.
+    pub(super) refers_to: Vec<ObjectRef>,
+    /// Objects that it belongs to: it is in every closure that one of them is in.
+    pub(super) belongs_to: Vec<ObjectRef>,
+    /// What decides about these links beside the object itself.
+    pub(super) depends_on: Vec<Source>,
+    /// Whether it selects other objects by the labels of their namespaces.
+    pub(super) selects_namespaces: bool,
+}
+
+/// What links may depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// An object.
+    Object(ObjectRef),
+    /// All ReferenceGrants of a namespace.
+    GrantsOf(String),
+}
+
+/// The links of an object.
+pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Links {
+    let mut collector = Collector {
+        input,
+        name,
+        links: Links::default(),
+    };
+    match object {
+        Object::GatewayClass(class) => collector.gateway_class(class),
+        Object::Gateway(gateway) => collector.gateway(gateway),
+        Object::ListenerSet(set) => collector.listener_set(set),
+        Object::HttpRoute(route) => collector.http_route(route),
+        Object::UnservedRoute(route) => collector.unserved_route(route),
+        Object::BackendTlsPolicy(policy) => collector.backend_tls_policy(policy),
+        Object::EndpointSlice(slice) => collector.belongs_to_services(slice.services()),
+        Object::ReferenceGrant(_)
+        | Object::GatewayParameters(_)
+        | Object::Namespace(_)
+        | Object::Service(_)
+        | Object::Secret(_)
+        | Object::ConfigMap(_) => {}
+    }
+    let mut links = collector.links;
+    sort(&mut links.refers_to);
+    sort(&mut links.belongs_to);
+    sort(&mut links.depends_on);
+    links
+}
+
+fn sort<T: Ord>(list: &mut Vec<T>) {
+    list.sort_unstable();
+    list.dedup();
+    list.shrink_to_fit();
+}
+
+/// Collects the links of one object.
+struct Collector<'a> {
+    input: &'a Input<'a>,
+    name: &'a ObjectRef,
+    links: Links,
+}
+
+impl Collector<'_> {
+    /// A class may name parameters in any namespace: those who write classes rule over the cluster.
+    fn gateway_class(&mut self, class: &GatewayClass) {
+        if let Some(ObjectReference {
+            group,
+            kind,
+            name,
+            namespace: Some(namespace),
+        }) = &class.spec.parameters_ref
+        {
+            self.refers_to_parameters(group, kind, namespace, name);
+        }
+    }
+
+    fn gateway(&mut self, gateway: &Gateway) {
+        let spec = &gateway.spec;
+        let namespace = &gateway.metadata.namespace;
+        let class = &spec.gateway_class_name;
+        self.refers_to(ObjectRef::gateway_api(GatewayClass::KIND, "", class));
+        let infrastructure = spec.infrastructure.as_ref();
+        if let Some(parameters) = infrastructure.and_then(|it| it.parameters_ref.as_ref()) {
+            let (group, kind) = (&parameters.group, &parameters.kind);
+            self.refers_to_parameters(group, kind, namespace, &parameters.name);
+        }
+        let allowed = spec.allowed_listeners.as_ref();
+        self.selects(allowed.and_then(|allowed| allowed.namespaces.as_ref()));
+        self.listeners(&spec.listeners);
+        let tls = spec.tls.as_ref();
+        let backend = tls.and_then(|tls| tls.backend.as_ref());
+        if let Some(client) = backend.and_then(|tls| tls.client_certificate_ref.as_ref()) {
+            self.secret(client);
+        }
+        if let Some(frontend) = tls.and_then(|tls| tls.frontend.as_ref()) {
+            let ports = frontend.per_port.iter().map(|port| &port.tls);
+            let validations = ports
+                .chain([&frontend.default])
+                .filter_map(|tls| tls.validation.as_ref());
+            for authority in validations.flat_map(|validation| &validation.ca_certificate_refs) {
+                self.authority(authority);
+            }
+        }
+    }
+
+    /// The certificates of a ListenerSet count only while its Gateway takes it: nobody else can use them there.
+    fn listener_set(&mut self, set: &ListenerSet) {
+        let parent = &set.spec.parent_ref;
+        if parent.group != GATEWAY_GROUP || parent.kind != Gateway::KIND {
+            return;
+        }
+        let parent = parent_name(parent, &self.name.namespace);
+        self.refers_to_own_namespace();
+        self.depends_on(Source::Object(parent.clone()));
+        let own = ObjectRef::core("Namespace", "", &self.name.namespace);
+        self.depends_on(Source::Object(own));
+        let gateways = &self.input.snapshot.gateways;
+        let gateway = gateways.get(&parent.namespace, &parent.name);
+        let allowed = gateway.and_then(|gateway| gateway.spec.allowed_listeners.as_ref());
+        let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+        let namespace = &self.name.namespace;
+        if selector::allows(self.input, from, "None", &parent.namespace, namespace) {
+            self.listeners(&set.spec.listeners);
+        }
+        self.links.belongs_to.push(parent);
+    }
+
+    fn http_route(&mut self, route: &HttpRoute) {
+        self.parents(&route.spec.parent_refs);
+        for rule in &route.spec.rules {
+            // Taken apart by name, so that a new field that refers to something is not forgotten.
+            let HttpRule {
+                name: _,
+                matches: _,
+                filters,
+                backend_refs,
+                timeouts: _,
+                retry: _,
+                session_persistence: _,
+            } = rule;
+            self.http_filters(filters);
+            for reference in backend_refs {
+                self.backend(&reference.backend);
+                self.http_filters(&reference.filters);
+            }
+        }
+    }
+
+    fn http_filters(&mut self, filters: &[HttpFilter]) {
+        for filter in filters {
+            // None of them refers to anything that is read.
+            let HttpFilter {
+                kind: _,
+                request_header_modifier: _,
+                response_header_modifier: _,
+                request_redirect: _,
+                url_rewrite: _,
+                extension_ref: _,
+            } = filter;
+        }
+    }
+
+    fn unserved_route(&mut self, route: &UnservedRoute) {
+        self.parents(&route.spec.parent_refs);
+    }
+
+    /// ConfigMaps only: a Secret is in no closure unless the Gateway or a ListenerSet of it refers to it.
+    fn backend_tls_policy(&mut self, policy: &BackendTlsPolicy) {
+        self.belongs_to_services(policy.services());
+        for authority in &policy.spec.validation.ca_certificate_refs {
+            if authority.group.is_empty() && authority.kind == "ConfigMap" {
+                let namespace = &self.name.namespace;
+                let name = ObjectRef::core("ConfigMap", namespace, &authority.name);
+                self.refers_to(name);
+            }
+        }
+    }
+
+    /// Listeners of a Gateway or ListenerSet.
+    fn listeners(&mut self, listeners: &[Listener]) {
+        for listener in listeners {
+            let allowed = listener.allowed_routes.as_ref();
+            self.selects(allowed.and_then(|allowed| allowed.namespaces.as_ref()));
+            let tls = listener.tls.iter();
+            for secret in tls.flat_map(|tls| &tls.certificate_refs) {
+                self.secret(secret);
+            }
+        }
+    }
+
+    /// What a route belongs to. Whether it may attach depends on the labels of its namespace.
+    fn parents(&mut self, parents: &[ParentRef]) {
+        let may_be_ours = |parent: &&ParentRef| {
+            parent.group == GATEWAY_GROUP
+                && [Gateway::KIND, ListenerSet::KIND].contains(&parent.kind.as_str())
+        };
+        for parent in parents.iter().filter(may_be_ours) {
+            let parent = parent_name(parent, &self.name.namespace);
+            self.links.belongs_to.push(parent);
+        }
+        self.refers_to_own_namespace();
+    }
+
+    fn backend(&mut self, reference: &BackendObjectRef) {
+        let BackendObjectRef {
+            group,
+            kind,
+            name,
+            namespace,
+            port: _,
+        } = reference;
+        if backend::is_backend(group, kind) {
+            self.refers_to_granted(group, kind, namespace.as_deref(), name);
+        }
+    }
+
+    fn secret(&mut self, reference: &SecretRef) {
+        let SecretRef {
+            group,
+            kind,
+            name,
+            namespace,
+        } = reference;
+        if group.is_empty() && kind == "Secret" {
+            self.refers_to_granted(group, kind, namespace.as_deref(), name);
+        }
+    }
+
+    /// Certificate authorities that clients are verified by.
+    fn authority(&mut self, reference: &ObjectReference) {
+        let ObjectReference {
+            group,
+            kind,
+            name,
+            namespace,
+        } = reference;
+        if group.is_empty() && ["ConfigMap", "Secret"].contains(&kind.as_str()) {
+            self.refers_to_granted(group, kind, namespace.as_deref(), name);
+        }
+    }
+
+    fn refers_to_parameters(&mut self, group: &str, kind: &str, namespace: &str, name: &str) {
+        if (group, kind) == (GROUP, GatewayParameters::KIND) {
+            self.refers_to(ObjectRef::new(group, kind, namespace, name));
+        }
+    }
+
+    /// An object of another namespace counts only with the ReferenceGrants that permit the reference.
+    fn refers_to_granted(&mut self, group: &str, kind: &str, namespace: Option<&str>, name: &str) {
+        let namespace = namespace.unwrap_or(&self.name.namespace);
+        let target = ObjectRef::new(group, kind, namespace, name);
+        if namespace == &*self.name.namespace {
+            self.refers_to(target);
+            return;
+        }
+        self.depends_on(Source::GrantsOf(namespace.to_owned()));
+        let grants = self.input.grants.permitting(self.name, &target);
+        let grants: Vec<_> = grants.map(Resource::object_ref).collect();
+        if !grants.is_empty() {
+            self.links.refers_to.extend(grants);
+            self.refers_to(target);
+        }
+    }
+
+    fn refers_to_own_namespace(&mut self) {
+        self.refers_to(ObjectRef::core("Namespace", "", &self.name.namespace));
+    }
+
+    fn refers_to(&mut self, target: ObjectRef) {
+        self.links.refers_to.push(target);
+    }
+
+    fn belongs_to_services(&mut self, services: impl Iterator<Item = Key>) {
+        let names = services.map(|key| ObjectRef::core("Service", &key.namespace, &key.name));
+        self.links.belongs_to.extend(names);
+    }
+
+    fn depends_on(&mut self, source: Source) {
+        self.links.depends_on.push(source);
+    }
+
+    fn selects(&mut self, from: Option<&NamespacesFrom>) {
+        let kind = from.and_then(|from| from.from.as_deref());
+        self.links.selects_namespaces |= kind == Some("Selector");
+    }
+}

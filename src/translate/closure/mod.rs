@@ -1,0 +1,198 @@
+//! Per Gateway of ours, the objects that its translation in [`Mode::Dedicated`] reads: its closure. Kept current from one
+//! snapshot to the next. Knows nothing of who gets the objects.
+
+mod graph;
+mod links;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
+use crate::api::{Object, Resource};
+use crate::ir::ObjectRef;
+use crate::snapshot::Snapshot;
+
+use self::graph::{Dirty, Graph, Root};
+use self::links::Source;
+use super::{Input, Mode, Options};
+
+/// The closures of all Gateways of ours.
+pub struct Closures {
+    options: Options,
+    /// What the parts below were made of.
+    seen: Snapshot,
+    graph: Graph,
+    /// The number of the next Gateway that becomes ours.
+    next: Root,
+    roots: BTreeMap<ObjectRef, Root>,
+    closures: BTreeMap<Root, Closure>,
+}
+
+struct Closure {
+    gateway: ObjectRef,
+    objects: Snapshot,
+}
+
+/// What is different in the closure of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// Some objects, in an order that is the same for the same change.
+    Changed(Vec<ObjectChange>),
+    /// The Gateway is gone, or not ours any more.
+    Gone,
+}
+
+/// What became of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectChange {
+    /// It is new or different.
+    Put(Object),
+    /// It is gone.
+    Delete(ObjectRef),
+}
+
+impl Closures {
+    /// No closures yet. Gateways of GatewayClasses with this `spec.controllerName` are ours.
+    pub fn new(controller_name: Arc<str>) -> Self {
+        Self {
+            options: Options {
+                controller_name,
+                mode: Mode::Dedicated,
+            },
+            seen: Snapshot::default(),
+            graph: Graph::default(),
+            next: 0,
+            roots: BTreeMap::new(),
+            closures: BTreeMap::new(),
+        }
+    }
+
+    /// Follows the cluster. Returns what is different per Gateway; one that is new has everything in its difference.
+    pub fn follow(&mut self, snapshot: &Snapshot) -> BTreeMap<ObjectRef, Difference> {
+        let before = std::mem::replace(&mut self.seen, snapshot.clone());
+        let changed = snapshot.names_changed_since(&before);
+        let mut dirty = Dirty::new();
+        self.link(&changed, &mut dirty);
+        let gone = self.follow_gateways(&changed, &mut dirty);
+        for name in changed {
+            for root in self.graph.holders(&name) {
+                dirty.entry(root).or_default().insert(name.clone());
+            }
+        }
+        let mut differences: BTreeMap<_, _> = gone
+            .into_iter()
+            .map(|gateway| (gateway, Difference::Gone))
+            .collect();
+        for (root, names) in dirty {
+            let Some(closure) = self.closures.get_mut(&root) else {
+                continue;
+            };
+            let changes = closure.follow(names, |name| {
+                let object = snapshot.object(name);
+                object.filter(|_| self.graph.has(root, name))
+            });
+            if !changes.is_empty() {
+                differences.insert(closure.gateway.clone(), Difference::Changed(changes));
+            }
+        }
+        differences
+    }
+
+    /// The closure of a Gateway; `None` when it is gone or not ours: its class is not there or has another controllerName.
+    /// Do not keep a clone: the next change would have to copy what it shares.
+    pub fn get(&self, gateway: &ObjectRef) -> Option<&Snapshot> {
+        let root = self.roots.get(gateway)?;
+        self.closures.get(root).map(|closure| &closure.objects)
+    }
+
+    /// Links again what is different and what depends on that.
+    fn link(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) {
+        let input = Input::new(&self.seen, None, &self.options);
+        let mut names: BTreeSet<ObjectRef> = changed.iter().cloned().collect();
+        for name in changed {
+            let mut add = |source| names.extend(self.graph.dependents(&source).iter().cloned());
+            if is_kind::<ReferenceGrant>(name) {
+                add(Source::GrantsOf(name.namespace.to_string()));
+            }
+            add(Source::Object(name.clone()));
+        }
+        for name in &names {
+            let object = self.seen.object(name);
+            let links = object.map(|object| links::links(&input, name, &object));
+            self.graph.link(name, links.unwrap_or_default(), dirty);
+        }
+    }
+
+    /// Follows which Gateways are ours. Returns those that are not any more.
+    fn follow_gateways(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) -> Vec<ObjectRef> {
+        let gateways = changed.iter().filter(|name| is_kind::<Gateway>(name));
+        let mut gateways: BTreeSet<ObjectRef> = gateways.cloned().collect();
+        let classes = changed.iter().filter(|name| is_kind::<GatewayClass>(name));
+        let classes: BTreeSet<&str> = classes.map(|class| &*class.name).collect();
+        if !classes.is_empty() {
+            let all = self.seen.gateways.iter();
+            let of_class = all.filter(|it| classes.contains(&*it.spec.gateway_class_name));
+            gateways.extend(of_class.map(|gateway| gateway.object_ref()));
+        }
+        let mut gone = Vec::new();
+        for gateway in gateways {
+            match (self.is_ours(&gateway), self.roots.get(&gateway).copied()) {
+                (true, None) => self.add(gateway, dirty),
+                (false, Some(root)) => {
+                    self.graph.remove_root(root, &gateway, dirty);
+                    self.closures.remove(&root);
+                    self.roots.remove(&gateway);
+                    gone.push(gateway);
+                }
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
+        gone
+    }
+
+    fn add(&mut self, gateway: ObjectRef, dirty: &mut Dirty) {
+        let root = self.next;
+        self.next += 1;
+        self.graph.add_root(root, &gateway, dirty);
+        self.roots.insert(gateway.clone(), root);
+        let objects = Snapshot::default();
+        self.closures.insert(root, Closure { gateway, objects });
+    }
+
+    fn is_ours(&self, gateway: &ObjectRef) -> bool {
+        let gateways = &self.seen.gateways;
+        let Some(gateway) = gateways.get(&gateway.namespace, &gateway.name) else {
+            return false;
+        };
+        let class = &gateway.spec.gateway_class_name;
+        let class = self.seen.gateway_classes.get("", class);
+        class.is_some_and(|class| class.spec.controller_name == *self.options.controller_name)
+    }
+}
+
+impl Closure {
+    /// Brings the objects of these names up to date. `current` gives an object as it is, if it is part of the closure.
+    fn follow(
+        &mut self,
+        names: BTreeSet<ObjectRef>,
+        current: impl Fn(&ObjectRef) -> Option<Object>,
+    ) -> Vec<ObjectChange> {
+        let mut changes = Vec::new();
+        for name in names {
+            match current(&name) {
+                Some(object) if self.objects.insert(object.clone()) => {
+                    changes.push(ObjectChange::Put(object));
+                }
+                None if self.objects.remove_object(&name) => {
+                    changes.push(ObjectChange::Delete(name));
+                }
+                Some(_) | None => {}
+            }
+        }
+        changes
+    }
+}
+
+fn is_kind<T: Resource>(name: &ObjectRef) -> bool {
+    &*name.group == T::GROUP && &*name.kind == T::KIND
+}

@@ -1,0 +1,329 @@
+//! What is in a closure and what is not, by example.
+
+use portcullis::api::ObjectRef;
+use portcullis::snapshot::Snapshot;
+use portcullis::translate::closure::{Closures, Difference, ObjectChange};
+use serde_json::{Value, json};
+
+use crate::objects::CONTROLLER;
+use crate::{decode, snapshot};
+
+const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
+
+fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
+    let version = match kind {
+        "Service" | "Secret" | "ConfigMap" | "Namespace" => "v1",
+        _ => GATEWAY_API,
+    };
+    let metadata = json!({"namespace": namespace, "name": name});
+    json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec.into()})
+}
+
+fn class() -> Value {
+    object(
+        "GatewayClass",
+        "",
+        "ours",
+        json!({"controllerName": CONTROLLER}),
+    )
+}
+
+fn https(secret: &str, namespace: Option<&str>) -> Value {
+    let reference = json!({"name": secret, "namespace": namespace});
+    json!([{"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [reference]}}])
+}
+
+fn gateway(name: &str, listeners: impl Into<Value>) -> Value {
+    let spec = json!({"gatewayClassName": "ours", "listeners": listeners.into()});
+    object("Gateway", "infra", name, spec)
+}
+
+fn http(name: &str) -> Value {
+    gateway(name, json!([{"name": "l", "port": 80, "protocol": "HTTP"}]))
+}
+
+fn route(namespace: &str, name: &str, parent: &str, backend: impl Into<Value>) -> Value {
+    let parent = json!({"name": parent, "namespace": "infra"});
+    let rules = json!([{"backendRefs": [backend.into()]}]);
+    object(
+        "HTTPRoute",
+        namespace,
+        name,
+        json!({"parentRefs": [parent], "rules": rules}),
+    )
+}
+
+fn service(namespace: &str, name: &str) -> Value {
+    object("Service", namespace, name, json!({"ports": [{"port": 80}]}))
+}
+
+fn slice(namespace: &str, service: &str, address: &str) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "namespace": namespace, "name": format!("{service}-x"),
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "addressType": "IPv4", "endpoints": [{"addresses": [address]}], "ports": [{"port": 8080}],
+    })
+}
+
+fn secret(namespace: &str, name: &str) -> Value {
+    object("Secret", namespace, name, Value::Null)
+}
+
+fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
+    let source = json!({"group": "gateway.networking.k8s.io", "kind": from.0, "namespace": from.1});
+    let spec = json!({"from": [source], "to": [{"group": "", "kind": to}]});
+    object(
+        "ReferenceGrant",
+        namespace,
+        &format!("{}-{to}", from.0),
+        spec,
+    )
+}
+
+fn namespace(name: &str, label: &str) -> Value {
+    let metadata = json!({"name": name, "labels": {"env": label}});
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+}
+
+/// A cluster with its closures.
+struct Followed {
+    cluster: Snapshot,
+    closures: Closures,
+}
+
+impl Followed {
+    fn new(objects: impl IntoIterator<Item = Value>) -> Self {
+        let mut followed = Self {
+            cluster: snapshot(objects),
+            closures: Closures::new(CONTROLLER.into()),
+        };
+        followed.closures.follow(&followed.cluster);
+        followed
+    }
+
+    /// What a change makes different, as `Gateway: +put -delete`.
+    fn put(&mut self, object: &Value) -> Vec<String> {
+        self.cluster.insert(decode(object));
+        self.follow()
+    }
+
+    fn delete(&mut self, object: &Value) -> Vec<String> {
+        let object = decode(object);
+        let meta = object.meta();
+        let name = object.kind().object_ref(&meta.namespace, &meta.name);
+        assert!(self.cluster.remove_object(&name));
+        self.follow()
+    }
+
+    fn follow(&mut self) -> Vec<String> {
+        let differences = self.closures.follow(&self.cluster).into_iter();
+        differences
+            .map(|(gateway, difference)| format!("{}:{}", gateway.name, shown(difference)))
+            .collect()
+    }
+
+    /// The names of what is in the closure of a Gateway, without the Gateway and its class.
+    fn of(&self, gateway: &str) -> Vec<String> {
+        let name = ObjectRef::gateway_api("Gateway", "infra", gateway);
+        let closure = self.closures.get(&name).unwrap();
+        let names = closure
+            .names_changed_since(&Snapshot::default())
+            .into_iter();
+        let rest = names.filter(|name| !["Gateway", "GatewayClass"].contains(&&*name.kind));
+        let mut names: Vec<_> = rest.map(|name| name.to_string()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn shown(difference: Difference) -> String {
+    let Difference::Changed(changes) = difference else {
+        return " gone".to_owned();
+    };
+    let changes = changes.into_iter().map(|change| match change {
+        ObjectChange::Put(object) => {
+            let meta = object.meta();
+            format!(
+                " +{}",
+                object.kind().object_ref(&meta.namespace, &meta.name)
+            )
+        }
+        ObjectChange::Delete(name) => format!(" -{name}"),
+    });
+    changes.collect()
+}
+
+#[test]
+fn gateways_do_not_see_what_others_have() {
+    let backend = |name: &str| json!({"name": name, "port": 80});
+    let followed = Followed::new([
+        class(),
+        gateway("one", https("one", None)),
+        gateway("two", https("two", None)),
+        secret("infra", "one"),
+        secret("infra", "two"),
+        secret("infra", "nobody"),
+        route("infra", "one", "one", backend("one")),
+        route("infra", "two", "two", backend("two")),
+        service("infra", "one"),
+        service("infra", "two"),
+        slice("infra", "two", "10.0.0.1"),
+        namespace("infra", "x"),
+    ]);
+    let one = [
+        "HTTPRoute infra/one",
+        "Secret infra/one",
+        "Service infra/one",
+    ];
+    assert_eq!(followed.of("one"), one);
+    let two = [
+        "EndpointSlice infra/two-x",
+        "HTTPRoute infra/two",
+        "Secret infra/two",
+        "Service infra/two",
+    ];
+    assert_eq!(followed.of("two"), two);
+}
+
+#[test]
+fn objects_of_other_namespaces_need_a_grant() {
+    let foreign = json!({"name": "app", "namespace": "apps", "port": 80});
+    let mut followed = Followed::new([
+        class(),
+        gateway("g", https("key", Some("keys"))),
+        secret("keys", "key"),
+        route("infra", "r", "g", foreign),
+        service("apps", "app"),
+        grant("keys", ("HTTPRoute", "infra"), "Secret"),
+        grant("keys", ("Gateway", "other"), "Secret"),
+    ]);
+    assert_eq!(followed.of("g"), ["HTTPRoute infra/r"]);
+    let keys = grant("keys", ("Gateway", "infra"), "Secret");
+    let change = "g: +Secret keys/key +ReferenceGrant keys/Gateway-Secret";
+    assert_eq!(followed.put(&keys), [change]);
+    let apps = grant("apps", ("HTTPRoute", "infra"), "Service");
+    let change = "g: +Service apps/app +ReferenceGrant apps/HTTPRoute-Service";
+    assert_eq!(followed.put(&apps), [change]);
+    let change = "g: -Secret keys/key -ReferenceGrant keys/Gateway-Secret";
+    assert_eq!(followed.delete(&keys), [change]);
+}
+
+#[test]
+fn secrets_are_named_by_gateways_and_listener_sets_alone() {
+    let backend = json!({"kind": "Secret", "name": "backend"});
+    let authority = |kind: &str| json!({"group": "", "kind": kind, "name": "authority"});
+    let policy = json!({
+        "targetRefs": [{"group": "", "kind": "Service", "name": "app"}],
+        "validation": {"hostname": "h", "caCertificateRefs": [authority("Secret"), authority("ConfigMap")]},
+    });
+    let mut config_map = object("ConfigMap", "infra", "authority", Value::Null);
+    config_map["data"] = json!({});
+    let followed = Followed::new([
+        class(),
+        http("g"),
+        route("infra", "r", "g", backend),
+        route("infra", "s", "g", json!({"name": "app", "port": 80})),
+        service("infra", "app"),
+        object("BackendTLSPolicy", "infra", "p", policy),
+        config_map,
+        secret("infra", "authority"),
+        secret("infra", "backend"),
+    ]);
+    let expected = [
+        "BackendTLSPolicy infra/p",
+        "ConfigMap infra/authority",
+        "HTTPRoute infra/r",
+        "HTTPRoute infra/s",
+        "Service infra/app",
+    ];
+    assert_eq!(followed.of("g"), expected);
+}
+
+#[test]
+fn a_listener_set_brings_its_secrets_when_its_gateway_takes_it() {
+    let parent = json!({"name": "g", "namespace": "infra"});
+    let spec = json!({"parentRef": parent, "listeners": https("key", None)});
+    let mut gateway = http("g");
+    let selector = json!({"from": "Selector", "selector": {"matchLabels": {"env": "x"}}});
+    gateway["spec"]["allowedListeners"] = json!({"namespaces": selector});
+    let mut followed = Followed::new([
+        class(),
+        gateway.clone(),
+        object("ListenerSet", "team", "set", spec),
+        secret("team", "key"),
+        namespace("team", "y"),
+    ]);
+    let refused = ["ListenerSet team/set", "Namespace team"];
+    assert_eq!(followed.of("g"), refused);
+    let taken = followed.put(&namespace("team", "x"));
+    assert_eq!(taken, ["g: +Namespace team +Secret team/key"]);
+    gateway["spec"]["allowedListeners"] = json!({"namespaces": {"from": "None"}});
+    let change = "g: -Namespace team -Secret team/key +Gateway infra/g";
+    assert_eq!(followed.put(&gateway), [change]);
+}
+
+#[test]
+fn namespaces_are_of_interest_while_something_selects_them() {
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        route("team", "r", "g", json!({"name": "app", "port": 80})),
+        namespace("team", "x"),
+    ]);
+    assert_eq!(followed.of("g"), ["HTTPRoute team/r"]);
+    assert!(followed.put(&namespace("team", "y")).is_empty());
+    let mut selecting = http("g");
+    let namespaces = json!({"from": "Selector", "selector": {}});
+    selecting["spec"]["listeners"][0]["allowedRoutes"] = json!({"namespaces": namespaces});
+    let change = "g: +Namespace team +Gateway infra/g";
+    assert_eq!(followed.put(&selecting), [change]);
+    assert_eq!(
+        followed.put(&namespace("team", "x")),
+        ["g: +Namespace team"]
+    );
+    let change = "g: -Namespace team +Gateway infra/g";
+    assert_eq!(followed.put(&http("g")), [change]);
+}
+
+#[test]
+fn a_change_goes_to_those_who_need_it() {
+    let backend = json!({"name": "app", "port": 80});
+    let mut followed = Followed::new([
+        class(),
+        http("one"),
+        http("two"),
+        http("three"),
+        route("infra", "r1", "one", backend.clone()),
+        route("infra", "r2", "two", backend),
+        service("infra", "app"),
+        slice("infra", "app", "10.0.0.1"),
+    ]);
+    let changed = followed.put(&slice("infra", "app", "10.0.0.2"));
+    let expected = [
+        "one: +EndpointSlice infra/app-x",
+        "two: +EndpointSlice infra/app-x",
+    ];
+    assert_eq!(changed, expected);
+    assert!(
+        followed
+            .put(&slice("infra", "other", "10.0.0.1"))
+            .is_empty()
+    );
+    assert!(followed.put(&service("infra", "other")).is_empty());
+}
+
+#[test]
+fn gateways_are_ours_while_their_class_is() {
+    let mut followed = Followed::new([class(), http("g")]);
+    let foreign = json!({"controllerName": "example.com/other"});
+    let foreign = object("GatewayClass", "", "ours", foreign);
+    assert_eq!(followed.put(&foreign), ["g: gone"]);
+    let all = ["g: +Gateway infra/g +GatewayClass ours"];
+    assert_eq!(followed.put(&class()), all);
+    assert_eq!(followed.delete(&class()), ["g: gone"]);
+    assert_eq!(followed.put(&class()), all);
+    assert_eq!(followed.delete(&http("g")), ["g: gone"]);
+}

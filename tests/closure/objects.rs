@@ -1,0 +1,355 @@
+//! Random objects of a small cluster, in which names meet often.
+
+use std::sync::LazyLock;
+
+use proptest::collection::vec;
+use proptest::option::{of, weighted};
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Value, json};
+
+const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
+pub(crate) const CONTROLLER: &str = "portcullis.dev/gateway-controller";
+
+/// Certificates with their keys: made once, since that takes long.
+static CERTIFICATES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let certificate = |name: &str| {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    };
+    ["a.example", "b.example"].map(certificate).into()
+});
+
+/// An object of any kind; those that decide about others come more often.
+pub(crate) fn object() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        2 => class(),
+        4 => gateway(),
+        3 => listener_set(),
+        6 => http_route(),
+        2 => other_route(),
+        3 => grant(),
+        2 => namespace(),
+        2 => parameters(),
+        3 => service(),
+        3 => slice(),
+        2 => policy(),
+        3 => secret(),
+        2 => config_map(),
+    ]
+}
+
+fn named(prefix: &'static str) -> impl Strategy<Value = String> {
+    (0..3).prop_map(move |number| format!("{prefix}{number}"))
+}
+
+fn namespace_name() -> impl Strategy<Value = String> {
+    select(vec!["a", "b", "c"]).prop_map(str::to_owned)
+}
+
+/// The namespace of a reference, mostly that of the object itself.
+fn other_namespace() -> impl Strategy<Value = Option<String>> {
+    weighted(0.4, namespace_name())
+}
+
+fn class_name() -> impl Strategy<Value = &'static str> {
+    select(vec!["ours", "ours", "ours-too", "foreign"])
+}
+
+fn class() -> impl Strategy<Value = Value> {
+    let controller = prop_oneof![5 => Just(CONTROLLER), 1 => Just("example.com/other")];
+    let reference = of((parameters_kind(), named("p"), of(namespace_name())));
+    (class_name(), controller, reference).prop_map(|(name, controller, reference)| {
+        let controller = if name == "foreign" {
+            "example.com/other"
+        } else {
+            controller
+        };
+        let reference = reference.map(|(kind, name, namespace)| {
+            json!({"group": "portcullis.dev", "kind": kind, "name": name, "namespace": namespace})
+        });
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "GatewayClass", "metadata": {"name": name},
+            "spec": {"controllerName": controller, "parametersRef": reference},
+        })
+    })
+}
+
+fn parameters_kind() -> impl Strategy<Value = &'static str> {
+    prop_oneof![6 => Just("GatewayParameters"), 1 => Just("Secret")]
+}
+
+fn metadata(prefix: &'static str) -> impl Strategy<Value = Value> {
+    (namespace_name(), named(prefix), 1..4_i64, 0..3_u8).prop_map(|(namespace, name, generation, age)| {
+        let created = format!("2026-01-0{}T00:00:00Z", age + 1);
+        json!({"namespace": namespace, "name": name, "generation": generation, "creationTimestamp": created})
+    })
+}
+
+/// Which namespaces something may come from.
+fn namespaces() -> impl Strategy<Value = Option<Value>> {
+    of(prop_oneof![
+        Just(json!({"from": "All"})),
+        Just(json!({"from": "Same"})),
+        Just(json!({"from": "None"})),
+        Just(json!({"from": "Selector", "selector": {"matchLabels": {"env": "x"}}})),
+        Just(
+            json!({"from": "Selector", "selector": {"matchExpressions": [
+                {"key": "env", "operator": "NotIn", "values": ["x"]},
+            ]}})
+        ),
+    ])
+}
+
+fn secret_ref() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![9 => Just("Secret"), 1 => Just("ConfigMap")];
+    (kind, named("s"), other_namespace()).prop_map(
+        |(kind, name, namespace)| json!({"kind": kind, "name": name, "namespace": namespace}),
+    )
+}
+
+fn listener() -> impl Strategy<Value = Value> {
+    let protocol = select(vec!["HTTP", "HTTPS", "HTTPS", "TLS"]);
+    let hostname = of(select(vec!["a.example", "*.example", "b.test"]));
+    let parts = (
+        named("l"),
+        select(vec![80, 443]),
+        protocol,
+        hostname,
+        vec(secret_ref(), 0..3),
+        namespaces(),
+    );
+    parts.prop_map(|(name, port, protocol, hostname, secrets, namespaces)| {
+        let tls = (protocol != "HTTP").then(|| json!({"certificateRefs": secrets}));
+        let routes = namespaces.map(|namespaces| json!({"namespaces": namespaces}));
+        json!({
+            "name": name, "port": port, "protocol": protocol, "hostname": hostname,
+            "tls": tls, "allowedRoutes": routes,
+        })
+    })
+}
+
+fn authority() -> impl Strategy<Value = Value> {
+    let kind = select(vec!["ConfigMap", "Secret"]);
+    let name = prop_oneof![named("s"), named("cm")];
+    (kind, name, other_namespace()).prop_map(|(kind, name, namespace)| {
+        json!({"group": "", "kind": kind, "name": name, "namespace": namespace})
+    })
+}
+
+fn gateway() -> impl Strategy<Value = Value> {
+    let parameters = weighted(0.3, (parameters_kind(), named("p")));
+    let frontend = weighted(0.1, vec(authority(), 1..3));
+    let parts = (
+        metadata("g"),
+        class_name(),
+        vec(listener(), 1..4),
+        namespaces(),
+        parameters,
+        weighted(0.3, secret_ref()),
+        frontend,
+    );
+    parts.prop_map(|(metadata, class, listeners, allowed, parameters, client, frontend)| {
+        let infrastructure = parameters.map(|(kind, name)| {
+            json!({"parametersRef": {"group": "portcullis.dev", "kind": kind, "name": name}})
+        });
+        let frontend = frontend.map(|authorities| {
+            let validation = json!({"validation": {"caCertificateRefs": authorities}});
+            json!({"default": {}, "perPort": [{"port": 443, "tls": validation}]})
+        });
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "Gateway", "metadata": metadata,
+            "spec": {
+                "gatewayClassName": class, "listeners": listeners, "infrastructure": infrastructure,
+                "allowedListeners": {"namespaces": allowed},
+                "tls": {"backend": {"clientCertificateRef": client}, "frontend": frontend},
+            },
+        })
+    })
+}
+
+fn listener_set() -> impl Strategy<Value = Value> {
+    let parts = (
+        metadata("set"),
+        named("g"),
+        other_namespace(),
+        vec(listener(), 1..3),
+    );
+    parts.prop_map(|(metadata, parent, namespace, listeners)| {
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "ListenerSet", "metadata": metadata,
+            "spec": {"parentRef": {"name": parent, "namespace": namespace}, "listeners": listeners},
+        })
+    })
+}
+
+fn parent() -> impl Strategy<Value = Value> {
+    let named = prop_oneof![
+        6 => named("g").prop_map(|name| ("Gateway", name)),
+        3 => named("set").prop_map(|name| ("ListenerSet", name)),
+        1 => named("v").prop_map(|name| ("Service", name)),
+    ];
+    let parts = (named, other_namespace(), weighted(0.2, named_listener()));
+    parts.prop_map(|((kind, name), namespace, section)| {
+        json!({"kind": kind, "name": name, "namespace": namespace, "sectionName": section})
+    })
+}
+
+fn named_listener() -> impl Strategy<Value = String> {
+    named("l")
+}
+
+fn backend() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![8 => Just("Service"), 1 => Just("Secret"), 1 => Just("ConfigMap")];
+    let name = prop_oneof![6 => named("v"), 1 => named("s")];
+    let parts = (
+        kind,
+        name,
+        other_namespace(),
+        select(vec![80, 81]),
+        0..3_u32,
+    );
+    parts.prop_map(|(kind, name, namespace, port, weight)| {
+        json!({"kind": kind, "name": name, "namespace": namespace, "port": port, "weight": weight})
+    })
+}
+
+fn rule() -> impl Strategy<Value = Value> {
+    let path = select(vec!["/", "/a", "/b/c"]);
+    let redirect = json!([{"type": "RequestRedirect", "requestRedirect": {"statusCode": 302}}]);
+    let broken = json!([{"type": "ExtensionRef", "extensionRef": {"group": "", "kind": "Secret", "name": "s0"}}]);
+    let filters = prop_oneof![6 => Just(json!([])), 1 => Just(redirect), 1 => Just(broken)];
+    (path, vec(backend(), 0..3), filters).prop_map(|(path, backends, filters)| {
+        json!({"matches": [{"path": {"value": path}}], "backendRefs": backends, "filters": filters})
+    })
+}
+
+fn http_route() -> impl Strategy<Value = Value> {
+    let hostnames = vec(select(vec!["a.example", "b.test", "*.test"]), 0..2);
+    let parts = (
+        metadata("r"),
+        vec(parent(), 0..4),
+        hostnames,
+        vec(rule(), 0..3),
+    );
+    parts.prop_map(|(metadata, parents, hostnames, rules)| {
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "HTTPRoute", "metadata": metadata,
+            "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": rules},
+        })
+    })
+}
+
+fn other_route() -> impl Strategy<Value = Value> {
+    let kind = select(vec!["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
+    (kind, metadata("r"), vec(parent(), 0..3)).prop_map(|(kind, metadata, parents)| {
+        json!({
+            "apiVersion": GATEWAY_API, "kind": kind, "metadata": metadata, "spec": {"parentRefs": parents},
+        })
+    })
+}
+
+fn grant() -> impl Strategy<Value = Value> {
+    let from = (
+        select(vec!["Gateway", "ListenerSet", "HTTPRoute"]),
+        namespace_name(),
+    );
+    let from = from.prop_map(|(kind, namespace)| {
+        json!({"group": "gateway.networking.k8s.io", "kind": kind, "namespace": namespace})
+    });
+    let to = prop_oneof![
+        of(named("s")).prop_map(|name| ("Secret", name)),
+        of(named("v")).prop_map(|name| ("Service", name)),
+        of(named("cm")).prop_map(|name| ("ConfigMap", name)),
+    ];
+    let to = to.prop_map(|(kind, name)| json!({"group": "", "kind": kind, "name": name}));
+    (metadata("grant"), vec(from, 1..4), vec(to, 1..3)).prop_map(|(metadata, from, to)| {
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "ReferenceGrant", "metadata": metadata,
+            "spec": {"from": from, "to": to},
+        })
+    })
+}
+
+fn namespace() -> impl Strategy<Value = Value> {
+    let label = select(vec!["x", "y"]);
+    (namespace_name(), label).prop_map(|(name, label)| {
+        json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"env": label}},
+        })
+    })
+}
+
+fn parameters() -> impl Strategy<Value = Value> {
+    let bounds = (of(1..4), of(1..4));
+    (metadata("p"), bounds).prop_map(|(metadata, (min, max))| {
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters", "metadata": metadata,
+            "spec": {"autoscaling": {"minReplicas": min, "maxReplicas": max}},
+        })
+    })
+}
+
+fn service() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![6 => Just("ClusterIP"), 1 => Just("ExternalName")];
+    let protocol = of(select(vec!["kubernetes.io/h2c", "https"]));
+    (metadata("v"), kind, protocol).prop_map(|(metadata, kind, protocol)| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+            "spec": {"type": kind, "ports": [{"port": 80, "appProtocol": protocol}, {"name": "o", "port": 81}]},
+        })
+    })
+}
+
+fn slice() -> impl Strategy<Value = Value> {
+    let service = prop_oneof![6 => named("v").prop_map(Some), 1 => Just(None)];
+    (metadata("slice"), service, vec(1..9_u8, 0..3)).prop_map(|(mut metadata, service, hosts)| {
+        if let Some(service) = service {
+            metadata["labels"] = json!({"kubernetes.io/service-name": service});
+        }
+        let addresses: Vec<_> = hosts
+            .iter()
+            .map(|host| json!({"addresses": [format!("10.0.0.{host}")]}))
+            .collect();
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata,
+            "addressType": "IPv4", "endpoints": addresses, "ports": [{"port": 8080}, {"name": "o", "port": 8081}],
+        })
+    })
+}
+
+fn policy() -> impl Strategy<Value = Value> {
+    let section = of(Just("o"));
+    let target = (named("v"), section).prop_map(|(name, section)| {
+        json!({"group": "", "kind": "Service", "name": name, "sectionName": section})
+    });
+    let authority = prop_oneof![
+        named("cm").prop_map(|name| json!({"group": "", "kind": "ConfigMap", "name": name})),
+        named("s").prop_map(|name| json!({"group": "", "kind": "Secret", "name": name})),
+    ];
+    let parts = (metadata("t"), vec(target, 1..3), vec(authority, 0..3));
+    parts.prop_map(|(metadata, targets, authorities)| {
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "BackendTLSPolicy", "metadata": metadata,
+            "spec": {"targetRefs": targets, "validation": {"hostname": "h", "caCertificateRefs": authorities}},
+        })
+    })
+}
+
+fn secret() -> impl Strategy<Value = Value> {
+    let certificate = prop_oneof![3 => (0..2_usize).prop_map(Some), 1 => Just(None)];
+    (metadata("s"), certificate).prop_map(|(metadata, certificate)| {
+        let certificate = certificate.map(|index| &CERTIFICATES[index]);
+        let (chain, key) = certificate.map_or(("", ""), |(chain, key)| (chain, key));
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls",
+            "stringData": {"tls.crt": chain, "tls.key": key},
+        })
+    })
+}
+
+fn config_map() -> impl Strategy<Value = Value> {
+    (metadata("cm"), select(vec!["1", "2"])).prop_map(|(metadata, data)| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": data}})
+    })
+}

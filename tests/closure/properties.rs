@@ -1,0 +1,339 @@
+//! Over random clusters and random changes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portcullis::api::gateway::{Gateway, ListenerSet};
+use portcullis::api::reference::{ObjectReference, SecretRef};
+use portcullis::api::{ObjectRef, Resource};
+use portcullis::data_plane::DataPlane;
+use portcullis::ir::route::{Action, Target};
+use portcullis::ir::{Backend, BackendId, Ir, Port};
+use portcullis::snapshot::Snapshot;
+use portcullis::status::{
+    Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason, StatusReport,
+};
+use portcullis::translate::closure::{Closures, Difference, ObjectChange};
+use portcullis::translate::{Mode, Options, Translation, translate};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::TestRunner;
+use serde_json::Value;
+
+use crate::objects::{CONTROLLER, object};
+use crate::{decode, snapshot};
+
+/// What happens to a cluster.
+#[derive(Clone, Debug)]
+enum Step {
+    /// An object comes, or takes the place of another version of it.
+    Put(Value),
+    /// Any object goes.
+    Delete(Index),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => object().prop_map(Step::Put),
+        1 => any::<Index>().prop_map(Step::Delete),
+    ]
+}
+
+fn take(cluster: &mut Snapshot, step: &Step) {
+    match step {
+        Step::Put(value) => drop(cluster.insert(decode(value))),
+        Step::Delete(index) => {
+            let names = names(cluster);
+            if !names.is_empty() {
+                assert!(cluster.remove_object(index.get(&names)));
+            }
+        }
+    }
+}
+
+fn names(objects: &Snapshot) -> Vec<ObjectRef> {
+    objects.names_changed_since(&Snapshot::default())
+}
+
+fn closures() -> Closures {
+    Closures::new(CONTROLLER.into())
+}
+
+fn run(objects: &Snapshot) -> Translation {
+    let options = Options {
+        controller_name: CONTROLLER.into(),
+        mode: Mode::Dedicated,
+    };
+    translate(objects, None, &options)
+}
+
+/// All of a translation that is about one Gateway.
+#[derive(Debug, PartialEq)]
+struct Part {
+    ports: Vec<Arc<Port>>,
+    backends: BTreeMap<BackendId, Option<Arc<Backend>>>,
+    class: Vec<Condition>,
+    gateway: Option<GatewayStatus>,
+    listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
+    routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+    data_plane: Option<DataPlane>,
+}
+
+impl Part {
+    /// `cluster` tells which ListenerSets are the Gateway's.
+    fn new(translation: &Translation, cluster: &Snapshot, gateway: &Gateway) -> Self {
+        let Translation {
+            ir,
+            report,
+            data_planes,
+        } = translation;
+        let name = gateway.object_ref();
+        let sets: BTreeSet<_> = sets_of(cluster, &name).map(Resource::object_ref).collect();
+        let ports = ir.ports.iter().filter(|port| port.gateway == name);
+        let ports: Vec<_> = ports.cloned().collect();
+        let class = ObjectRef::gateway_api("GatewayClass", "", &gateway.spec.gateway_class_name);
+        let is_set = |(set, _): &(&ObjectRef, &ListenerSetStatus)| sets.contains(*set);
+        let listener_sets = report.listener_sets.iter().filter(is_set);
+        Self {
+            backends: backends(&ports, ir),
+            ports,
+            class: report
+                .gateway_classes
+                .get(&class)
+                .cloned()
+                .unwrap_or_default(),
+            gateway: report.gateways.get(&name).cloned(),
+            listener_sets: listener_sets
+                .map(|(set, it)| (set.clone(), it.clone()))
+                .collect(),
+            routes: routes(report, |parent| *parent == name || sets.contains(parent)),
+            data_plane: data_planes.get(&name).cloned(),
+        }
+    }
+}
+
+fn sets_of<'a>(
+    objects: &'a Snapshot,
+    gateway: &ObjectRef,
+) -> impl Iterator<Item = &'a ListenerSet> {
+    let sets = objects.listener_sets.iter().map(AsRef::as_ref);
+    sets.filter(move |set: &&ListenerSet| {
+        let parent = &set.spec.parent_ref;
+        let namespace = parent.namespace.as_ref().unwrap_or(&set.metadata.namespace);
+        (&**namespace, &*parent.name) == (&*gateway.namespace, &*gateway.name)
+    })
+}
+
+/// The backends that get traffic of these ports.
+fn backends(ports: &[Arc<Port>], ir: &Ir) -> BTreeMap<BackendId, Option<Arc<Backend>>> {
+    let listeners = ports.iter().flat_map(|port| &port.listeners);
+    let routes = listeners.flat_map(|listener| &listener.routes);
+    let rules = routes.flat_map(|attached| &attached.route.rules);
+    let targets = rules.flat_map(|rule| match &rule.action {
+        Action::Forward(targets) => &targets[..],
+        Action::Broken(_) => &[],
+    });
+    let ids = targets.filter_map(|target| match &target.target {
+        Target::Backend(id) => Some(id.clone()),
+        Target::Invalid(_) => None,
+    });
+    ids.map(|id| (id.clone(), ir.backend(&id).cloned()))
+        .collect()
+}
+
+fn routes(
+    report: &StatusReport,
+    is_parent: impl Fn(&ObjectRef) -> bool,
+) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
+    let mut routes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (route, parents) in report.routes.iter() {
+        for status in parents.iter() {
+            let parent = &status.parent_ref;
+            let namespace = parent.namespace.as_deref().unwrap_or(&route.namespace);
+            let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
+            if is_parent(&name) {
+                routes
+                    .entry(route.clone())
+                    .or_default()
+                    .push(status.clone());
+            }
+        }
+    }
+    routes
+}
+
+/// Every closure translates to what the cluster translates to for its Gateway, and there is one for each Gateway of ours.
+fn check_translations(cluster: &Snapshot, closures: &Closures) {
+    let whole = run(cluster);
+    for gateway in cluster.gateways.iter() {
+        let name = gateway.object_ref();
+        let closure = closures.get(&name);
+        assert_eq!(
+            closure.is_some(),
+            whole.report.gateways.contains_key(&name),
+            "{name}"
+        );
+        let Some(closure) = closure else {
+            continue;
+        };
+        assert_eq!(closure.gateways.keys().count(), 1, "{name}");
+        let alone = run(closure);
+        let expected = Part::new(&whole, cluster, gateway);
+        assert_eq!(Part::new(&alone, cluster, gateway), expected, "{name}");
+        let own: BTreeSet<_> = expected.backends.into_keys().collect();
+        let unknown = alone.ir.backends.iter().find(|it| !own.contains(&it.id));
+        // Rules that are answered with 500 have backends too, which get no traffic.
+        assert!(unknown.is_none_or(|it| whole.ir.backend(&it.id).is_some()));
+        check_secrets(cluster, closure, &whole.report, gateway);
+    }
+}
+
+/// Every Secret of a closure is one that the Gateway, or a ListenerSet that it takes, refers to and may refer to.
+fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, gateway: &Gateway) {
+    let name = gateway.object_ref();
+    let tls = gateway.spec.tls.iter();
+    let client = tls
+        .clone()
+        .filter_map(|tls| tls.backend.as_ref()?.client_certificate_ref.clone());
+    let ports = tls
+        .filter_map(|tls| tls.frontend.as_ref())
+        .flat_map(|frontend| &frontend.per_port);
+    let authorities = ports
+        .filter_map(|port| port.tls.validation.as_ref())
+        .flat_map(|validation| validation.ca_certificate_refs.iter().map(secret_ref));
+    let listeners = gateway
+        .spec
+        .listeners
+        .iter()
+        .filter_map(|it| it.tls.as_ref());
+    let own = listeners.flat_map(|tls| tls.certificate_refs.clone());
+    let own = own
+        .chain(client)
+        .chain(authorities)
+        .map(|secret| (name.clone(), secret));
+    let taken = sets_of(cluster, &name).filter(|set| {
+        let status = &report.listener_sets[&set.object_ref()];
+        status.conditions[0].reason != Reason::NotAllowed
+    });
+    let of_sets = taken.flat_map(|set| {
+        let listeners = set.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
+        let secrets = listeners.flat_map(|tls| &tls.certificate_refs);
+        secrets.map(|secret| (set.object_ref(), secret.clone()))
+    });
+    let permitted: BTreeSet<_> = own
+        .chain(of_sets)
+        .filter_map(|(from, secret)| {
+            let namespace = secret
+                .namespace
+                .unwrap_or_else(|| from.namespace.to_string());
+            let to = ObjectRef::new(&secret.group, &secret.kind, &namespace, &secret.name);
+            (from.namespace == to.namespace || is_granted(cluster, &from, &to)).then_some(to)
+        })
+        .collect();
+    for secret in closure.secrets.iter() {
+        let secret = secret.object_ref();
+        assert!(
+            permitted.contains(&secret),
+            "{secret} in the closure of {name}"
+        );
+    }
+}
+
+fn secret_ref(reference: &ObjectReference) -> SecretRef {
+    let ObjectReference {
+        group,
+        kind,
+        name,
+        namespace,
+    } = reference.clone();
+    SecretRef {
+        group,
+        kind,
+        name,
+        namespace,
+    }
+}
+
+fn is_granted(cluster: &Snapshot, from: &ObjectRef, to: &ObjectRef) -> bool {
+    let mut grants = cluster.reference_grants.in_namespace(&to.namespace);
+    grants.any(|grant| {
+        let mut sources = grant.spec.from.iter();
+        let mut targets = grant.spec.to.iter();
+        sources.any(|it| (&*it.kind, &*it.namespace) == (&*from.kind, &*from.namespace))
+            && targets.any(|it| {
+                it.kind == *to.kind && it.name.as_ref().is_none_or(|name| *name == *to.name)
+            })
+    })
+}
+
+/// Does to copies of closures what differences say.
+fn apply(copies: &mut BTreeMap<ObjectRef, Snapshot>, differences: BTreeMap<ObjectRef, Difference>) {
+    for (gateway, difference) in differences {
+        match difference {
+            Difference::Gone => assert!(copies.remove(&gateway).is_some()),
+            Difference::Changed(changes) => {
+                assert!(!changes.is_empty());
+                let copy = copies.entry(gateway).or_default();
+                for change in changes {
+                    let is_news = match change {
+                        ObjectChange::Put(object) => copy.insert(object),
+                        ObjectChange::Delete(name) => copy.remove_object(&name),
+                    };
+                    assert!(is_news, "a difference tells what was known");
+                }
+            }
+        }
+    }
+}
+
+fn check(cluster: &Snapshot, closures: &Closures, copies: &BTreeMap<ObjectRef, Snapshot>) {
+    let mut anew = self::closures();
+    let of_all: BTreeSet<_> = anew.follow(cluster).into_keys().collect();
+    assert_eq!(of_all, copies.keys().cloned().collect());
+    for (gateway, copy) in copies {
+        assert_eq!(closures.get(gateway), Some(copy), "{gateway}");
+        assert_eq!(anew.get(gateway), Some(copy), "{gateway}");
+    }
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 2_000,
+        ..ProptestConfig::default()
+    })
+}
+
+#[test]
+fn closures_translate_to_what_their_gateways_are_in_the_cluster() {
+    let result = runner(400).run(&vec(object(), 10..80), |objects| {
+        let cluster = snapshot(objects);
+        let mut closures = closures();
+        closures.follow(&cluster);
+        check_translations(&cluster, &closures);
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[test]
+fn following_changes_ends_where_starting_anew_ends() {
+    let steps = (vec(object(), 0..60), vec(step(), 1..100), 1..4_usize);
+    let result = runner(150).run(&steps, |(objects, steps, burst)| {
+        let mut cluster = snapshot(objects);
+        let (mut closures, mut copies) = (closures(), BTreeMap::new());
+        apply(&mut copies, closures.follow(&cluster));
+        check(&cluster, &closures, &copies);
+        for steps in steps.chunks(burst) {
+            steps.iter().for_each(|step| take(&mut cluster, step));
+            apply(&mut copies, closures.follow(&cluster));
+            check(&cluster, &closures, &copies);
+        }
+        check_translations(&cluster, &closures);
+        assert!(closures.follow(&cluster).is_empty());
+        Ok(())
+    });
+    result.unwrap();
+}

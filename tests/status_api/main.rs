@@ -1,0 +1,76 @@
+//! Leader election and the status writer against an API server in this process: conflicts, overload, slow and lost
+//! responses, two candidates, deleted objects. The times of a Lease are the real ones, and so a test takes some seconds.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+#[path = "../api_server/mod.rs"]
+mod api;
+mod lease;
+mod writer;
+
+use std::fmt::Debug;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use kube::config::AuthInfo;
+use kube::{Client, Config};
+use portcullis::provider::KubernetesProvider;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::api::Api;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was seen of something, and when.
+struct History<T>(Arc<(Mutex<Vec<(Instant, T)>>, Condvar)>);
+
+impl<T> Clone for History<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Clone + Debug> History<T> {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new(Vec::new()), Condvar::new())))
+    }
+
+    fn push(&self, seen: T) {
+        self.0.0.lock().unwrap().push((Instant::now(), seen));
+        self.0.1.notify_all();
+    }
+
+    fn all(&self) -> Vec<(Instant, T)> {
+        self.0.0.lock().unwrap().clone()
+    }
+
+    /// The first that is as wanted after so many others, and when it was seen.
+    fn wait_for(&self, skip: usize, wanted: impl Fn(&T) -> bool) -> (Instant, T) {
+        let find = |seen: &Vec<(Instant, T)>| {
+            let mut rest = seen.iter().skip(skip);
+            rest.find(|(_, one)| wanted(one)).cloned()
+        };
+        let is_missing = |seen: &mut Vec<(Instant, T)>| find(seen).is_none();
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(self.0.0.lock().unwrap(), PATIENCE, is_missing);
+        let (seen, _) = waited.unwrap();
+        find(&seen).unwrap_or_else(|| panic!("only {seen:?}"))
+    }
+}
+
+/// The controller's client, with this token.
+fn client(api: &Api, token: &str) -> Client {
+    let mut config = Config::new(api.url().parse().unwrap());
+    config.auth_info = AuthInfo {
+        token: Some(token.to_owned().into()),
+        ..AuthInfo::default()
+    };
+    KubernetesProvider::new(config).unwrap().client()
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}

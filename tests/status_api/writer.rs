@@ -1,0 +1,371 @@
+//! The status writer: what it writes, what it retries, and what it forgets.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis::ir::ObjectRef;
+use portcullis::status::stored::{Stored, StoredStatus};
+use portcullis::status::writer::{Statuses, Writer};
+use portcullis::status::{
+    Condition, ConditionType, ParentRef, ParentStatus, Reason, SUPPORTED_FEATURES, StatusReport,
+};
+use portcullis::telemetry::metrics::ControllerStats;
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+
+use crate::api::{Api, Fault};
+use crate::{PATIENCE, client, runtime};
+
+const CONTROLLER: &str = "portcullis.dev/gateway-controller";
+/// Writes under way at one time.
+const CONCURRENT: usize = 8;
+
+/// A writer on a thread of its own, and what it is given.
+struct Running {
+    api: Api,
+    stored: Arc<Stored>,
+    statuses: watch::Sender<Option<Statuses>>,
+    stats: Arc<ControllerStats>,
+    _end: oneshot::Sender<()>,
+}
+
+impl Running {
+    fn start(api: &Api) -> Self {
+        let (stored, mut changes) = Stored::new();
+        let stored = Arc::new(stored);
+        let (statuses, wanted) = watch::channel(None);
+        let stats = Arc::new(ControllerStats::default());
+        let (end, ended) = oneshot::channel();
+        let (server, known, counted) = (api.clone(), stored.clone(), stats.clone());
+        thread::spawn(move || {
+            runtime().block_on(async {
+                let writer = Writer {
+                    client: client(&server, "writer"),
+                    controller: CONTROLLER.into(),
+                    features: SUPPORTED_FEATURES,
+                    stored: known,
+                    stats: counted,
+                };
+                tokio::select! {
+                    () = writer.run(wanted, &mut changes) => {}
+                    _ = ended => {}
+                }
+            });
+        });
+        Self {
+            api: api.clone(),
+            stored,
+            statuses,
+            stats,
+            _end: end,
+        }
+    }
+
+    /// Creates a route, and shows it to the writer as a watch would.
+    fn create(&self, name: &str) {
+        self.api.put(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": name, "namespace": "default", "generation": 1},
+        }));
+        self.see(name);
+    }
+
+    /// Shows a route as it is.
+    fn see(&self, name: &str) {
+        let object = self.api.object("HTTPRoute", "default", name);
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+        let status = StoredStatus::new(version, &object["status"]);
+        self.stored.seen(&route(name), status);
+    }
+
+    /// Wants these routes to be accepted, with this message.
+    fn want(&self, names: &[&str], message: &str) {
+        self.want_but_hold(names, message, &[]);
+    }
+
+    fn want_but_hold(&self, names: &[&str], message: &str, held: &[&str]) {
+        let entries = names.iter().map(|name| (route(name), parents(message)));
+        let report = StatusReport {
+            routes: Arc::new(entries.collect()),
+            ..StatusReport::default()
+        };
+        let held: HashSet<_> = held.iter().map(|name| route(name)).collect();
+        self.statuses.send_replace(Some(Statuses {
+            report: Arc::new(report),
+            held: Arc::new(held),
+        }));
+    }
+
+    /// Waits until the stored status of a route has this message.
+    fn wait_for(&self, name: &str, message: &str) -> Value {
+        let is_there = |route: &Value| message_of(route) == message;
+        self.api.wait_for("HTTPRoute", "default", name, is_there)
+    }
+
+    /// Waits until so many writes have come to this.
+    fn wait_for_count(&self, result: &str, count: u64) {
+        let began = Instant::now();
+        while self.count(result) < count {
+            assert!(began.elapsed() < PATIENCE, "{:?}", self.counts());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn count(&self, result: &str) -> u64 {
+        let counts = self.counts();
+        counts.iter().find(|(name, _)| *name == result).unwrap().1
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.stats.writes().collect()
+    }
+}
+
+fn route(name: &str) -> ObjectRef {
+    ObjectRef::gateway_api("HTTPRoute", "default", name)
+}
+
+fn parents(message: &str) -> Arc<[ParentStatus]> {
+    let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
+    Arc::new([ParentStatus {
+        parent_ref: ParentRef {
+            group: "gateway.networking.k8s.io".to_owned(),
+            kind: "Gateway".to_owned(),
+            namespace: None,
+            name: "edge".to_owned(),
+            section_name: None,
+            port: None,
+        },
+        controller_name: CONTROLLER.into(),
+        conditions: vec![accepted.telling(message)],
+    }])
+}
+
+fn message_of(route: &Value) -> &str {
+    let parents = &route["status"]["parents"];
+    parents[0]["conditions"][0]["message"]
+        .as_str()
+        .unwrap_or_default()
+}
+
+#[test]
+fn writes_what_differs_once() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    running.create("a");
+    running.create("b");
+    running.want(&["a", "b"], "first");
+    running.wait_for("a", "first");
+    running.wait_for("b", "first");
+    // The watch shows what was written.
+    running.see("a");
+    running.see("b");
+    running.want(&["a", "b"], "first");
+    running.create("c");
+    running.want(&["a", "b", "c"], "first");
+    running.wait_for("c", "first");
+    running.wait_for_count("written", 3);
+    assert_eq!(api.requests("/status").len(), 3);
+}
+
+#[test]
+fn a_conflict_is_read_again_and_retried() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    running.create("a");
+    // Somebody else is faster, and the watch has not told yet.
+    let mut object = api.object("HTTPRoute", "default", "a");
+    object["status"] = json!({"parents": [{
+        "parentRef": {"name": "other"}, "controllerName": "example.com/other", "conditions": [],
+    }]});
+    api.put(object);
+    running.want(&["a"], "first");
+    running.wait_for_count("written", 1);
+    assert_eq!(running.count("overtaken"), 1);
+    let parents = api.object("HTTPRoute", "default", "a")["status"]["parents"].clone();
+    let controllers: Vec<_> = parents
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["controllerName"])
+        .collect();
+    assert_eq!(controllers, ["example.com/other", CONTROLLER]);
+}
+
+#[test]
+fn an_overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    let names: Vec<_> = (0..40).map(|number| format!("route-{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    names.iter().for_each(|name| running.create(name));
+    api.fail_writes("HTTPRoute", Some(Fault::RetryAfter(429, 2)));
+    running.want(&names, "first");
+    running.wait_for_count("failed", 1);
+    api.fail_writes("HTTPRoute", None);
+    names.iter().for_each(|name| {
+        running.wait_for(name, "first");
+    });
+    let requests = api.requests("/status");
+    let pauses = requests.windows(2).map(|pair| pair[1].at - pair[0].at);
+    let longest = pauses.max().unwrap();
+    assert!(longest >= Duration::from_millis(1900), "{longest:?}");
+    let began = requests[0].at;
+    let early = requests
+        .iter()
+        .filter(|one| one.at - began < Duration::from_millis(1900));
+    assert!(early.count() <= CONCURRENT + 1);
+}
+
+#[test]
+fn failures_are_retried_after_a_wait() {
+    for fault in [Fault::Status(500), Fault::Page(502), Fault::Reset] {
+        let api = Api::start();
+        let running = Running::start(&api);
+        running.create("a");
+        api.fail_writes("HTTPRoute", Some(fault));
+        running.want(&["a"], "first");
+        let requests = api.wait_for_requests(3, "PATCH", "/status");
+        api.fail_writes("HTTPRoute", None);
+        running.wait_for("a", "first");
+        // 200 ms, then 400 ms.
+        assert!(
+            requests[2].at - requests[0].at >= Duration::from_millis(590),
+            "{fault:?}"
+        );
+    }
+}
+
+#[test]
+fn a_write_without_an_answer_delays_no_other() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    api.put(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "default"},
+    }));
+    api.fail_writes("HTTPRoute", Some(Fault::Silence));
+    running.create("silent");
+    running.want(&["silent"], "first");
+    api.wait_for_requests(1, "PATCH", "/silent/status");
+    api.fail_writes("HTTPRoute", None);
+    running.create("a");
+    running.want(&["silent", "a"], "first");
+    running.wait_for("a", "first");
+    assert_eq!(
+        message_of(&api.object("HTTPRoute", "default", "silent")),
+        ""
+    );
+}
+
+#[test]
+fn an_object_that_goes_while_it_is_written_is_forgotten() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    running.create("a");
+    running.want(&["a"], "first");
+    running.wait_for("a", "first");
+    running.wait_for_count("written", 1);
+    // The response to the next write comes after the deletion, which the watch tells of.
+    api.fail("HTTPRoute", Some(Fault::Slow(Duration::from_millis(500))));
+    running.want(&["a"], "second");
+    api.wait_for_requests(2, "PATCH", "/status");
+    running.stored.gone(&route("a"));
+    running.wait_for_count("written", 2);
+    api.fail("HTTPRoute", None);
+    api.delete("HTTPRoute", "default", "a");
+    assert!(running.stored.objects().is_empty());
+    // One of the same name has no status, and gets one.
+    running.create("a");
+    running.wait_for("a", "second");
+}
+
+#[test]
+fn an_object_that_the_api_server_no_longer_has_is_not_retried() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    running.create("a");
+    api.delete("HTTPRoute", "default", "a");
+    running.want(&["a"], "first");
+    running.wait_for_count("gone", 1);
+    running.stored.gone(&route("a"));
+    running.create("b");
+    running.want(&["a", "b"], "first");
+    running.wait_for("b", "first");
+    assert_eq!(api.requests("/httproutes/a/status").len(), 1);
+}
+
+#[test]
+fn what_is_refused_is_written_again_only_when_something_changes() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    running.create("a");
+    api.fail_writes("HTTPRoute", Some(Fault::Status(422)));
+    running.want(&["a"], "first");
+    running.wait_for_count("refused", 1);
+    api.fail_writes("HTTPRoute", None);
+    running.create("b");
+    running.want(&["a", "b"], "first");
+    running.wait_for_count("written", 1);
+    assert_eq!(
+        running.counts().iter().map(|(_, count)| count).sum::<u64>(),
+        2
+    );
+    running.want(&["a", "b"], "second");
+    running.wait_for("a", "second");
+}
+
+#[test]
+fn what_the_api_server_drops_is_not_written_again() {
+    let api = Api::start();
+    api.drop_status_field("parents");
+    let running = Running::start(&api);
+    running.create("a");
+    running.want(&["a"], "first");
+    running.wait_for_count("written", 1);
+    running.see("a");
+    // Somebody's entry comes and goes: what is stored is what was made of ours.
+    running.create("b");
+    running.want(&["a", "b"], "first");
+    running.wait_for_count("written", 2);
+    assert_eq!(api.requests("/httproutes/a/status").len(), 1);
+    running.want(&["a", "b"], "second");
+    running.wait_for_count("written", 4);
+}
+
+#[test]
+fn a_status_that_is_held_is_written_when_it_is_released() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    running.create("a");
+    running.create("b");
+    running.want_but_hold(&["a", "b"], "first", &["a"]);
+    running.wait_for("b", "first");
+    assert!(api.requests("/httproutes/a/status").is_empty());
+    running.want(&["a", "b"], "second");
+    running.wait_for("a", "second");
+    assert_eq!(api.requests("/httproutes/a/status").len(), 1);
+}
+
+#[test]
+fn at_most_a_hundred_writes_are_made_in_a_second() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    let names: Vec<_> = (0..150).map(|number| format!("route-{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    names.iter().for_each(|name| running.create(name));
+    running.want(&names, "first");
+    let requests = api.wait_for_requests(names.len(), "PATCH", "/status");
+    let second = Duration::from_secs(1);
+    for (number, first) in requests.iter().enumerate() {
+        let within = requests[number..]
+            .iter()
+            .take_while(|one| one.at - first.at < second);
+        assert!(within.count() <= 101 + CONCURRENT);
+    }
+    names.iter().for_each(|name| {
+        running.wait_for(name, "first");
+    });
+}

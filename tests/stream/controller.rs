@@ -1,0 +1,338 @@
+//! A controller that says what a test wants: TLS, HTTP/2 and the lines of the protocol, and nothing else.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Request, Response};
+use portcullis::stream::message::{Deleted, POSITION, Report, Serves, Update};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
+
+use crate::PATIENCE;
+
+/// A certificate authority.
+pub(crate) struct Authority {
+    pub(crate) pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            pem,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// TLS with a certificate for a name.
+    fn server(&self, name: &str) -> Arc<ServerConfig> {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let mut config =
+            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate.der().clone()], key.into())
+                .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+}
+
+/// A running controller. It ends when dropped, and its connections with it.
+pub(crate) struct Controller {
+    pub(crate) address: SocketAddr,
+    streams: Receiver<Stream>,
+    refusal: Arc<Refusal>,
+    freeze: mpsc::UnboundedSender<Receiver<()>>,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Controller {
+    /// A controller with a certificate for `localhost`.
+    pub(crate) fn start(authority: &Authority) -> Self {
+        Self::named(authority, "localhost")
+    }
+
+    /// A controller with a certificate for this name.
+    pub(crate) fn named(authority: &Authority, name: &str) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = TlsAcceptor::from(authority.server(name));
+        let (sender, streams) = channel();
+        let refusal = Arc::<Refusal>::default();
+        let (freeze, mut freezes) = mpsc::unbounded_channel::<Receiver<()>>();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shared = Shared {
+            acceptor,
+            streams: sender,
+            refusal: refusal.clone(),
+        };
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).unwrap();
+                let freezes = async {
+                    while let Some(thaw) = freezes.recv().await {
+                        // The only thread stands still, as that of a stopped process.
+                        let _ = thaw.recv();
+                    }
+                };
+                tokio::select! {
+                    () = accept(listener, shared) => {}
+                    () = freezes => {}
+                    _ = stopped => {}
+                }
+            });
+            // Connections are tasks, which end with the runtime.
+        });
+        Self {
+            address,
+            streams,
+            refusal,
+            freeze,
+            _stop: stop,
+        }
+    }
+
+    /// The next stream that a pod asks for.
+    pub(crate) fn accept(&self) -> Stream {
+        self.streams.recv_timeout(PATIENCE).expect("a pod connects")
+    }
+
+    /// Whether no pod has asked for a stream that was not accepted yet.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.streams.try_recv().is_err()
+    }
+
+    /// Refuses streams, or no longer.
+    pub(crate) fn refuse(&self, refusal: Option<(u16, &'static str)>) {
+        *self.refusal.with.lock().unwrap() = refusal;
+    }
+
+    /// Streams that were refused.
+    pub(crate) fn refusals(&self) -> usize {
+        self.refusal.count.load(Relaxed)
+    }
+
+    /// Stands still, connections open, until what is returned is dropped.
+    #[must_use]
+    pub(crate) fn freeze(&self) -> Sender<()> {
+        let (thaw, thawed) = channel();
+        self.freeze.send(thawed).unwrap();
+        thaw
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    acceptor: TlsAcceptor,
+    streams: Sender<Stream>,
+    refusal: Arc<Refusal>,
+}
+
+/// What streams are refused with, and how many were.
+#[derive(Default)]
+struct Refusal {
+    with: Mutex<Option<(u16, &'static str)>>,
+    count: AtomicUsize,
+}
+
+async fn accept(listener: TcpListener, shared: Shared) {
+    while let Ok((socket, _)) = listener.accept().await {
+        tokio::spawn(connection(socket, shared.clone()));
+    }
+}
+
+async fn connection(socket: TcpStream, shared: Shared) {
+    let Ok(stream) = shared.acceptor.accept(socket).await else {
+        return;
+    };
+    let Ok(mut connection) = h2::server::handshake(stream).await else {
+        return;
+    };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        let refusal = *shared.refusal.with.lock().unwrap();
+        match refusal {
+            Some(refusal) => {
+                shared.refusal.count.fetch_add(1, Relaxed);
+                refuse(respond, refusal);
+            }
+            None => serve(request, respond, &shared.streams),
+        }
+    }
+}
+
+fn refuse(mut respond: SendResponse<Bytes>, (status, body): (u16, &'static str)) {
+    let response = Response::builder().status(status).body(()).unwrap();
+    // A pod that has gone needs none.
+    if let Ok(mut stream) = respond.send_response(response, false) {
+        let _ = stream.send_data(body.into(), true);
+    }
+}
+
+fn serve(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, streams: &Sender<Stream>) {
+    let (head, body) = request.into_parts();
+    let (updates, mut lines) = mpsc::unbounded_channel::<Bytes>();
+    let (report, reports) = channel();
+    let stream = Stream {
+        head,
+        updates,
+        reports,
+    };
+    let Ok(mut response) = respond.send_response(Response::new(()), false) else {
+        return;
+    };
+    tokio::spawn(async move {
+        while let Some(line) = lines.recv().await {
+            // h2 holds what the window does not allow yet.
+            if response.send_data(line, false).is_err() {
+                return;
+            }
+        }
+        let _ = response.send_data(Bytes::new(), true);
+    });
+    tokio::spawn(read_reports(body, report));
+    // A test that is over accepts no more.
+    let _ = streams.send(stream);
+}
+
+async fn read_reports(mut body: RecvStream, reports: Sender<Serves>) {
+    let mut buffer = Vec::new();
+    while let Some(Ok(bytes)) = body.data().await {
+        let _ = body.flow_control().release_capacity(bytes.len());
+        buffer.extend_from_slice(&bytes);
+        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = buffer.drain(..=end).collect();
+            let Report::Serves(serves) = serde_json::from_slice(&line).unwrap();
+            if reports.send(serves).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// One stream to one pod. It ends when dropped, after everything that was said.
+pub(crate) struct Stream {
+    pub(crate) head: http::request::Parts,
+    updates: mpsc::UnboundedSender<Bytes>,
+    reports: Receiver<Serves>,
+}
+
+impl Stream {
+    /// A header of the request.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        Some(self.head.headers.get(name)?.to_str().unwrap())
+    }
+
+    /// The position that the pod has.
+    pub(crate) fn position(&self) -> Option<&str> {
+        self.header(POSITION)
+    }
+
+    /// Sends bytes that may be no line.
+    pub(crate) fn raw(&self, bytes: impl Into<Bytes>) {
+        // A pod that has gone needs none.
+        let _ = self.updates.send(bytes.into());
+    }
+
+    fn say(&self, update: &Update) -> &Self {
+        let mut line = serde_json::to_vec(update).unwrap();
+        line.push(b'\n');
+        self.raw(line);
+        self
+    }
+
+    pub(crate) fn begin(&self, instance: &str, base: Option<u64>) -> &Self {
+        self.say(&Update::Begin {
+            instance: instance.to_owned(),
+            base,
+        })
+    }
+
+    pub(crate) fn put(&self, object: Value) -> &Self {
+        self.say(&Update::Put(object))
+    }
+
+    pub(crate) fn put_all(&self, objects: &[Value]) -> &Self {
+        for object in objects {
+            self.put(object.clone());
+        }
+        self
+    }
+
+    /// Deletes a route.
+    pub(crate) fn delete_route(&self, name: &str) -> &Self {
+        self.say(&Update::Delete(Deleted {
+            group: "gateway.networking.k8s.io".to_owned(),
+            kind: "HTTPRoute".to_owned(),
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        }))
+    }
+
+    pub(crate) fn commit(&self, revision: u64) -> &Self {
+        self.say(&Update::Commit { revision })
+    }
+
+    pub(crate) fn leader(&self, address: Option<SocketAddr>) -> &Self {
+        self.say(&Update::Leader {
+            address: address.map(|address| address.to_string()),
+        })
+    }
+
+    /// The next report.
+    pub(crate) fn report(&self) -> Serves {
+        self.reports.recv_timeout(PATIENCE).expect("a report")
+    }
+
+    /// The first report that is as wanted.
+    pub(crate) fn report_with(&self, wanted: impl Fn(&Serves) -> bool) -> Serves {
+        loop {
+            let report = self.report();
+            if wanted(&report) {
+                return report;
+            }
+        }
+    }
+
+    /// The first report of a position.
+    pub(crate) fn report_of(&self, position: &str) -> Serves {
+        self.report_with(|report| report.position.to_string() == position)
+    }
+
+    /// Waits until the pod has ended the stream.
+    pub(crate) fn wait_for_end(&self) {
+        loop {
+            match self.reports.recv_timeout(PATIENCE) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => panic!("the pod does not end the stream"),
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Restarts of a container: it begins with the copy of the one before it.
+
+use std::fs;
+
+use crate::eventually;
+use crate::objects::route;
+use crate::pod::Node;
+
+const COPY: &str = "state/objects.ndjson";
+
+/// Waits until the copy has a commit.
+fn wait_for_copy(node: &Node, commit: u64) -> String {
+    let commit = format!("{{\"commit\":{{\"revision\":{commit}}}}}\n");
+    let copy = || fs::read_to_string(node.path(COPY)).unwrap_or_default();
+    eventually(copy, |copy| copy.ends_with(&commit))
+}
+
+#[test]
+fn restarted_pod_is_ready_without_a_controller() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    stream.put(route("b", "two")).commit(2);
+    wait_for_copy(&node, 2);
+    node.service.point(None);
+    drop((pod, stream, controller));
+    let pod = node.start();
+    pod.wait_until_ready();
+    assert_eq!(pod.answer("a"), "https://one/");
+    assert_eq!(pod.answer("b"), "https://two/");
+    assert_eq!(pod.metric("stream_connected"), 0);
+    assert_eq!(pod.metric("stream_revision"), 2);
+    let controller = node.controller();
+    let stream = controller.accept();
+    assert_eq!(stream.position(), Some("first/2"));
+    stream
+        .begin("first", Some(2))
+        .put(route("a", "three"))
+        .commit(3);
+    stream.report_of("first/3");
+    assert_eq!(pod.answer("a"), "https://three/");
+    wait_for_copy(&node, 3);
+}
+
+#[test]
+fn copy_that_cannot_be_believed_is_not_served() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    let whole = wait_for_copy(&node, 1);
+    node.service.point(None);
+    drop((pod, stream, controller));
+    let torn = &whole[..whole.rfind("{\"commit\"").unwrap()];
+    let foreign = whole.replace("\"name\":\"edge\"", "\"name\":\"other\"");
+    for (copy, reason) in [
+        (torn, "does not end in a commit"),
+        (&foreign, "does not hold Gateway default/edge"),
+        ("garbage\n", "a line is not JSON"),
+    ] {
+        fs::write(node.path(COPY), copy).unwrap();
+        let pod = node.start();
+        assert!(pod.unready().is_some());
+        assert!(pod.is_closed());
+        eventually(|| node.log(reason), |lines| !lines.is_empty());
+    }
+    // One that comes anew is as good as ever.
+    let controller = node.controller();
+    node.serving(&controller);
+}

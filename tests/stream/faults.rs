@@ -1,0 +1,204 @@
+//! Controllers that cannot be reached, refuse, freeze or say what they must not.
+
+use std::time::{Duration, Instant};
+
+use portcullis::stream::message::MAX_LINE;
+
+use crate::controller::Stream;
+use crate::eventually;
+use crate::objects::route;
+use crate::pod::Node;
+
+#[test]
+fn pod_waits_for_a_controller_that_is_away_and_says_why() {
+    let node = Node::new();
+    let pod = node.start();
+    let reason = pod.wait_until_unready("waiting for the controller at https://localhost:");
+    assert!(reason.contains(&node.service.port.to_string()), "{reason}");
+    pod.wait_until_unready("TLS handshake");
+    assert!(pod.is_closed());
+    assert_eq!(pod.metric("stream_connected"), 0);
+    let controller = node.controller();
+    let stream = controller.accept();
+    stream
+        .begin("first", None)
+        .put_all(&node.objects())
+        .commit(1);
+    stream.report_of("first/1");
+    assert_eq!(pod.unready(), None);
+    assert!(!node.log("nothing is served").is_empty());
+}
+
+#[test]
+fn refusal_is_told_once() {
+    let node = Node::new();
+    let controller = node.controller();
+    controller.refuse(Some((403, "the token is of another Gateway")));
+    let pod = node.start();
+    pod.wait_until_unready("refused with status 403 Forbidden: the token is of another Gateway");
+    eventually(|| controller.refusals(), |count| *count >= 3);
+    controller.refuse(Some((503, "not yet")));
+    pod.wait_until_unready("503 Service Unavailable: not yet");
+    let told = eventually(|| node.log("refused with status"), |lines| lines.len() > 1);
+    assert_eq!(told.len(), 2, "{told:?}");
+    controller.refuse(None);
+    let stream = controller.accept();
+    stream
+        .begin("first", None)
+        .put_all(&node.objects())
+        .commit(1);
+    stream.report_of("first/1");
+    assert_eq!(pod.unready(), None);
+}
+
+#[test]
+fn what_is_served_outlasts_refusals() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    controller.refuse(Some((401, "the token has expired")));
+    drop(stream);
+    eventually(|| node.log("401 Unauthorized"), |lines| !lines.is_empty());
+    assert_eq!(pod.answer("a"), "https://one/");
+    assert_eq!(pod.unready(), None);
+    assert_eq!(pod.metric("stream_connected"), 0);
+    controller.refuse(None);
+    let stream = controller.accept();
+    assert_eq!(stream.position(), Some("first/1"));
+}
+
+/// A stream that says what it must not is dropped, and the next one brings everything.
+fn is_dropped(say: impl FnOnce(&Stream), reason: &str) {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    stream.put(route("a", "two"));
+    say(&stream);
+    stream.wait_for_end();
+    let again = controller.accept();
+    assert_eq!(again.position(), None, "{reason}");
+    assert_eq!(again.report().position.to_string(), "first/1");
+    assert_eq!(pod.answer("a"), "https://one/");
+    assert_eq!(node.log(reason).len(), 1, "{reason}");
+    again
+        .begin("first", None)
+        .put_all(&node.objects())
+        .put(route("a", "three"))
+        .commit(1);
+    again.report_of("first/1");
+    assert_eq!(pod.answer("a"), "https://three/");
+    // What has come whole is trusted again.
+    drop(again);
+    assert_eq!(controller.accept().position(), Some("first/1"));
+}
+
+#[test]
+fn line_that_is_not_json_is_a_fault() {
+    is_dropped(|stream| stream.raw("garbage\n"), "a line is not JSON");
+}
+
+#[test]
+fn line_that_is_too_long_is_a_fault() {
+    let line = |stream: &Stream| stream.raw(vec![b' '; MAX_LINE + 1]);
+    is_dropped(line, "a line is longer than 8 MiB");
+}
+
+#[test]
+fn commit_that_goes_backwards_is_a_fault() {
+    is_dropped(
+        |stream| {
+            stream.commit(0);
+        },
+        "revision 0 comes after revision 1",
+    );
+}
+
+#[test]
+fn stream_that_does_not_begin_is_a_fault() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    drop(stream);
+    let stream = controller.accept();
+    stream.put(route("a", "two")).commit(2);
+    stream.wait_for_end();
+    assert_eq!(controller.accept().position(), None);
+    assert_eq!(pod.answer("a"), "https://one/");
+}
+
+#[test]
+fn difference_to_what_the_pod_does_not_have_is_a_fault() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    drop(stream);
+    let stream = controller.accept();
+    stream
+        .begin("first", Some(7))
+        .put(route("a", "two"))
+        .commit(8);
+    stream.wait_for_end();
+    assert_eq!(controller.accept().position(), None);
+    assert_eq!(pod.answer("a"), "https://one/");
+}
+
+#[test]
+fn lines_of_later_versions_are_skipped() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    stream.raw("{\"later\": {\"at\": 7}}\n\n\"later\"\n");
+    stream.put(route("a", "two")).commit(2);
+    stream.report_of("first/2");
+    assert_eq!(pod.answer("a"), "https://two/");
+}
+
+#[test]
+fn controller_that_freezes_is_left_for_another() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, _stream) = node.serving(&controller);
+    let _frozen = controller.freeze();
+    let begun = Instant::now();
+    let other = node.controller();
+    let stream = other.accept();
+    // 5 s, and what a busy machine adds.
+    assert!(begun.elapsed() < Duration::from_secs(8));
+    stream
+        .begin("second", None)
+        .put_all(&node.objects())
+        .put(route("a", "two"))
+        .commit(1);
+    stream.report_of("second/1");
+    assert_eq!(pod.answer("a"), "https://two/");
+    assert_eq!(node.log("no answer to a ping").len(), 1);
+}
+
+#[test]
+fn controller_that_accepts_and_never_responds_is_left_for_another() {
+    let node = Node::new();
+    let controller = node.controller();
+    let _frozen = controller.freeze();
+    let pod = node.start();
+    pod.wait_until_unready("no answer");
+    let other = node.controller();
+    let stream = other.accept();
+    stream
+        .begin("second", None)
+        .put_all(&node.objects())
+        .commit(1);
+    stream.report_of("second/1");
+    assert_eq!(pod.unready(), None);
+}
+
+#[test]
+fn quiet_controller_is_kept() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (_pod, stream) = node.serving(&controller);
+    // Longer than a frozen controller is kept.
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(controller.is_idle());
+    stream.commit(2);
+    stream.report_of("first/2");
+}

@@ -1,0 +1,60 @@
+//! Objects as a controller streams them.
+
+use portcullis::api::admit;
+use serde_json::Value;
+
+/// The canonical JSON of an object.
+pub(crate) fn object(yaml: &str) -> Value {
+    let admission = admit(serde_yaml::from_str(yaml).unwrap());
+    let object = admission
+        .object
+        .unwrap_or_else(|| panic!("{:?}", admission.findings));
+    object.to_value().unwrap()
+}
+
+/// The class of all Gateways.
+pub(crate) fn class() -> Value {
+    object(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: portcullis}
+spec: {controllerName: portcullis.dev/gateway-controller}
+",
+    )
+}
+
+/// The Gateway `default/edge` with a listener at each port.
+pub(crate) fn gateway(ports: &[u16]) -> Value {
+    let listeners: Vec<String> = ports
+        .iter()
+        .map(|port| format!("{{name: port-{port}, port: {port}, protocol: HTTP}}"))
+        .collect();
+    object(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: default}}
+spec: {{gatewayClassName: portcullis, listeners: [{}]}}
+",
+        listeners.join(", ")
+    ))
+}
+
+/// A route that redirects `host`.example to `target`.
+pub(crate) fn route(host: &str, target: &str) -> Value {
+    object(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: {host}, namespace: default}}
+spec:
+  parentRefs: [{{name: edge}}]
+  hostnames: [{host}.example]
+  rules:
+  - filters:
+    - type: RequestRedirect
+      requestRedirect: {{scheme: https, hostname: {target}, statusCode: 302}}
+"
+    ))
+}

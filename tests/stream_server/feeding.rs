@@ -1,0 +1,190 @@
+//! What a pod is sent: everything at first, then what changes, at the pace at which it reads.
+
+use portcullis::status::lease::Leadership;
+use serde_json::json;
+
+use crate::scene::{Controller, Pod, block_on, gateway, route, summary};
+
+/// Reads the first line, the objects up to the first commit, and where the leader is.
+async fn begin(pod: &mut Pod) -> Vec<serde_json::Value> {
+    let lines = pod.change().await;
+    assert_eq!(summary(&[pod.line().await.unwrap()]), ["leader"]);
+    lines
+}
+
+#[test]
+fn a_pod_gets_its_gateways_objects_and_no_secret_of_another() {
+    block_on(async {
+        let mut controller = Controller::start().await;
+        controller.put([
+            route("a", "edge", "a.example"),
+            route("b", "other", "b.example"),
+        ]);
+        let mut pod = controller.pod(None).await;
+        let lines = begin(&mut pod).await;
+        let mut seen = summary(&lines);
+        assert_eq!(
+            (seen.remove(0), seen.pop().unwrap()),
+            ("begin".into(), "commit".into())
+        );
+        assert_eq!(
+            seen,
+            [
+                "put GatewayClass portcullis",
+                "put Gateway edge",
+                "put HTTPRoute a",
+                "put Secret edge-key"
+            ]
+        );
+        assert!(lines[0]["begin"].get("base").is_none());
+    });
+}
+
+#[test]
+fn changes_come_as_they_happen_and_those_of_others_do_not() {
+    block_on(async {
+        let mut controller = Controller::start().await;
+        let mut pod = controller.pod(None).await;
+        begin(&mut pod).await;
+        controller.put([route("a", "edge", "a.example")]);
+        assert_eq!(summary(&pod.change().await), ["put HTTPRoute a", "commit"]);
+        controller.put([route("b", "other", "b.example")]);
+        controller.remove("HTTPRoute", "a");
+        assert_eq!(
+            summary(&pod.change().await),
+            ["delete HTTPRoute a", "commit"]
+        );
+    });
+}
+
+#[test]
+fn a_pod_that_comes_back_gets_the_difference() {
+    block_on(async {
+        let mut controller = Controller::start().await;
+        let mut pod = controller.pod(None).await;
+        let lines = begin(&mut pod).await;
+        let instance = lines[0]["begin"]["instance"].as_str().unwrap().to_owned();
+        let revision = &lines.last().unwrap()["commit"]["revision"];
+        drop(pod);
+        controller.put([route("a", "edge", "a.example")]);
+        let mut pod = controller
+            .pod(Some(&format!("{instance}/{revision}")))
+            .await;
+        let lines = pod.change().await;
+        assert_eq!(summary(&lines), ["begin", "put HTTPRoute a", "commit"]);
+        assert_eq!(lines[0]["begin"]["base"], *revision);
+    });
+}
+
+#[test]
+fn a_pod_of_another_process_gets_everything() {
+    block_on(async {
+        let controller = Controller::start().await;
+        for position in ["other/1", "nonsense"] {
+            let mut pod = controller.pod(Some(position)).await;
+            let lines = pod.change().await;
+            assert!(lines[0]["begin"].get("base").is_none());
+            assert!(summary(&lines).contains(&"put Gateway edge".to_owned()));
+        }
+    });
+}
+
+#[test]
+fn a_pod_that_does_not_read_gets_the_latest_state_later() {
+    const CHANGES: u64 = 400;
+    block_on(async {
+        let mut controller = Controller::start().await;
+        let mut pod = controller.pod(None).await;
+        begin(&mut pod).await;
+        // Far more than windows and buffers hold.
+        let large = "x".repeat(16 << 10);
+        let mut swift = controller.pod(None).await;
+        begin(&mut swift).await;
+        let mut last = 0;
+        for number in 0..CHANGES {
+            let mut route = route("a", "edge", "a.example");
+            route["metadata"]["annotations"] =
+                json!({"large": large, "number": number.to_string()});
+            controller.put([route]);
+            last = swift.commit().await;
+        }
+        let (mut lines, mut revision) = (Vec::new(), 0);
+        while revision < last {
+            let change = pod.change().await;
+            revision = change.last().unwrap()["commit"]["revision"]
+                .as_u64()
+                .unwrap();
+            lines.extend(change);
+        }
+        let seen = summary(&lines);
+        let routes = seen
+            .iter()
+            .filter(|line| *line == "put HTTPRoute a")
+            .count();
+        assert!(routes < 100, "{routes} versions of one route were sent");
+        let is_route = |line: &&serde_json::Value| line["put"]["kind"] == "HTTPRoute";
+        let latest = lines.iter().rfind(is_route).unwrap();
+        let number = &latest["put"]["metadata"]["annotations"]["number"];
+        assert_eq!(*number, (CHANGES - 1).to_string());
+    });
+}
+
+#[test]
+fn reports_are_those_of_connected_pods() {
+    block_on(async {
+        let mut controller = Controller::start().await;
+        let mut pod = controller.pod(None).await;
+        let lines = begin(&mut pod).await;
+        let instance = &lines[0]["begin"]["instance"];
+        let revision = lines.last().unwrap()["commit"]["revision"].as_u64();
+        pod.say(&json!({"later versions say more": {}}));
+        pod.say(&json!({"serves": {"instance": instance, "revision": revision, "unbound": {"443": "taken"}}}));
+        let name = portcullis::ir::ObjectRef::gateway_api("Gateway", "infra", "edge");
+        controller
+            .wait_for_reports(|reports| {
+                let report = reports.get(&name).and_then(|pods| pods.get("edge-1"));
+                report.is_some_and(|report| {
+                    report.revision == revision && report.unbound[&443] == "taken"
+                })
+            })
+            .await;
+        drop(pod);
+        controller
+            .wait_for_reports(|reports| reports.is_empty())
+            .await;
+    });
+}
+
+#[test]
+fn a_pod_is_told_where_the_leader_is() {
+    block_on(async {
+        let controller = Controller::start().await;
+        let lead = |leader_address: Option<&str>| Leadership {
+            is_leader: leader_address.is_none(),
+            leader_address: leader_address.map(str::to_owned),
+        };
+        controller
+            .leadership
+            .send_replace(lead(Some("10.0.0.7:19443")));
+        let mut pod = controller.pod(None).await;
+        pod.change().await;
+        let leader = json!({"leader": {"address": "10.0.0.7:19443"}});
+        assert_eq!(pod.line().await, Some(leader));
+        controller.leadership.send_replace(lead(None));
+        assert_eq!(pod.line().await, Some(json!({"leader": {}})));
+    });
+}
+
+#[test]
+fn the_stream_of_a_gateway_that_goes_ends() {
+    block_on(async {
+        let mut controller = Controller::start().await;
+        let mut pod = controller.pod(None).await;
+        begin(&mut pod).await;
+        controller.remove("Gateway", "edge");
+        assert_eq!(pod.line().await, None);
+        controller.put([gateway("edge")]);
+        let mut pod = controller.pod(None).await;
+        assert!(summary(&pod.change().await).contains(&"put Gateway edge".to_owned()));
+    });
+}

@@ -1,0 +1,55 @@
+//! The Secret with the certificate authority: made, followed, and made anew when it is spoilt.
+
+use http::StatusCode;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::scene::{Controller, PATIENCE, block_on};
+
+const SECRET: (&str, &str, &str) = ("Secret", "portcullis-system", "portcullis-controller-ca");
+
+#[test]
+fn a_secret_that_is_spoilt_is_made_anew_and_streams_go_on() {
+    block_on(async {
+        let controller = Controller::start().await;
+        let before = controller.bundle().await;
+        let mut pod = controller.pod(None).await;
+        pod.change().await;
+        let (kind, namespace, name) = SECRET;
+        let mut secret = controller.api.object(kind, namespace, name);
+        secret["data"] = json!({"ca.crt": "bm8="});
+        controller.api.put(secret);
+        let mut bundle = controller.outputs.trust.bundle.subscribe();
+        let is_new = bundle.wait_for(|bundle| bundle.as_ref() != Some(&before));
+        let after = timeout(PATIENCE, is_new)
+            .await
+            .unwrap()
+            .unwrap()
+            .clone()
+            .unwrap();
+        let request = || controller.request("edge", &controller.token("edge-1"), None);
+        // What signs for the server has followed when the old certificates are refused.
+        let mut tls = controller.outputs.trust.tls.subscribe();
+        while controller.try_send(&after, request()).await.is_err() {
+            timeout(PATIENCE, tls.changed()).await.unwrap().unwrap();
+        }
+        assert!(controller.try_send(&before, request()).await.is_err());
+        pod.say(&json!({}));
+        assert_eq!(pod.line().await, Some(json!({"leader": {}})));
+    });
+}
+
+#[test]
+fn a_secret_that_is_there_is_used() {
+    block_on(async {
+        let controller = Controller::start().await;
+        let (kind, namespace, name) = SECRET;
+        let secret = controller.api.object(kind, namespace, name);
+        let keys: Vec<_> = secret["data"].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["ca.crt", "tls.crt", "tls.key"]);
+        let (status, _) = controller
+            .send(controller.request("edge", &controller.token("edge-1"), None))
+            .await;
+        assert_eq!(status, StatusCode::OK);
+    });
+}
