@@ -157,6 +157,8 @@ pub(super) struct Inventory {
     listed: BTreeMap<ChildKind, Vec<(ChildKey, Existing)>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
+    /// By UID, versions in which objects were gone: responses of the API server may be older.
+    gone: HashMap<String, u64>,
 }
 
 impl Inventory {
@@ -210,11 +212,15 @@ impl Inventory {
                 match Existing::of(&object) {
                     Some(existing) => changes.gateways.extend(self.learn(&key, &existing)),
                     // An object that has lost its owner is no longer ours.
-                    None => changes.add(self.forget(&key), key),
+                    None => {
+                        self.bury(&object.metadata);
+                        changes.add(self.forget(&key), key);
+                    }
                 }
             }
             Event::Delete(object) => {
                 let key = key(kind, &object.metadata);
+                self.bury(&object.metadata);
                 changes.add(self.forget(&key), key);
             }
         }
@@ -225,10 +231,26 @@ impl Inventory {
     pub(super) fn learn(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
         let is_later =
             |known: &Existing| known.uid == existing.uid && known.version() > existing.version();
-        if self.get(key).is_some_and(is_later) {
+        let gone = self.gone.get(&existing.uid);
+        let is_gone = gone.is_some_and(|gone| existing.version() < Some(*gone));
+        if is_gone || self.get(key).is_some_and(is_later) {
             return Vec::new();
         }
         self.insert(key, existing)
+    }
+
+    /// Remembers in which version an object was gone.
+    fn bury(&mut self, metadata: &ObjectMeta) {
+        let version = metadata.resource_version.as_ref();
+        let version = version.and_then(|version| version.parse().ok());
+        if let Some((uid, version)) = metadata.uid.clone().zip(version) {
+            self.gone.insert(uid, version);
+        }
+    }
+
+    /// No response is awaited that could be older than what is known.
+    pub(super) fn forget_gone(&mut self) {
+        self.gone.clear();
     }
 
     fn insert(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {

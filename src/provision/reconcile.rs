@@ -70,6 +70,10 @@ pub async fn reconcile(
     desired.mark_changed();
     serving.mark_changed();
     loop {
+        if serving.has_changed().unwrap_or(false) {
+            let serving = serving.borrow_and_update().clone();
+            state.rollouts.set_serving(serving);
+        }
         state.start(&mut work);
         publish(failures, state.troubles.failures());
         tokio::select! {
@@ -83,7 +87,7 @@ pub async fn reconcile(
             }
             changed = serving.changed(), if is_serving_known => {
                 is_serving_known = changed.is_ok();
-                state.rollouts.set_serving(serving.borrow_and_update().clone());
+                serving.mark_changed();
             }
             Some((kind, event)) = changes.next() => state.take(kind, event),
             Some(finished) = work.next() => state.finish(finished),
@@ -192,6 +196,9 @@ impl State {
         };
         if !self.inventory.is_complete() {
             return;
+        }
+        if work.is_empty() {
+            self.inventory.forget_gone();
         }
         self.resume(&desired);
         self.end_rollouts(&desired);
