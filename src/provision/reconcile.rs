@@ -316,12 +316,7 @@ impl State {
             Finished::Former(removed) => return self.former.finish(removed),
         };
         let gateway = &done.gateway;
-        let outcome = match &done.failure {
-            Some(_) => Outcome::Failed,
-            None if done.is_blocked => Outcome::Failed,
-            None if done.written.is_empty() && done.deleted.is_empty() => Outcome::Unchanged,
-            None => Outcome::Written,
-        };
+        let outcome = self.outcome(&done);
         for (key, applied, existing) in done.written {
             if let Some(existing) = existing {
                 self.inventory.learn(&key, &existing);
@@ -347,6 +342,22 @@ impl State {
                 }
                 self.troubles.succeed(gateway);
             }
+        }
+    }
+
+    fn outcome(&self, done: &Done) -> Outcome {
+        if done.failure.is_some() || done.is_blocked {
+            return Outcome::Failed;
+        }
+        let version = |existing: &Existing| existing.resource_version.clone();
+        let is_changed = done.written.iter().any(|(key, _, existing)| {
+            // Applying what is there already changes nothing.
+            existing.is_none()
+                || self.inventory.get(key).map(version) != existing.as_ref().map(version)
+        });
+        match is_changed || !done.deleted.is_empty() {
+            true => Outcome::Written,
+            false => Outcome::Unchanged,
         }
     }
 

@@ -73,9 +73,13 @@ async fn unchanged_state_costs_no_write() {
     scene.catch_up(std::slice::from_ref(&web), "one").await;
     server.take_writes();
     server.with(|state| {
-        // Such as a load balancer's address, which gives a Service a new version: it is applied once more.
         state.edit(&web.key("deployments"), |deployment| {
             deployment["status"]["availableReplicas"] = json!(1);
+        });
+        state.edit(&web.key("services"), |service| {
+            service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+            service["metadata"]["finalizers"] =
+                json!(["service.kubernetes.io/load-balancer-cleanup"]);
         });
     });
     scene.catch_up(std::slice::from_ref(&web), "two").await;
