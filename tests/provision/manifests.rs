@@ -209,7 +209,9 @@ fn rules(kind: &str, name: &str) -> Vec<Value> {
 fn allowed(rules: &[Value]) -> BTreeSet<String> {
     let list = |value: &Value| {
         let texts = value.as_array().into_iter().flatten();
-        texts.map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        texts
+            .map(|text| text.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     let mut allowed = BTreeSet::new();
     for rule in rules {
@@ -294,7 +296,10 @@ fn controller_may_check_who_wants_a_stream() {
         assert!(rights.contains(right), "{right}");
     }
     let own = allowed(&rules("Role", "portcullis-controller"));
-    for right in ["/secrets create", "/secrets update portcullis-controller-ca"] {
+    for right in [
+        "/secrets create",
+        "/secrets update portcullis-controller-ca",
+    ] {
         assert!(own.contains(right), "{right} in {own:?}");
     }
 }
@@ -305,14 +310,18 @@ fn nobody_may_give_rights_away() {
     let of_roles = |right: &String| right.starts_with("rbac.authorization.k8s.io/");
     let of_roles: Vec<_> = rights().into_iter().filter(of_roles).collect();
     let expected = ["clusterrolebindings", "clusterroles"].map(|plural| {
-        ["delete", "get"].map(|verb| {
-            format!("rbac.authorization.k8s.io/{plural} {verb} portcullis-data-plane")
-        })
+        ["delete", "get"]
+            .map(|verb| format!("rbac.authorization.k8s.io/{plural} {verb} portcullis-data-plane"))
     });
     assert_eq!(of_roles, expected.concat());
     let manifests = documents(&read("deploy/install.yaml"));
-    let bound = manifests.iter().filter_map(|object| object["subjects"].as_array());
-    let bound: BTreeSet<_> = bound.flatten().map(|subject| subject["name"].to_string()).collect();
+    let bound = manifests
+        .iter()
+        .filter_map(|object| object["subjects"].as_array());
+    let bound: BTreeSet<_> = bound
+        .flatten()
+        .map(|subject| subject["name"].to_string())
+        .collect();
     assert_eq!(bound, ["\"portcullis-controller\"".to_owned()].into());
 }
 
@@ -322,7 +331,8 @@ fn pods_reach_the_stream_of_the_controller() {
     let manifests = documents(&read("deploy/install.yaml"));
     let find = |kind: &str, name: &str| {
         let mut objects = manifests.iter();
-        let found = objects.find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        let found =
+            objects.find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
         found.unwrap_or_else(|| panic!("no {kind} {name}")).clone()
     };
     let service = find("Service", "portcullis-controller-stream");
@@ -335,7 +345,9 @@ fn pods_reach_the_stream_of_the_controller() {
     assert_ne!(service["spec"]["publishNotReadyAddresses"], true);
     let port = &service["spec"]["ports"][0];
     let named = container["ports"].as_array().unwrap().iter();
-    let named: Vec<_> = named.filter(|named| named["name"] == port["targetPort"]).collect();
+    let named: Vec<_> = named
+        .filter(|named| named["name"] == port["targetPort"])
+        .collect();
     let number = named[0]["containerPort"].as_u64().unwrap();
     let arguments = container["args"].as_array().unwrap();
     let url = format!(
@@ -347,5 +359,8 @@ fn pods_reach_the_stream_of_the_controller() {
     }
     let policy = find("NetworkPolicy", "portcullis-controller");
     let open = policy["spec"]["ingress"].as_array().unwrap();
-    assert!(open.iter().any(|rule| rule["ports"][0]["port"] == "stream" && rule["from"].is_null()));
+    assert!(
+        open.iter()
+            .any(|rule| rule["ports"][0]["port"] == "stream" && rule["from"].is_null())
+    );
 }
