@@ -38,26 +38,28 @@ impl Verdict {
 }
 
 /// What is known of each Gateway's data planes from before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Confirmations {
     gateways: BTreeMap<ObjectRef, State>,
     /// Since when this process has been looking.
-    since: Option<Instant>,
+    since: Instant,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// The revision that all of them have served at one time.
     confirmed: Option<u64>,
-    /// Since when they do not serve what they should.
-    since: Option<Instant>,
+    /// Since when they have not served this revision, which they should.
+    awaited: Option<(u64, Instant)>,
 }
 
 impl Confirmations {
-    /// Forgets how long anything has taken: replicas had another leader to report to.
-    pub(super) fn restart(&mut self, now: Instant) {
-        self.gateways.clear();
-        self.since = Some(now);
+    /// Knows nothing, and looks from now on: replicas had another leader to report to.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            gateways: BTreeMap::new(),
+            since: now,
+        }
     }
 
     /// Forgets Gateways that are gone.
@@ -89,10 +91,16 @@ impl Confirmations {
             state.confirmed = Some(wanted);
         }
         if state.confirmed >= Some(wanted) {
-            state.since = None;
+            state.awaited = None;
             return Verdict::Confirmed(unbound(&current));
         }
-        let since = *state.since.get_or_insert(now);
+        // Replicas that follow change after change are not behind.
+        let has = |revision| {
+            let mut reports = replicas.iter().map(|(_, report)| *report);
+            reports.all(|report| report.is_some_and(|report| report.revision >= Some(revision)))
+        };
+        let awaited = state.awaited.filter(|(revision, _)| !has(*revision));
+        let (_, since) = *state.awaited.insert(awaited.unwrap_or((wanted, now)));
         if now < since + hold {
             return Verdict::Awaited(since + hold);
         }
@@ -109,7 +117,7 @@ impl Confirmations {
     }
 
     fn hold(&self, now: Instant) -> Duration {
-        let is_new = self.since.is_some_and(|since| now < since + START_HOLD);
+        let is_new = now < self.since + START_HOLD;
         if is_new { START_HOLD } else { HOLD }
     }
 }
@@ -144,9 +152,11 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
+            // A leader that has led for a while.
+            let began = Instant::now() + START_HOLD;
             Self {
-                confirmations: Confirmations::default(),
-                began: Instant::now(),
+                confirmations: Confirmations::new(Instant::now()),
+                began,
                 wanted: WANTED,
             }
         }
@@ -211,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn replicas_that_follow_one_change_after_another_are_not_behind() {
+        let mut bench = Bench::new();
+        for seconds in 0..60 {
+            bench.wanted = WANTED + seconds;
+            let verdict = bench.judge(seconds, &[bench.wanted - 1, bench.wanted - 2]);
+            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        }
+    }
+
+    #[test]
     fn replicas_that_stay_behind_are_named_after_a_while() {
         let mut bench = Bench::new();
         let revisions = [WANTED, WANTED - 1, 0];
@@ -228,7 +248,7 @@ mod tests {
     #[test]
     fn a_new_leader_waits_longer() {
         let mut bench = Bench::new();
-        bench.confirmations.restart(bench.began);
+        bench.confirmations = Confirmations::new(bench.began);
         for (seconds, is_awaited) in [(0, true), (6, true), (10, false)] {
             let verdict = bench.judge(seconds, &[0]);
             assert_eq!(matches!(verdict, Verdict::Awaited(_)), is_awaited);

@@ -163,7 +163,7 @@ fn controller_that_freezes_is_left_for_another() {
     let other = node.controller();
     let stream = other.accept();
     // 5 s, and what a busy machine adds.
-    assert!(begun.elapsed() < Duration::from_secs(8));
+    assert!(begun.elapsed() < Duration::from_secs(10));
     stream
         .begin("second", None)
         .put_all(&node.objects())
