@@ -183,6 +183,9 @@ impl Translator {
         let policies = &self.backends.tls;
         let uses = self.routes.uses(&self.gateways.parents, policies);
         report.policies = backend_tls::statuses(input, policies, &uses);
+        report
+            .notes
+            .extend(backend_tls::unused(input, policies, &report.policies));
         report.notes.extend(notes);
         report.notes.sort();
         self.report = report;

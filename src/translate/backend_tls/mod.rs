@@ -20,7 +20,7 @@ use super::reason::Fault;
 
 use self::settings::TlsSettings;
 
-pub(super) use self::status::{Uses, statuses};
+pub(super) use self::status::{Uses, statuses, unused};
 
 /// Who sends requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]

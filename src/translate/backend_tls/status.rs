@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::api::Key;
 use crate::api::core::ServicePort;
 use crate::ir::ObjectRef;
-use crate::status::{AncestorStatus, Condition, ParentRef};
+use crate::status::{AncestorStatus, Condition, Note, ParentRef};
 
-use super::super::Input;
+use super::super::{Input, Mode};
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::{Policy, Target, TlsPolicies};
 
@@ -36,6 +36,25 @@ pub(in crate::translate) fn statuses(
     };
     let all = policies.by_name.values().map(of_policy);
     all.filter(|(_, entries)| !entries.is_empty()).collect()
+}
+
+/// What to say of policies that nothing here uses: in a folder of ours that is a slip of the pen.
+pub(in crate::translate) fn unused(
+    input: &Input<'_>,
+    policies: &TlsPolicies,
+    statuses: &BTreeMap<ObjectRef, Vec<AncestorStatus>>,
+) -> Vec<Note> {
+    if input.options.mode != Mode::Standalone {
+        return Vec::new();
+    }
+    let names = policies.by_name.keys();
+    let unused = names.filter(|name| !statuses.contains_key(*name));
+    let note = |name: &ObjectRef| Note {
+        object: name.clone(),
+        message: "without effect: no route that is served here has a Service among spec.targetRefs as its backend"
+            .to_owned(),
+    };
+    unused.map(note).collect()
 }
 
 fn reference(gateway: &ObjectRef) -> ParentRef {
