@@ -8,8 +8,8 @@ use crate::api::core::ServicePort;
 use crate::ir::ObjectRef;
 use crate::status::{AncestorStatus, Condition, Note, ParentRef};
 
-use super::super::{Input, Mode};
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
+use super::super::{Input, Mode};
 use super::{Policy, Target, TlsPolicies};
 
 /// The Gateways that have routes to a Service.
@@ -49,10 +49,12 @@ pub(in crate::translate) fn unused(
     }
     let names = policies.by_name.keys();
     let unused = names.filter(|name| !statuses.contains_key(*name));
-    let note = |name: &ObjectRef| Note {
+    let note = |name: &ObjectRef| {
+        Note {
         object: name.clone(),
         message: "without effect: no route that is served here has a Service among spec.targetRefs as its backend"
             .to_owned(),
+    }
     };
     unused.map(note).collect()
 }
