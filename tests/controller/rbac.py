@@ -14,7 +14,7 @@ from api import condition, wait_for
 NS = "rights"
 CONTROLLER = "portcullis-controller"
 DATA_PLANE = "portcullis-data-plane"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies"]
 # Rights that no request shows, and why they are granted nevertheless.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
