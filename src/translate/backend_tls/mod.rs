@@ -226,3 +226,6 @@ fn add_changed<T: Resource + Eq>(
     });
     changed.extend(names);
 }
+
+#[cfg(test)]
+mod tests;
