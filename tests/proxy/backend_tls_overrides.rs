@@ -64,7 +64,7 @@ fn policy(
     kind: &str,
     namespace: &str,
     name: &str,
-    target: Value,
+    target: &Value,
     hostname: Option<&str>,
 ) -> String {
     let version = if kind == "BackendTLSOverride" {
@@ -90,7 +90,7 @@ fn policy(
     .to_string()
 }
 
-fn consumer(namespace: &str, name: &str, target: Value, hostname: Option<&str>) -> String {
+fn consumer(namespace: &str, name: &str, target: &Value, hostname: Option<&str>) -> String {
     policy("BackendTLSOverride", namespace, name, target, hostname)
 }
 
@@ -99,7 +99,7 @@ fn producer(hostname: &str) -> String {
         "BackendTLSPolicy",
         "app",
         "producer",
-        json!({}),
+        &json!({}),
         Some(hostname),
     )
 }
@@ -137,7 +137,7 @@ async fn consumer_goes_over_producer_for_gateways_of_its_namespace() {
     let target = json!({"namespace": "app"});
     let objects = three_gateways(&origin, &authority)
         .with(producer(names[0]))
-        .with(consumer("edge", "gateway-pol", target, Some(names[1])));
+        .with(consumer("edge", "gateway-pol", &target, Some(names[1])));
     let scene = Scene::start(&objects);
     for (port, name) in [(80, names[1]), (82, names[0])] {
         let asked = asked(&scene, &origin, port, "/a").await;
@@ -157,17 +157,22 @@ async fn gateway_and_route_go_over_the_namespace() {
         .with(consumer(
             "edge",
             "all",
-            json!({"namespace": "app"}),
+            &json!({"namespace": "app"}),
             Some(names[0]),
         ))
         .with(consumer(
             "edge",
             "one",
-            from("Gateway", "one"),
+            &from("Gateway", "one"),
             Some(names[1]),
         ))
         // The route is of the producer's namespace, and so is the policy for it.
-        .with(consumer("app", "a", from("HTTPRoute", "a"), Some(names[2])));
+        .with(consumer(
+            "app",
+            "a",
+            &from("HTTPRoute", "a"),
+            Some(names[2]),
+        ));
     let scene = Scene::start(&objects);
     for (port, path, name) in [
         (80, "/a", Some(names[2])),
@@ -196,7 +201,7 @@ async fn mode_none_is_plain_text_for_those_who_ask_for_it() {
     let objects = |origin: &TlsOrigin| {
         three_gateways(origin, &authority)
             .with(producer(name))
-            .with(consumer("edge", "mesh", from.clone(), None))
+            .with(consumer("edge", "mesh", &from, None))
     };
     let short = |settings: &mut portcullis::settings::Settings| {
         settings.limits.connect_timeout = std::time::Duration::from_millis(200);
@@ -221,7 +226,7 @@ async fn broken_override_is_not_passed_over() {
     let objects = three_gateways(&origin, &authority).with(producer("producer.example"));
     let target = json!({"namespace": "app"});
     let broken =
-        consumer("edge", "broken", target, Some("x.example")).replace("\"ca\"", "\"nope\"");
+        consumer("edge", "broken", &target, Some("x.example")).replace("\"ca\"", "\"nope\"");
     let mut scene = Scene::start(&objects.clone().with(broken));
     assert_eq!(asked(&scene, &origin, 80, "/a").await, (500, None));
     assert_eq!(asked(&scene, &origin, 82, "/a").await.0, 200);
