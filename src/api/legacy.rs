@@ -176,32 +176,13 @@ fn backend_tls_policy(
     ] {
         if let Some(target) = target {
             let snippet = json!({"spec": {"targetRefs": [convert::policy_target(target)]}});
-            let what = "targetRef became the list spec.targetRefs, each entry in the policy's own namespace";
+            let what = "targetRef became the list spec.targetRefs, each entry with group and kind";
             findings.push(instead(field, what, &snippet));
-        }
-    }
-    for (index, target) in objects(spec.get("targetRefs")) {
-        for proposed in ["namespace", "from"]
-            .iter()
-            .filter(|name| target.contains_key(**name))
-        {
-            let field = format!("spec.targetRefs[{index}].{proposed}");
-            let what = "a policy applies to Services of its own namespace, whoever calls them; put it beside the Service";
-            let snippet =
-                json!({"targetRefs": [convert::policy_target(&Value::Object(target.clone()))]});
-            findings.push(instead(&field, what, &snippet));
         }
     }
     if let Some(tls) = spec.get("tls") {
         let snippet = json!({"validation": convert::validation(tls)});
         findings.push(instead("spec.tls", "tls became validation", &snippet));
-    }
-    if spec.contains_key("mode") {
-        let what = "spec.mode is a proposal; for plaintext leave the policy out";
-        findings.push(Finding {
-            rule: "legacy shape".to_owned(),
-            ..Finding::error("spec.mode", what)
-        });
     }
 }
 

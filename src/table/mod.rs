@@ -18,7 +18,9 @@ pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, 
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
 pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
-pub use stats::{BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, UpstreamFault};
+pub use stats::{
+    BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, TlsFailure, UpstreamFault,
+};
 
 use self::route::Route;
 use crate::ir::{Bind, Ir};

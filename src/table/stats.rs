@@ -117,6 +117,55 @@ impl UpstreamFault {
     }
 }
 
+/// Why TLS to an endpoint failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsFailure {
+    /// The certificate has none of the names.
+    Name,
+    /// The time of the certificate is over.
+    Expired,
+    /// The time of the certificate has not come.
+    NotYetValid,
+    /// The issuer of the certificate is not trusted.
+    UnknownAuthority,
+    /// The certificate is bad in another way.
+    Certificate,
+    /// The endpoint refused the handshake, for example for want of a client certificate.
+    Refused,
+    /// The endpoint did not speak TLS, or none that could be agreed on.
+    Protocol,
+    /// The connection ended before the handshake did.
+    Ended,
+}
+
+impl TlsFailure {
+    /// Every failure, in the order of their counters.
+    pub const ALL: [Self; 8] = [
+        Self::Name,
+        Self::Expired,
+        Self::NotYetValid,
+        Self::UnknownAuthority,
+        Self::Certificate,
+        Self::Refused,
+        Self::Protocol,
+        Self::Ended,
+    ];
+
+    /// Its name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Expired => "expired",
+            Self::NotYetValid => "not_yet_valid",
+            Self::UnknownAuthority => "unknown_authority",
+            Self::Certificate => "certificate",
+            Self::Refused => "refused",
+            Self::Protocol => "protocol",
+            Self::Ended => "ended",
+        }
+    }
+}
+
 /// What became of a backend's connections and attempts.
 #[derive(Debug, Default)]
 pub struct BackendStats {
@@ -126,6 +175,7 @@ pub struct BackendStats {
     hedged_connects: AtomicU64,
     ejections: AtomicU64,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
+    tls_failures: [AtomicU64; TlsFailure::ALL.len()],
 }
 
 impl BackendStats {
@@ -174,6 +224,16 @@ impl BackendStats {
         self.faults[fault as usize].fetch_add(1, Relaxed);
     }
 
+    /// Counts a TLS handshake that failed.
+    pub fn tls_failed(&self, failure: TlsFailure) {
+        self.tls_failures[failure as usize].fetch_add(1, Relaxed);
+    }
+
+    /// TLS handshakes that failed this way so far.
+    pub fn tls_failures(&self, failure: TlsFailure) -> u64 {
+        self.tls_failures[failure as usize].load(Relaxed)
+    }
+
     /// Connections established so far.
     pub fn connects(&self) -> u64 {
         self.connects.load(Relaxed)
@@ -208,6 +268,9 @@ mod tests {
             assert_eq!(fault as usize, index);
             stats.failed(fault);
             assert_eq!(stats.faults(fault), 1);
+        }
+        for (index, failure) in TlsFailure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, index);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Connecting to an endpoint, TLS included, and to a second one when the first takes long. Knows no request.
 
 use std::cell::Cell;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls::CertificateError;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -17,7 +19,7 @@ use super::health;
 use super::io::Io;
 use super::pool::{Avoid, ConnectionKey, Pool, Ready};
 use crate::ir::UpstreamProtocol;
-use crate::table::{Backend, BackendStats, Endpoint, Transport, UpstreamFault};
+use crate::table::{Backend, BackendStats, Endpoint, TlsFailure, Transport, UpstreamFault};
 
 /// How long a connect may take before another endpoint is tried too: a multiple of what connects to the backend take,
 /// within these bounds.
@@ -127,12 +129,55 @@ impl Target {
             Ok(io) => Ok(Io::Tls(Box::new(io))),
             Err(error) => {
                 tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
+                let failure = tls_failure(&error);
+                self.stats.tls_failed(failure);
                 Err(SendError::Backend(
                     UpstreamFault::Connect,
-                    "no TLS connection to the backend",
+                    tls_problem(failure),
                 ))
             }
         }
+    }
+}
+
+/// Why a handshake failed.
+fn tls_failure(error: &io::Error) -> TlsFailure {
+    let error = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match error {
+        Some(rustls::Error::InvalidCertificate(problem)) => match problem {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                TlsFailure::Name
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                TlsFailure::Expired
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                TlsFailure::NotYetValid
+            }
+            // A signature that does not fit is what another authority of the same name comes to.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsFailure::UnknownAuthority
+            }
+            _ => TlsFailure::Certificate,
+        },
+        Some(rustls::Error::AlertReceived(_)) => TlsFailure::Refused,
+        Some(_) => TlsFailure::Protocol,
+        None => TlsFailure::Ended,
+    }
+}
+
+fn tls_problem(failure: TlsFailure) -> &'static str {
+    match failure {
+        TlsFailure::Name => "the backend's certificate has none of the names of its policy",
+        TlsFailure::Expired => "the backend's certificate has expired",
+        TlsFailure::NotYetValid => "the backend's certificate is not valid yet",
+        TlsFailure::UnknownAuthority => {
+            "the backend's certificate is of an authority that its policy does not trust"
+        }
+        TlsFailure::Certificate => "the backend's certificate cannot be verified",
+        TlsFailure::Refused => "the backend refused the TLS handshake",
+        TlsFailure::Protocol => "the backend does not speak TLS as its policy asks for",
+        TlsFailure::Ended => "the backend ended the TLS handshake",
     }
 }
 

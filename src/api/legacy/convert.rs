@@ -89,7 +89,7 @@ pub(super) fn parents(gateways: &Value) -> Value {
 pub(super) fn policy_target(target: &Value) -> Value {
     let mut entry = json!({"group": "", "kind": "Service"});
     if let (Value::Object(entry), Some(target)) = (&mut entry, target.as_object()) {
-        let known = ["group", "kind", "name", "sectionName"];
+        let known = ["group", "kind", "name", "namespace", "sectionName", "from"];
         entry.extend(
             target
                 .iter()

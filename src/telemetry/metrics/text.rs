@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::{ProcessStats, TimeoutKind};
 use crate::ir::RuleId;
-use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table, UpstreamFault};
+use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table, TlsFailure, UpstreamFault};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -104,6 +104,18 @@ impl Metrics {
             "upstream_errors",
             "Attempts at endpoints that failed",
             errors,
+        )?;
+        let tls_failures = backends.iter().flat_map(|(id, backend)| {
+            TlsFailure::ALL.into_iter().filter_map(move |failure| {
+                let labels = [("backend", id.as_str()), ("reason", failure.name())];
+                let count = backend.stats.tls_failures(failure);
+                (count > 0).then_some((labels, count))
+            })
+        });
+        page.counters(
+            "upstream_tls_failures",
+            "TLS handshakes with endpoints that failed",
+            tls_failures,
         )?;
         let hedged = backends
             .iter()
