@@ -1,0 +1,60 @@
+//! Policies on TLS to backends, of the Gateway API and of ours: they have one shape.
+
+use super::{findings, yaml};
+
+#[test]
+fn policies_on_tls_have_the_fields_of_the_proposal() {
+    let found = |kind: &str, version: &str, spec: &str| {
+        let text =
+            format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}");
+        findings(yaml(&text)).join("; ")
+    };
+    let app = "{group: '', kind: Service, name: app}";
+    let of_apps = "{group: '', kind: Service, name: app, namespace: apps}";
+    let from = |kind: &str| {
+        format!("{{group: '', kind: Service, name: app, from: {{kind: {kind}, name: web}}}}")
+    };
+    let tls = "validation: {hostname: h, wellKnownCACertificates: System}";
+    let rows = [
+        (format!("{{targetRefs: [{app}], {tls}}}"), ""),
+        (format!("{{targetRefs: [{app}], mode: None}}"), ""),
+        (
+            format!(
+                "{{targetRefs: [{app}, {of_apps}, {}], {tls}}}",
+                from("Gateway")
+            ),
+            "",
+        ),
+        (
+            format!("{{targetRefs: [{app}, {app}], {tls}}}"),
+            "must not name one target twice",
+        ),
+        (
+            format!("{{targetRefs: [{of_apps}, {of_apps}], {tls}}}"),
+            "must not name one target twice",
+        ),
+        (
+            format!("{{targetRefs: [{app}]}}"),
+            "mode TLS needs validation",
+        ),
+        (
+            format!("{{targetRefs: [{app}], mode: None, {tls}}}"),
+            "mode None permits nothing but targetRefs",
+        ),
+        (
+            format!("{{targetRefs: [{}], {tls}}}", from("UDPRoute")),
+            "other than a UDPRoute",
+        ),
+        (format!("{{targetRefs: [{app}], mode: Maybe}}"), "spec.mode"),
+    ];
+    for (kind, version) in [
+        ("BackendTLSOverride", "portcullis.dev/v1alpha1"),
+        ("BackendTLSPolicy", "gateway.networking.k8s.io/v1"),
+    ] {
+        for (spec, expected) in &rows {
+            let found = found(kind, version, spec);
+            let is_expected = found.contains(expected) && found.is_empty() == expected.is_empty();
+            assert!(is_expected, "{kind} {spec}: {found}");
+        }
+    }
+}
