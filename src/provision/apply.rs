@@ -441,7 +441,7 @@ fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
 fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failure {
     let whose = match owner(found) {
         Some(owner) => format!("belongs to Gateway {}", owner.name),
-        None => "was made by somebody else".to_owned(),
+        None => "belongs to another owner".to_owned(),
     };
     Failure {
         reason: FailureReason::NameTaken,
