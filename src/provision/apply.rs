@@ -43,6 +43,8 @@ pub(super) struct Done {
     pub(super) failure: Option<Failure>,
     /// Whether something is left to do: an object is being deleted or has just changed.
     pub(super) is_blocked: bool,
+    /// Whether the Gateway is gone or being deleted, of which what is desired will tell.
+    pub(super) is_gateway_gone: bool,
 }
 
 /// Why a step did not succeed.
@@ -69,6 +71,7 @@ impl Job {
             deleted: Vec::new(),
             failure: None,
             is_blocked: false,
+            is_gateway_gone: false,
         };
         // The UID of the Gateway as it was seen to be alive.
         let mut alive = None;
@@ -86,8 +89,10 @@ impl Job {
             };
             match taken {
                 Ok(()) => {}
-                // A change of what is desired will tell.
-                Err(Fault::GatewayGone) => return done,
+                Err(Fault::GatewayGone) => {
+                    done.is_gateway_gone = true;
+                    return done;
+                }
                 Err(Fault::Terminating) => done.is_blocked = true,
                 Err(Fault::Failed(failure)) => {
                     let may_go_on = failure.reason == FailureReason::Refused;
