@@ -96,24 +96,20 @@ func runFakePods(args []string) error {
 
 // run connects a pod for each line of the input, and ends with it.
 func (f *fakePods) run(input io.Reader) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	var pods sync.WaitGroup
 	lines := bufio.NewReader(input)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			cancel()
-			pods.Wait()
-			return nil
+			return nil // all connections end with the process
 		}
 		var pod fakePod
 		if err := json.Unmarshal(line, &pod); err != nil {
 			return fmt.Errorf("%q is no pod: %w", line, err)
 		}
-		pods.Go(func() {
-			end := f.follow(ctx, pod)
+		go func() {
+			end := f.follow(context.Background(), pod)
 			f.print(event{Pod: pod.Name, End: end.Error()})
-		})
+		}()
 	}
 }
 

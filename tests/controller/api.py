@@ -113,13 +113,13 @@ class Api:
         path = _path("ServiceAccount", namespace, account) + "/token"
         return self._ask("POST", path, request, "application/json")["status"]["token"]
 
-    def rights(self, namespace: str) -> list[str]:
+    def rights(self, namespace: str) -> tuple[str, ...]:
         """What may be done in a namespace, as `kubectl auth can-i --list` shows it."""
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
         path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
         status = self._ask("POST", path, review, "application/json")["status"]
         rules = status["resourceRules"] + status["nonResourceRules"]
-        return sorted(json.dumps(rule, sort_keys=True) for rule in rules)
+        return tuple(sorted(json.dumps(rule, sort_keys=True) for rule in rules))
 
     def delete(self, kind: str, name: str, namespace: str = "", grace: int | None = None, foreground: bool = False) -> None:
         query = ["propagationPolicy=Foreground"] * foreground + [f"gracePeriodSeconds={grace}"] * (grace is not None)
