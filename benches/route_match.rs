@@ -53,8 +53,16 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         }]),
         timeouts: Timeouts::default(),
     };
-    let route = Route::new(RouteKind::Http, object, None, vec![Arc::new(rule)], &[]);
-    AttachedRoute::new(hostnames, Arc::new(route))
+    let route = Route {
+        kind: RouteKind::Http,
+        object,
+        created: None,
+        rules: vec![Arc::new(rule)],
+    };
+    AttachedRoute {
+        hostnames,
+        route: Arc::new(route),
+    }
 }
 
 fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Arc<Ir> {

@@ -66,10 +66,11 @@ struct Raised {
 }
 
 impl Raised {
-    fn due(&self) -> Option<Instant> {
+    /// When to publish what is pending; `now` where nothing was published yet.
+    fn due(&self, now: Instant) -> Option<Instant> {
         self.pending.as_ref()?;
         let published = self.published.as_ref();
-        Some(published.map_or_else(Instant::now, |(_, at)| *at + INTERVAL))
+        Some(published.map_or(now, |(_, at)| *at + INTERVAL))
     }
 }
 
@@ -101,7 +102,9 @@ impl Publisher {
     /// Writes events for as long as it is polled.
     pub async fn run(&mut self, client: &Client) {
         loop {
-            let due = self.raised.values().filter_map(Raised::due).min();
+            let now = Instant::now();
+            let raised = self.raised.values();
+            let due = raised.filter_map(|raised| raised.due(now)).min();
             tokio::select! {
                 change = self.changes.recv() => match change {
                     Some(change) => self.take(change),
@@ -136,7 +139,7 @@ impl Publisher {
     async fn publish_due(&mut self, client: &Client) {
         let now = Instant::now();
         for raised in self.raised.values_mut() {
-            if raised.due().is_none_or(|due| due > now) {
+            if raised.due(now).is_none_or(|due| due > now) {
                 continue;
             }
             let Some(warning) = raised.pending.take() else {
@@ -264,7 +267,8 @@ mod tests {
         mark_published(&mut publisher);
         events.warn(warning("b"));
         pending(&mut publisher);
-        let due = publisher.raised.values().find_map(Raised::due).unwrap();
+        let mut raised = publisher.raised.values();
+        let due = raised.find_map(|raised| raised.due(start)).unwrap();
         assert!(due >= start + INTERVAL);
     }
 

@@ -49,8 +49,8 @@ pub(super) struct Confirmations {
 struct State {
     /// The revision that all of them have served at one time.
     confirmed: Option<u64>,
-    /// Since when they do not serve what they should.
-    since: Option<Instant>,
+    /// Since when they have not served this revision, which they should.
+    awaited: Option<(u64, Instant)>,
 }
 
 impl Confirmations {
@@ -89,10 +89,16 @@ impl Confirmations {
             state.confirmed = Some(wanted);
         }
         if state.confirmed >= Some(wanted) {
-            state.since = None;
+            state.awaited = None;
             return Verdict::Confirmed(unbound(&current));
         }
-        let since = *state.since.get_or_insert(now);
+        // Replicas that follow change after change are not behind.
+        let has = |revision| {
+            let mut reports = replicas.iter().map(|(_, report)| *report);
+            reports.all(|report| report.is_some_and(|report| report.revision >= Some(revision)))
+        };
+        let awaited = state.awaited.filter(|(revision, _)| !has(*revision));
+        let (_, since) = *state.awaited.insert(awaited.unwrap_or((wanted, now)));
         if now < since + hold {
             return Verdict::Awaited(since + hold);
         }
@@ -208,6 +214,16 @@ mod tests {
         assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
         let verdict = bench.judge(6, &[WANTED, WANTED + 2]);
         assert!(matches!(verdict, Verdict::Lagging(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn replicas_that_follow_one_change_after_another_are_not_behind() {
+        let mut bench = Bench::new();
+        for seconds in 0..60 {
+            bench.wanted = WANTED + seconds;
+            let verdict = bench.judge(seconds, &[bench.wanted - 1, bench.wanted - 2]);
+            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        }
     }
 
     #[test]

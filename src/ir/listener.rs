@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::{ObjectRef, Route, ServerTls, fingerprint};
+use super::{ObjectRef, Route, ServerTls};
 
 /// Something to bind: a port on one address, or on every address of both families.
 ///
@@ -189,24 +189,6 @@ pub struct AttachedRoute {
     pub hostnames: Vec<Hostname>,
     /// The route.
     pub route: Arc<Route>,
-    #[serde(skip)]
-    fingerprint: u64,
-}
-
-impl AttachedRoute {
-    /// A route on a listener, for these hosts.
-    pub fn new(hostnames: Vec<Hostname>, route: Arc<Route>) -> Self {
-        Self {
-            fingerprint: fingerprint::of(&(&hostnames, route.fingerprint())),
-            hostnames,
-            route,
-        }
-    }
-
-    /// Tells versions of the route and its hosts apart; see [`super::Ir::fingerprint`].
-    pub fn fingerprint(&self) -> u64 {
-        self.fingerprint
-    }
 }
 
 /// A set of hosts, all in lower case. Orders from the most specific to the least: exact names, then wildcards by

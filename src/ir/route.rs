@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
-use super::{BackendId, Filter, ObjectRef, Pattern, UpstreamProtocol, fingerprint};
+use super::{BackendId, Filter, ObjectRef, Pattern};
 
 /// A route, once for all listeners that it is attached to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -20,32 +20,6 @@ pub struct Route {
     pub created: Option<i64>,
     /// Rules, in the object's order.
     pub rules: Vec<Arc<Rule>>,
-    #[serde(skip)]
-    fingerprint: u64,
-}
-
-impl Route {
-    /// A route. `spoken` is what the backends of its rules speak, in the rules' order.
-    pub fn new(
-        kind: RouteKind,
-        object: ObjectRef,
-        created: Option<i64>,
-        rules: Vec<Arc<Rule>>,
-        spoken: &[UpstreamProtocol],
-    ) -> Self {
-        Self {
-            fingerprint: fingerprint::of(&(kind, &object, created, &rules, spoken)),
-            kind,
-            object,
-            created,
-            rules,
-        }
-    }
-
-    /// Tells versions of the route and of what its backends speak apart; see [`super::Ir::fingerprint`].
-    pub fn fingerprint(&self) -> u64 {
-        self.fingerprint
-    }
 }
 
 /// The kind of a route, which decides in which order its matches are tried: see [`super::Precedence`].

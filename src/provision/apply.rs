@@ -147,7 +147,7 @@ impl Job {
             Ok(Ok(made)) => {
                 tracing::debug!("{key} is made for {}", self.gateway);
                 let made = take_over_fields(&api, &key, made).await?;
-                done.record(key, write, &made);
+                done.record(child, write, &made);
                 Ok(())
             }
             Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists" => {
@@ -173,7 +173,9 @@ impl Job {
             found => return Err(refusal(&key, "read", found).into()),
         };
         let uid = found.uid.clone().unwrap_or_default();
-        let is_known = self.applied.get(&key).is_some_and(|last| last.uid == uid);
+        let last = self.applied.get(&key);
+        let is_known =
+            last.is_some_and(|last| last.uid == uid && last.owner_uid == child.gateway_uid);
         let is_ours = is_known || is_owned_by(&found, &child.gateway_uid);
         if !is_ours && !self.is_of_former_gateway(&found, &child.gateway_uid) {
             return Err(name_taken(&key, &found, &self.gateway).into());
@@ -221,7 +223,7 @@ impl Job {
             take_over(&api, &key, metadata).await?;
         }
         let sent = send(&api, child, &object).await?;
-        done.record(key, write, &sent);
+        done.record(child, write, &sent);
         Ok(())
     }
 
@@ -277,15 +279,16 @@ impl Job {
 }
 
 impl Done {
-    fn record(&mut self, key: ChildKey, write: &Write, object: &DynamicObject) {
+    fn record(&mut self, child: &Child, write: &Write, object: &DynamicObject) {
         let slim: Option<Slim> = object.clone().try_parse().ok();
         let existing = slim.as_ref().and_then(Existing::of);
         let applied = Applied {
             wanted: write.wanted,
             hash: existing.as_ref().map_or(0, |existing| existing.hash),
             uid: object.metadata.uid.clone().unwrap_or_default(),
+            owner_uid: child.gateway_uid.clone(),
         };
-        self.written.push((key, applied, existing));
+        self.written.push((ChildKey::of(child), applied, existing));
     }
 }
 

@@ -11,7 +11,8 @@ use kube::api::{Api, ApiResource, ObjectMeta};
 use kube::core::Object;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use super::ownership::{is_applied_by_us, owner};
 use super::rollout::{Progress, Record};
@@ -49,11 +50,21 @@ impl fmt::Display for ChildKey {
 /// The parts of any object that are read: metadata, and of workloads how far they are.
 pub(super) type Slim = Object<Option<SlimSpec>, Progress>;
 
-/// The parts of a spec that are read.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+/// What is read of a spec.
+#[derive(Clone, Debug, Default)]
 pub(super) struct SlimSpec {
-    #[serde(default)]
     replicas: Option<i64>,
+    hash: u64,
+}
+
+impl<'de> Deserialize<'de> for SlimSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spec = Value::deserialize(deserializer)?;
+        Ok(Self {
+            replicas: spec["replicas"].as_i64(),
+            hash: fingerprint::of(&spec),
+        })
+    }
 }
 
 /// An object of ours that the cluster has.
@@ -93,7 +104,7 @@ impl Existing {
             owner_uid: owner.uid.clone(),
             uid: metadata.uid.clone().unwrap_or_default(),
             resource_version: metadata.resource_version.clone().unwrap_or_default(),
-            hash: hash_of(metadata),
+            hash: hash_of(metadata, object.spec.as_ref()),
             is_deleting: metadata.deletion_timestamp.is_some(),
             has_updated_fields: has_updated_fields(metadata),
             record: Record::of(metadata),
@@ -118,22 +129,17 @@ impl Existing {
     }
 }
 
-/// A hash of what changes when somebody changes an object: its generation, or its version where nothing counts
-/// generations, and its labels, annotations and owners.
-fn hash_of(metadata: &ObjectMeta) -> u64 {
-    let version = metadata
-        .generation
-        .is_none()
-        .then_some(&metadata.resource_version);
+/// A hash of what changes when somebody changes an object: its generation, or its spec where nothing counts generations,
+/// or its version where it has no spec either; and its labels, annotations and owners.
+fn hash_of(metadata: &ObjectMeta, spec: Option<&SlimSpec>) -> u64 {
+    let content = match (metadata.generation, spec) {
+        (Some(generation), _) => (Some(generation), None, None),
+        (None, Some(spec)) => (None, Some(spec.hash), None),
+        (None, None) => (None, None, metadata.resource_version.as_ref()),
+    };
     let owners = metadata.owner_references.iter().flatten();
     let owners: Vec<_> = owners.map(|owner| (&owner.uid, owner.controller)).collect();
-    fingerprint::of(&(
-        metadata.generation,
-        version,
-        &metadata.labels,
-        &metadata.annotations,
-        owners,
-    ))
+    fingerprint::of(&(content, &metadata.labels, &metadata.annotations, owners))
 }
 
 /// Creating and merging record fields as updated, which applying would leave behind for ever.
@@ -157,6 +163,8 @@ pub(super) struct Inventory {
     listed: BTreeMap<ChildKind, Vec<(ChildKey, Existing)>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
+    /// By UID, versions in which objects were gone: responses of the API server may be older.
+    gone: HashMap<String, u64>,
 }
 
 impl Inventory {
@@ -210,11 +218,15 @@ impl Inventory {
                 match Existing::of(&object) {
                     Some(existing) => changes.gateways.extend(self.learn(&key, &existing)),
                     // An object that has lost its owner is no longer ours.
-                    None => changes.add(self.forget(&key), key),
+                    None => {
+                        self.bury(&object.metadata);
+                        changes.add(self.forget(&key), key);
+                    }
                 }
             }
             Event::Delete(object) => {
                 let key = key(kind, &object.metadata);
+                self.bury(&object.metadata);
                 changes.add(self.forget(&key), key);
             }
         }
@@ -225,10 +237,26 @@ impl Inventory {
     pub(super) fn learn(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
         let is_later =
             |known: &Existing| known.uid == existing.uid && known.version() > existing.version();
-        if self.get(key).is_some_and(is_later) {
+        let gone = self.gone.get(&existing.uid);
+        let is_gone = gone.is_some_and(|gone| existing.version() < Some(*gone));
+        if is_gone || self.get(key).is_some_and(is_later) {
             return Vec::new();
         }
         self.insert(key, existing)
+    }
+
+    /// Remembers in which version an object was gone.
+    fn bury(&mut self, metadata: &ObjectMeta) {
+        let version = metadata.resource_version.as_ref();
+        let version = version.and_then(|version| version.parse().ok());
+        if let Some((uid, version)) = metadata.uid.clone().zip(version) {
+            self.gone.insert(uid, version);
+        }
+    }
+
+    /// No response is awaited that could be older than what is known.
+    pub(super) fn forget_gone(&mut self) {
+        self.gone.clear();
     }
 
     fn insert(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {

@@ -16,6 +16,8 @@ pub(super) struct Applied {
     pub(super) hash: u64,
     /// UID of the object.
     pub(super) uid: String,
+    /// UID of the Gateway that it was applied for.
+    pub(super) owner_uid: String,
 }
 
 /// By object, what was applied last.

@@ -197,3 +197,99 @@ impl Entry {
         Some(BACKOFF.after(excess))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(namespace: &str, number: usize) -> ObjectRef {
+        ObjectRef::gateway_api("Gateway", namespace, &format!("g{number}"))
+    }
+
+    /// All that may run now.
+    fn run(queue: &mut Queue) -> Vec<ObjectRef> {
+        std::iter::from_fn(|| queue.next()).collect()
+    }
+
+    #[test]
+    fn limits_concurrency_by_namespace_and_in_total() {
+        let mut queue = Queue::default();
+        for number in 0..10 {
+            queue.push(&gateway("slow", number));
+        }
+        let slow = run(&mut queue);
+        assert_eq!(slow.len(), CONCURRENT_IN_NAMESPACE);
+        for number in 0..CONCURRENT {
+            queue.push(&gateway(&format!("n{number}"), 0));
+        }
+        let others = run(&mut queue);
+        assert_eq!(others.len(), CONCURRENT - CONCURRENT_IN_NAMESPACE);
+        assert!(others.iter().all(|gateway| &*gateway.namespace != "slow"));
+        queue.finish(&slow[0], Outcome::Written);
+        assert_eq!(run(&mut queue), [gateway("slow", CONCURRENT_IN_NAMESPACE)]);
+        assert!(queue.is_busy());
+    }
+
+    #[test]
+    fn gateway_runs_once_at_a_time_and_again_if_touched_meanwhile() {
+        let mut queue = Queue::default();
+        let web = gateway("shop", 0);
+        queue.push(&web);
+        assert_eq!(queue.next(), Some(web.clone()));
+        queue.touch(&web);
+        queue.touch(&web);
+        assert_eq!(queue.next(), None);
+        queue.finish(&web, Outcome::Written);
+        assert_eq!(run(&mut queue), std::slice::from_ref(&web));
+        queue.finish(&web, Outcome::Unchanged);
+        assert_eq!(run(&mut queue), []);
+        assert!(!queue.is_busy());
+    }
+
+    #[test]
+    fn failure_backs_off_longer_each_time_and_events_do_not_shorten_it() {
+        let mut queue = Queue::default();
+        let web = gateway("shop", 0);
+        queue.push(&web);
+        let mut waits = Vec::new();
+        for _ in 0..3 {
+            // As if the back-off were over.
+            queue.wake(Instant::now() + BACKOFF.longest);
+            assert_eq!(queue.next(), Some(web.clone()));
+            let start = Instant::now();
+            queue.finish(&web, Outcome::Failed);
+            queue.touch(&web);
+            assert_eq!(queue.next(), None);
+            let wait = queue.next_deadline().unwrap() - start;
+            waits.push(wait.as_secs_f64().round() as u64);
+        }
+        assert_eq!(waits, [1, 2, 4]);
+        // What is desired is new: there is no reason to wait.
+        queue.push(&web);
+        assert_eq!(queue.next(), Some(web.clone()));
+        assert_eq!(queue.next_deadline(), None);
+    }
+
+    #[test]
+    fn gateway_that_is_repaired_again_and_again_backs_off() {
+        let mut queue = Queue::default();
+        let web = gateway("shop", 0);
+        queue.push(&web);
+        queue.next();
+        queue.finish(&web, Outcome::Written);
+        let mut excesses = Vec::new();
+        for _ in 0..REPAIRS + 2 {
+            queue.wake(Instant::now() + BACKOFF.longest);
+            queue.touch(&web);
+            queue.wake(Instant::now() + BACKOFF.longest);
+            assert_eq!(queue.next(), Some(web.clone()));
+            excesses.push(queue.finish(&web, Outcome::Written));
+        }
+        // It is said once.
+        let expected: Vec<_> = (0..REPAIRS + 2).map(|repair| repair == REPAIRS).collect();
+        assert_eq!(excesses, expected);
+        queue.touch(&web);
+        assert_eq!(queue.next(), None);
+        assert!(queue.next_deadline().is_some());
+    }
+}

@@ -70,6 +70,10 @@ pub async fn reconcile(
     desired.mark_changed();
     serving.mark_changed();
     loop {
+        if serving.has_changed().unwrap_or(false) {
+            let serving = serving.borrow_and_update().clone();
+            state.rollouts.set_serving(serving);
+        }
         state.start(&mut work);
         publish(failures, state.troubles.failures());
         tokio::select! {
@@ -83,7 +87,7 @@ pub async fn reconcile(
             }
             changed = serving.changed(), if is_serving_known => {
                 is_serving_known = changed.is_ok();
-                state.rollouts.set_serving(serving.borrow_and_update().clone());
+                serving.mark_changed();
             }
             Some((kind, event)) = changes.next() => state.take(kind, event),
             Some(finished) = work.next() => state.finish(finished),
@@ -192,6 +196,9 @@ impl State {
         };
         if !self.inventory.is_complete() {
             return;
+        }
+        if work.is_empty() {
+            self.inventory.forget_gone();
         }
         self.resume(&desired);
         self.end_rollouts(&desired);
@@ -309,12 +316,7 @@ impl State {
             Finished::Former(removed) => return self.former.finish(removed),
         };
         let gateway = &done.gateway;
-        let outcome = match &done.failure {
-            Some(_) => Outcome::Failed,
-            None if done.is_blocked => Outcome::Failed,
-            None if done.written.is_empty() && done.deleted.is_empty() => Outcome::Unchanged,
-            None => Outcome::Written,
-        };
+        let outcome = self.outcome(&done);
         for (key, applied, existing) in done.written {
             if let Some(existing) = existing {
                 self.inventory.learn(&key, &existing);
@@ -340,6 +342,22 @@ impl State {
                 }
                 self.troubles.succeed(gateway);
             }
+        }
+    }
+
+    fn outcome(&self, done: &Done) -> Outcome {
+        if done.failure.is_some() || done.is_blocked {
+            return Outcome::Failed;
+        }
+        let version = |existing: &Existing| existing.resource_version.clone();
+        let is_changed = done.written.iter().any(|(key, _, existing)| {
+            // Applying what is there already changes nothing.
+            existing.is_none()
+                || self.inventory.get(key).map(version) != existing.as_ref().map(version)
+        });
+        match is_changed || !done.deleted.is_empty() {
+            true => Outcome::Written,
+            false => Outcome::Unchanged,
         }
     }
 

@@ -290,3 +290,149 @@ impl Rolling {
         deadline.saturating_sub(passed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(name: &str) -> ObjectRef {
+        ObjectRef::gateway_api("Gateway", "shop", name)
+    }
+
+    fn revision(template: &str, parameters: &str) -> Revision {
+        Revision {
+            template: template.to_owned(),
+            parameters: parameters.to_owned(),
+        }
+    }
+
+    #[test]
+    fn record_survives_the_annotation() {
+        let started = Started {
+            at: "2026-01-01T00:00:00Z".parse().unwrap(),
+            was_serving: true,
+        };
+        let record = Record::new(&revision("1", "2"), Some(started));
+        let mut object = json!({"metadata": {"name": "web"}});
+        record.annotate(&mut object);
+        let metadata = serde_json::from_value(object["metadata"].clone()).unwrap();
+        assert_eq!(Record::of(&metadata), Some(record));
+        object["metadata"]["annotations"][ANNOTATION] = json!("{");
+        let metadata = serde_json::from_value(object["metadata"].clone()).unwrap();
+        assert_eq!(Record::of(&metadata), None);
+    }
+
+    #[test]
+    fn only_a_changed_template_under_unchanged_parameters_waits() {
+        let mut rollouts = Rollouts::new(RolloutOptions::default());
+        let web = gateway("web");
+        let record = Record::new(&revision("1", "a"), None);
+        let permit =
+            |rollouts: &Rollouts, record: Option<&Record>, template: &str, parameters: &str| {
+                rollouts.permit(&web, record, &revision(template, parameters))
+            };
+        assert_eq!(permit(&rollouts, Some(&record), "1", "a"), Permission::Free);
+        assert_eq!(permit(&rollouts, Some(&record), "1", "b"), Permission::Free);
+        assert_eq!(permit(&rollouts, Some(&record), "2", "b"), Permission::Free);
+        assert_eq!(permit(&rollouts, Some(&record), "2", "a"), Permission::Wait);
+        // Without a record, what users decided when the wait began is what counts.
+        assert_eq!(permit(&rollouts, None, "2", "a"), Permission::Wait);
+        rollouts.enqueue(&web, &revision("2", "a"));
+        assert_eq!(permit(&rollouts, None, "2", "a"), Permission::Wait);
+        assert_eq!(permit(&rollouts, None, "3", "b"), Permission::Free);
+        let at = Timestamp::now();
+        assert_eq!(rollouts.start(at), std::slice::from_ref(&web));
+        let started = Started {
+            at,
+            was_serving: false,
+        };
+        assert_eq!(
+            permit(&rollouts, None, "2", "a"),
+            Permission::Rollout(started)
+        );
+    }
+
+    #[test]
+    fn workload_is_complete_when_all_pods_are_new_and_available() {
+        let progress = |status: Value| serde_json::from_value::<Progress>(status).unwrap();
+        let deployment = |updated: u32, available: u32, all: u32| {
+            progress(json!({
+                "observedGeneration": 2, "replicas": all, "updatedReplicas": updated,
+                "availableReplicas": available,
+            }))
+        };
+        assert!(deployment(2, 2, 2).is_complete(2, Some(2)));
+        assert!(!deployment(2, 2, 2).is_complete(3, Some(2)), "not observed");
+        assert!(!deployment(1, 2, 2).is_complete(2, Some(2)), "an old pod");
+        assert!(
+            !deployment(2, 2, 3).is_complete(2, Some(2)),
+            "an old pod on top"
+        );
+        assert!(
+            !deployment(2, 1, 2).is_complete(2, Some(2)),
+            "not available"
+        );
+        assert!(progress(json!({"observedGeneration": 1})).is_complete(1, Some(0)));
+        let set = |updated: u32, available: u32| {
+            progress(json!({
+                "observedGeneration": 1, "desiredNumberScheduled": 3,
+                "updatedNumberScheduled": updated, "numberAvailable": available,
+            }))
+        };
+        assert!(set(3, 3).is_complete(1, None));
+        assert!(!set(2, 3).is_complete(1, None));
+        assert!(!set(3, 2).is_complete(1, None));
+    }
+
+    #[test]
+    fn several_gateways_roll_at_once_if_so_asked() {
+        let options = RolloutOptions {
+            concurrent: 2,
+            ..RolloutOptions::default()
+        };
+        let mut rollouts = Rollouts::new(options);
+        for name in ["a", "b", "c"] {
+            rollouts.enqueue(&gateway(name), &revision("1", "1"));
+        }
+        rollouts.set_serving([gateway("a"), gateway("b")].into());
+        let now = Timestamp::now();
+        assert_eq!(rollouts.start(now), [gateway("a"), gateway("b")]);
+        assert_eq!(rollouts.start(now), []);
+        let state = |of: &ObjectRef| match &*of.name {
+            "b" => WorkloadState::Complete,
+            _ => WorkloadState::InProgress,
+        };
+        assert_eq!(rollouts.judge(now, state), [(gateway("b"), End::Serves)]);
+        assert_eq!(rollouts.start(now), [gateway("c")]);
+        assert!(rollouts.is_pending());
+    }
+
+    #[test]
+    fn deadline_ends_only_rollouts_of_gateways_that_did_not_serve_before() {
+        let options = RolloutOptions {
+            concurrent: 2,
+            progress_deadline: Duration::from_secs(600),
+        };
+        let mut rollouts = Rollouts::new(options);
+        for name in ["served", "broken"] {
+            rollouts.enqueue(&gateway(name), &revision("1", "1"));
+        }
+        rollouts.set_serving([gateway("served")].into());
+        let now = Timestamp::now();
+        rollouts.start(now);
+        let busy = |_: &ObjectRef| WorkloadState::InProgress;
+        let before = now + Duration::from_secs(599);
+        assert_eq!(rollouts.judge(before, busy), []);
+        assert_eq!(rollouts.next_deadline(before), Some(Duration::from_secs(1)));
+        let after = now + Duration::from_secs(600);
+        let ends = [
+            (gateway("broken"), End::GivenUp),
+            (gateway("served"), End::Overdue),
+        ];
+        assert_eq!(rollouts.judge(after, busy), ends);
+        // It is said once, and nothing is left to wait for but its pods.
+        assert_eq!(rollouts.judge(after, busy), []);
+        assert_eq!(rollouts.next_deadline(after), None);
+        assert!(rollouts.is_pending());
+    }
+}

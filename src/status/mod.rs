@@ -8,7 +8,6 @@ pub mod lease;
 pub mod merge;
 mod queue;
 pub mod report;
-pub mod served;
 pub mod stored;
 mod unreadable;
 pub mod writer;
@@ -21,4 +20,3 @@ pub use report::{
     Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus,
     RouteKind, StatusReport,
 };
-pub use served::{Served, ServedGateway};

@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(second.renewed(after(LIFE - RENEWAL + 2)), Ok(None));
         let third = second.renewed(after(LIFE - RENEWAL + 3)).unwrap().unwrap();
         assert!(Some(&third.signer) == second.next.as_ref());
-        assert_eq!(third.former, [first.signer.certificate.clone()]);
+        assert_eq!(third.former, [first.signer.certificate]);
         assert_eq!(third.renewed(after(LIFE)), Ok(None));
         let fourth = third.renewed(after(LIFE + 1)).unwrap().unwrap();
         assert!(fourth.former.is_empty());

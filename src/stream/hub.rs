@@ -10,7 +10,9 @@ use tokio::sync::watch;
 use super::encode;
 use super::log::Log;
 use super::message::{Position, Serves};
+use crate::api::core::EndpointSlice;
 use crate::api::gateway::Gateway;
+use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
@@ -69,6 +71,8 @@ struct Feeds {
 struct Feed {
     gateway: Arc<Gateway>,
     log: Log,
+    /// The last revision that changed more than endpoints.
+    configured: u64,
     revision: watch::Sender<u64>,
 }
 
@@ -131,7 +135,9 @@ impl Hub {
         self.feeds().is_synced
     }
 
-    /// Feeds what is different in a state of the cluster. Returns the revisions that all Gateways of ours then have.
+    /// Feeds what is different in a state of the cluster. Returns, of each Gateway of ours, the revision that its pods must
+    /// have reached to serve what is configured: that of the last change to more than endpoints, which come and go without
+    /// anyone's configuring.
     pub(super) fn follow(&self, cluster: &Snapshot) -> BTreeMap<ObjectRef, u64> {
         let mut feeds = self.feeds();
         for (name, difference) in feeds.closures.follow(cluster) {
@@ -144,8 +150,8 @@ impl Hub {
             }
         }
         feeds.is_synced = true;
-        let revision = |(name, feed): (&ObjectRef, &Feed)| (name.clone(), feed.log.revision());
-        feeds.by_gateway.iter().map(revision).collect()
+        let configured = |(name, feed): (&ObjectRef, &Feed)| (name.clone(), feed.configured);
+        feeds.by_gateway.iter().map(configured).collect()
     }
 
     /// The Gateway of this name, if it is ours.
@@ -249,12 +255,16 @@ impl Feeds {
         let new = || Feed {
             gateway: gateway.clone(),
             log: Log::after(floor),
+            configured: floor,
             revision: watch::Sender::new(floor),
         };
         let feed = self.by_gateway.entry(name.clone()).or_insert_with(new);
         let revision = feed.log.revision() + 1;
         feed.log.push(encode::changes(changes, revision));
         feed.gateway = gateway.clone();
+        if !changes.iter().all(is_of_endpoints) {
+            feed.configured = revision;
+        }
         feed.revision.send_replace(revision);
     }
 
@@ -264,6 +274,13 @@ impl Feeds {
         if let Some(feed) = self.by_gateway.remove(gateway) {
             self.floor = self.floor.max(feed.log.revision() + 1);
         }
+    }
+}
+
+fn is_of_endpoints(change: &ObjectChange) -> bool {
+    match change {
+        ObjectChange::Put(object) => matches!(object, Object::EndpointSlice(_)),
+        ObjectChange::Delete(name) => *name.kind == *EndpointSlice::KIND,
     }
 }
 

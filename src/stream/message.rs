@@ -59,6 +59,7 @@ impl FromStr for Position {
 #[serde(rename_all = "camelCase")]
 pub enum Update {
     /// The first line. What follows changes the objects of the revision `base`, or makes up everything when there is none.
+    /// Comes again, without a base, when a pod is so far behind that everything is less than what it has missed.
     Begin {
         /// The controller process.
         instance: String,

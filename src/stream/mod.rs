@@ -36,7 +36,7 @@ use crate::telemetry::metrics::SessionStats;
 pub struct Published {
     /// The state.
     pub load: Arc<Load>,
-    /// The revision of each Gateway's objects in it. Gateways that are not ours have none.
+    /// The revision of each Gateway's objects that its pods must have reached. Gateways that are not ours have none.
     pub revisions: BTreeMap<ObjectRef, u64>,
 }
 

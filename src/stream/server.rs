@@ -1,8 +1,10 @@
 //! The server of the stream: TLS and HTTP/2 connections of pods, and one session for each request that may have one. Owns
 //! how long strangers are put up with; who may have what is asked elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +36,9 @@ use crate::telemetry::metrics::SessionStats;
 
 /// Connections at one time. One pod has one, or two while it moves.
 const MAX_CONNECTIONS: usize = 8192;
+/// Connections of one address at one time: pods on the network of their node share its address, and a node has some
+/// hundred pods.
+const MAX_OF_PEER: usize = 1024;
 /// How long a connection may take until it is one of HTTP/2, and how long it may be without a session.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a pod is asked for a sign of life, and how long that may take. A node that is gone says nothing.
@@ -79,10 +84,14 @@ pub(super) async fn serve(
     mut tls: watch::Receiver<Option<Arc<ServerConfig>>>,
 ) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let peers = Arc::<Peers>::default();
     // Nobody closes the semaphore.
     while let Ok(permit) = permits.clone().acquire_owned().await {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, address)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Some(place) = peers.enter(address.ip()) else {
             continue;
         };
         let config = match tls.wait_for(Option::is_some).await {
@@ -94,8 +103,47 @@ pub(super) async fn serve(
             if let Some(config) = config {
                 connection(stream, config, shared).await;
             }
-            drop(permit);
+            drop((permit, place));
         });
+    }
+}
+
+/// How many connections each address has: nobody takes all of them.
+#[derive(Default)]
+struct Peers(Mutex<HashMap<IpAddr, usize>>);
+
+impl Peers {
+    /// Counts a connection for as long as its place is kept; `None` when there are too many of this address.
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= MAX_OF_PEER {
+            return None;
+        }
+        *count += 1;
+        Some(Place {
+            peers: self.clone(),
+            address,
+        })
+    }
+}
+
+/// The place of a connection among those of its address.
+struct Place {
+    peers: Arc<Peers>,
+    address: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let counts = &self.peers.0;
+        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut count) = counts.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
@@ -277,5 +325,37 @@ impl Body for Lines {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let lines = self.0.poll_recv(cx);
         lines.map(|lines| lines.map(|lines| Ok(Frame::data(lines))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_address_takes_all_connections() {
+        let peers = Arc::<Peers>::default();
+        let (one, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let mut places: Vec<_> = (0..MAX_OF_PEER).map(|_| peers.enter(one)).collect();
+        assert!(places.iter().all(Option::is_some));
+        assert!(peers.enter(one).is_none() && peers.enter(other).is_some());
+        places.pop();
+        assert!(peers.enter(one).is_some());
+        places.clear();
+        assert!(peers.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn paths_name_a_gateway_or_nothing() {
+        let path = super::super::message::path("infra", "edge");
+        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        assert_eq!(gateway_of(&path), Some(gateway));
+        for other in [
+            "/",
+            "/v1alpha1/gateways/a/stream",
+            "/v1alpha1/gateways/a/b/c/stream",
+        ] {
+            assert_eq!(gateway_of(other), None, "{other}");
+        }
     }
 }

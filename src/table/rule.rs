@@ -199,8 +199,12 @@ mod tests {
             action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
             timeouts: ir::route::Timeouts::default(),
         };
-        let route = ir.id.route.clone();
-        let route = ir::Route::new(RouteKind::Http, route, None, Vec::new(), &[]);
+        let route = ir::Route {
+            kind: RouteKind::Http,
+            object: ir.id.route.clone(),
+            created: None,
+            rules: Vec::new(),
+        };
         Rule::new(Arc::new(ir), &route, Arc::default(), &Backends::default())
     }
 

@@ -288,8 +288,12 @@ impl RouteBuilder<'_> {
         } else {
             (None, faults)
         };
-        let spoken: Vec<_> = self.forwarded.iter().map(|one| one.protocol).collect();
-        let route = Route::new(kind, self.route.clone(), created, rules, &spoken);
+        let route = Route {
+            kind,
+            object: self.route.clone(),
+            created,
+            rules,
+        };
         Built {
             route: Arc::new(route),
             unusable,

@@ -358,7 +358,10 @@ impl Entry {
         if is_known || built.route.rules.is_empty() {
             return;
         }
-        let route = AttachedRoute::new(hostnames.to_vec(), built.route.clone());
+        let route = AttachedRoute {
+            hostnames: hostnames.to_vec(),
+            route: built.route.clone(),
+        };
         let known = former.into_iter().flat_map(|former| &former.attached);
         let same = known
             .map(|(_, known)| known)

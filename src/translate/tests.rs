@@ -1,8 +1,6 @@
 //! What goldens cannot show: the previous IR's certificates, values that no API server would store, and inputs that are
 //! too large to write down.
 
-mod fingerprint;
-
 use std::fmt::Write;
 use std::sync::Arc;
 

@@ -176,7 +176,11 @@ fn every_value_of_the_chart_is_checked_and_tried() {
             }
             None => {
                 *seen += 1;
-                let excluded = [".gatewayClass.create", ".gatewayClass.parametersRef"];
+                let excluded = [
+                    ".gatewayClass.create",
+                    ".gatewayClass.parametersRef",
+                    ".networkPolicy.enabled",
+                ];
                 assert!(
                     excluded.contains(&place) || values != tried,
                     "{place} is not tried"
@@ -193,31 +197,43 @@ fn every_value_of_the_chart_is_checked_and_tried() {
     assert!(seen > 20, "only {seen} values");
 }
 
-/// What a ClusterRole of `install.yaml` allows, as `group/resource verb`.
-fn rights(role: &str) -> BTreeSet<String> {
+/// The rules of a role of `install.yaml`.
+fn rules(kind: &str, name: &str) -> Vec<Value> {
     let manifests = documents(&read("deploy/install.yaml"));
-    let role = manifests
-        .iter()
-        .find(|object| object["kind"] == "ClusterRole" && object["metadata"]["name"] == role)
-        .unwrap();
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut rights = BTreeSet::new();
-    for rule in list(&role["rules"]) {
+    let mut roles = manifests.iter();
+    let role = roles.find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    role.unwrap()["rules"].as_array().unwrap().clone()
+}
+
+/// What rules allow, as `group/resource verb`, with the names of objects where that is all.
+fn allowed(rules: &[Value]) -> BTreeSet<String> {
+    let list = |value: &Value| {
+        let texts = value.as_array().into_iter().flatten();
+        texts
+            .map(|text| text.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let mut allowed = BTreeSet::new();
+    for rule in rules {
+        let names = list(&rule["resourceNames"]);
+        let names = match names.is_empty() {
+            true => String::new(),
+            false => format!(" {}", names.join(",")),
+        };
         for group in list(&rule["apiGroups"]) {
             for resource in list(&rule["resources"]) {
                 for verb in list(&rule["verbs"]) {
-                    let text = |value: &Value| value.as_str().unwrap().to_owned();
-                    rights.insert(format!(
-                        "{}/{} {}",
-                        text(&group),
-                        text(&resource),
-                        text(&verb)
-                    ));
+                    allowed.insert(format!("{group}/{resource} {verb}{names}"));
                 }
             }
         }
     }
-    rights
+    allowed
+}
+
+/// What the controller may do anywhere.
+fn rights() -> BTreeSet<String> {
+    allowed(&rules("ClusterRole", "portcullis-controller"))
 }
 
 /// The resource of a watched kind.
@@ -233,29 +249,27 @@ fn resource(kind: &Kind) -> String {
 }
 
 #[test]
-fn data_planes_may_read_what_is_watched_and_nothing_else() {
+fn controller_may_read_what_is_watched() {
     let verbs = |kind: &Kind| match kind.kind {
         // Read one by one when something begins to name them.
         "Secret" | "ConfigMap" => vec!["get", "list", "watch"],
         _ => vec!["list", "watch"],
     };
-    let rights_to = |kind: &Kind| {
+    let rights = rights();
+    for kind in Kind::all() {
         let resource = resource(kind);
-        let verbs = verbs(kind).into_iter();
-        verbs
-            .map(|verb| format!("{resource} {verb}"))
-            .collect::<Vec<_>>()
-    };
-    let expected: BTreeSet<String> = Kind::all().iter().flat_map(rights_to).collect();
-    assert_eq!(rights("portcullis-data-plane"), expected);
-    assert!(rights("portcullis-controller").is_superset(&expected));
+        for verb in verbs(kind) {
+            let right = format!("{resource} {verb}");
+            assert!(rights.contains(&right), "{right}");
+        }
+    }
 }
 
 #[test]
-fn the_controller_may_make_what_gateways_need() {
-    let rights = rights("portcullis-controller");
+fn controller_may_make_what_gateways_need() {
+    let rights = rights();
     for kind in ChildKind::ALL {
-        for verb in ["list", "watch", "create", "patch", "delete"] {
+        for verb in ["get", "list", "watch", "create", "patch", "delete"] {
             let right = format!("{}/{} {verb}", kind.group(), kind.plural());
             assert!(rights.contains(&right), "{right}");
         }
@@ -265,5 +279,88 @@ fn the_controller_may_make_what_gateways_need() {
     assert!(
         rights.iter().all(|right| !right.contains('*')),
         "{rights:?}"
+    );
+}
+
+#[test]
+fn controller_may_check_who_wants_a_stream() {
+    let rights = rights();
+    for right in [
+        "authentication.k8s.io/tokenreviews create",
+        "/pods get",
+        "apps/replicasets get",
+        "apps/deployments get",
+        "apps/daemonsets get",
+        "/serviceaccounts get",
+    ] {
+        assert!(rights.contains(right), "{right}");
+    }
+    let own = allowed(&rules("Role", "portcullis-controller"));
+    for right in [
+        "/secrets create",
+        "/secrets update portcullis-controller-ca",
+    ] {
+        assert!(own.contains(right), "{right} in {own:?}");
+    }
+}
+
+/// Whoever may bind or change roles could give away rights that pods of Gateways no longer have.
+#[test]
+fn nobody_may_give_rights_away() {
+    let of_roles = |right: &String| right.starts_with("rbac.authorization.k8s.io/");
+    let of_roles: Vec<_> = rights().into_iter().filter(of_roles).collect();
+    let expected = ["clusterrolebindings", "clusterroles"].map(|plural| {
+        ["delete", "get"]
+            .map(|verb| format!("rbac.authorization.k8s.io/{plural} {verb} portcullis-data-plane"))
+    });
+    assert_eq!(of_roles, expected.concat());
+    let manifests = documents(&read("deploy/install.yaml"));
+    let bound = manifests
+        .iter()
+        .filter_map(|object| object["subjects"].as_array());
+    let bound: BTreeSet<_> = bound
+        .flatten()
+        .map(|subject| subject["name"].to_string())
+        .collect();
+    assert_eq!(bound, ["\"portcullis-controller\"".to_owned()].into());
+}
+
+/// The parts of the controller's stream find each other.
+#[test]
+fn pods_reach_the_stream_of_the_controller() {
+    let manifests = documents(&read("deploy/install.yaml"));
+    let find = |kind: &str, name: &str| {
+        let mut objects = manifests.iter();
+        let found =
+            objects.find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        found.unwrap_or_else(|| panic!("no {kind} {name}")).clone()
+    };
+    let service = find("Service", "portcullis-controller-stream");
+    let pods = &find("Deployment", "portcullis-controller")["spec"]["template"];
+    let container = &pods["spec"]["containers"][0];
+    let selector = service["spec"]["selector"].as_object().unwrap();
+    for (label, value) in selector {
+        assert_eq!(pods["metadata"]["labels"][label], *value);
+    }
+    assert_ne!(service["spec"]["publishNotReadyAddresses"], true);
+    let port = &service["spec"]["ports"][0];
+    let named = container["ports"].as_array().unwrap().iter();
+    let named: Vec<_> = named
+        .filter(|named| named["name"] == port["targetPort"])
+        .collect();
+    let number = named[0]["containerPort"].as_u64().unwrap();
+    let arguments = container["args"].as_array().unwrap();
+    let url = format!(
+        "--stream-url=https://portcullis-controller-stream.portcullis-system.svc:{}",
+        port["port"]
+    );
+    for argument in [format!("--stream-address=[::]:{number}"), url] {
+        assert!(arguments.contains(&json!(argument)), "{argument}");
+    }
+    let policy = find("NetworkPolicy", "portcullis-controller");
+    let open = policy["spec"]["ingress"].as_array().unwrap();
+    assert!(
+        open.iter()
+            .any(|rule| rule["ports"][0]["port"] == "stream" && rule["from"].is_null())
     );
 }

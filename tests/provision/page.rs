@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use portcullis::api;
 use portcullis::cli::value::Span;
+use portcullis::provision::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL};
+use portcullis::settings::container_port;
 use serde_json::Value;
 
 use crate::documents;
@@ -25,6 +27,10 @@ fn examples_are_accepted() {
         let blocks = page.split("```yaml\n").skip(1);
         let blocks = blocks.map(|rest| rest.split_once("```").unwrap().0);
         for value in blocks.flat_map(documents) {
+            if value["kind"] == "NetworkPolicy" {
+                check_policy(&value);
+                continue;
+            }
             let admission = api::admit(value.clone());
             assert!(admission.findings.is_empty(), "{:?}", admission.findings);
             assert!(admission.object.is_some(), "of no watched kind: {value}");
@@ -32,6 +38,16 @@ fn examples_are_accepted() {
         }
     }
     assert!(seen >= 6, "only {seen} examples");
+}
+
+/// A policy for pods of a Gateway lets clients in at the ports that pods listen on.
+fn check_policy(policy: &Value) {
+    let spec = &policy["spec"];
+    let selected = spec["podSelector"]["matchLabels"].as_object().unwrap();
+    assert!(selected.contains_key(GATEWAY_LABEL) && selected.contains_key(GATEWAY_CLASS_LABEL));
+    let ports = spec["ingress"][0]["ports"].as_array().unwrap().iter();
+    let ports: Vec<_> = ports.map(|port| port["port"].as_u64().unwrap()).collect();
+    assert_eq!(ports, [80, 443].map(|port| u64::from(container_port(port))));
 }
 
 #[test]

@@ -114,16 +114,6 @@ fn commit_that_goes_backwards_is_a_fault() {
 }
 
 #[test]
-fn second_begin_is_a_fault() {
-    is_dropped(
-        |stream| {
-            stream.begin("first", None);
-        },
-        "begins twice",
-    );
-}
-
-#[test]
 fn stream_that_does_not_begin_is_a_fault() {
     let node = Node::new();
     let controller = node.controller();
@@ -173,7 +163,7 @@ fn controller_that_freezes_is_left_for_another() {
     let other = node.controller();
     let stream = other.accept();
     // 5 s, and what a busy machine adds.
-    assert!(begun.elapsed() < Duration::from_secs(8));
+    assert!(begun.elapsed() < Duration::from_secs(10));
     stream
         .begin("second", None)
         .put_all(&node.objects())

@@ -53,7 +53,10 @@ fn pod_stays_where_it_is_while_the_leader_cannot_be_reached() {
     let (pod, stream) = node.serving(&follower);
     let [closed] = free_ports();
     stream.leader(Some(SocketAddr::from(([127, 0, 0, 1], closed))));
-    eventually(|| node.log("cannot be followed"), |lines| !lines.is_empty());
+    eventually(
+        || node.log("no stream from the leading controller"),
+        |lines| !lines.is_empty(),
+    );
     stream.put(route("a", "two")).commit(2);
     stream.report_of("first/2");
     assert_eq!(pod.answer("a"), "https://two/");
@@ -62,7 +65,7 @@ fn pod_stays_where_it_is_while_the_leader_cannot_be_reached() {
     stream.leader(Some(leader.address));
     let moved = leader.accept();
     assert_eq!(moved.position(), Some("first/2"));
-    assert_eq!(node.log("cannot be followed").len(), 1);
+    assert_eq!(node.log("no stream from the leading controller").len(), 1);
 }
 
 #[test]
@@ -75,7 +78,10 @@ fn leader_that_ends_before_it_has_told_everything_is_tried_again() {
     let torn = leader.accept();
     torn.begin("second", None).put(route("a", "lost"));
     drop(torn);
-    eventually(|| node.log("cannot be followed"), |lines| !lines.is_empty());
+    eventually(
+        || node.log("no stream from the leading controller"),
+        |lines| !lines.is_empty(),
+    );
     stream.put(route("b", "two")).commit(2);
     stream.report_of("first/2");
     assert_eq!(pod.answer("a"), "https://one/");
@@ -135,4 +141,28 @@ fn follower_that_dies_amid_a_move_does_not_end_the_move() {
     moved.report_of("second/1");
     assert_eq!(pod.answer("a"), "https://two/");
     assert_eq!(pod.metric("stream_connected"), 1);
+}
+
+#[test]
+fn leader_that_hangs_amid_a_move_keeps_nobody_waiting() {
+    let node = Node::new();
+    let follower = node.controller();
+    let leader = Controller::start(&node.authority);
+    let (pod, stream) = node.serving(&follower);
+    stream.leader(Some(leader.address));
+    let hanging = leader.accept();
+    hanging.begin("second", None).put_all(&node.objects());
+    drop(stream);
+    let again = follower.accept();
+    again
+        .begin("first", Some(1))
+        .leader(Some(leader.address))
+        .put(route("a", "two"))
+        .commit(2);
+    again.report_of("first/2");
+    assert_eq!(pod.answer("a"), "https://two/");
+    assert!(leader.is_idle());
+    hanging.put(route("a", "three")).commit(1);
+    hanging.report_of("second/1");
+    again.wait_for_end();
 }

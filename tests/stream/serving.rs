@@ -28,7 +28,7 @@ fn first_state_is_served_and_reported() {
     assert_eq!(pod.answer("a"), "https://one/");
     assert_eq!(pod.unready(), None);
     assert_eq!(pod.metric("stream_connected"), 1);
-    assert_eq!(pod.metric("stream_age"), 0);
+    assert_eq!(pod.metric("stream_age_seconds"), 0);
     assert_eq!(pod.metric("stream_revision"), 17);
     assert_eq!(pod.metric("stream_connections_total"), 1);
 }
@@ -124,6 +124,23 @@ fn equal_state_of_another_instance_is_reported_and_changes_nothing() {
     stream.commit(10);
     stream.report_of("second/10");
     assert_eq!(pod.metric("config_generation"), generation);
+}
+
+#[test]
+fn stream_that_begins_anew_replaces_everything() {
+    let node = Node::new();
+    let controller = node.controller();
+    let (pod, stream) = node.serving(&controller);
+    stream
+        .put(route("a", "torn"))
+        .begin("first", None)
+        .put_all(&node.objects())
+        .put(route("b", "two"))
+        .commit(7);
+    stream.report_of("first/7");
+    assert_eq!(pod.answer("a"), "404");
+    assert_eq!(pod.answer("b"), "https://two/");
+    assert_eq!(pod.metric("stream_connections_total"), 1);
 }
 
 #[test]

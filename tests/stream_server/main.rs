@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-#[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../api_server/mod.rs"]
 mod api_server;
 mod feeding;

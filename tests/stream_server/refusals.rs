@@ -189,7 +189,7 @@ fn a_deleted_pod_is_refused_though_its_token_was_reviewed() {
 fn a_service_account_of_another_name_is_refused() {
     block_on(async {
         let controller = Controller::start().await;
-        let owner = owners("Gateway", "edge", &uid("edge"))[0].clone();
+        let owner = &owners("Gateway", "edge", &uid("edge"))[0];
         let mut account = object("ServiceAccount", "borrowed", owner);
         account["metadata"]["managedFields"] =
             json!([{"manager": "portcullis.dev/controller", "operation": "Apply"}]);

@@ -126,7 +126,7 @@ impl Controller {
             "name": gateway, "uid": uid(gateway),
         });
         for kind in ["ServiceAccount", "Deployment", "DaemonSet"] {
-            let mut object = object(kind, &name, owner.clone());
+            let mut object = object(kind, &name, &owner);
             object["metadata"]["managedFields"] =
                 json!([{"manager": "portcullis.dev/controller", "operation": "Apply"}]);
             self.api.put(object);
@@ -139,16 +139,16 @@ impl Controller {
         };
         let set = format!("{name}-1");
         let pods = [
-            object("ReplicaSet", &set, controlled("Deployment", &name)),
+            object("ReplicaSet", &set, &controlled("Deployment", &name)),
             object(
                 "Pod",
                 &format!("{gateway}-1"),
-                controlled("ReplicaSet", &set),
+                &controlled("ReplicaSet", &set),
             ),
             object(
                 "Pod",
                 &format!("{gateway}-2"),
-                controlled("DaemonSet", &name),
+                &controlled("DaemonSet", &name),
             ),
         ];
         for pod in pods {
@@ -398,7 +398,7 @@ pub(crate) fn route(name: &str, gateway: &str, hostname: &str) -> Value {
     })
 }
 
-pub(crate) fn object(kind: &str, name: &str, owner: Value) -> Value {
+pub(crate) fn object(kind: &str, name: &str, owner: &Value) -> Value {
     let version = match kind {
         "Pod" | "ServiceAccount" => "v1",
         _ => "apps/v1",

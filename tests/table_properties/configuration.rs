@@ -114,7 +114,12 @@ pub(crate) fn named_route(
         })
     };
     let rules = rules.into_iter().enumerate().map(rule).collect();
-    Route::new(RouteKind::Http, object.clone(), created, rules, &[])
+    Route {
+        kind: RouteKind::Http,
+        object: object.clone(),
+        created,
+        rules,
+    }
 }
 
 fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
@@ -141,7 +146,7 @@ pub(crate) fn listener(
             .filter_map(|name| own.intersection(&Hostname::new(name)))
             .collect();
         let route = routes[index % routes.len()].clone();
-        (!hostnames.is_empty()).then(|| Arc::new(AttachedRoute::new(hostnames, route)))
+        (!hostnames.is_empty()).then(|| Arc::new(AttachedRoute { hostnames, route }))
     };
     let mut seen = Vec::new();
     let once = |attached: &Arc<AttachedRoute>| {
@@ -248,12 +253,16 @@ pub(crate) fn copy(ir: &Ir) -> Ir {
     let route = |route: &Route| {
         let rules = route.rules.iter();
         let rules = rules.map(|rule| Arc::new((**rule).clone())).collect();
-        Route::new(route.kind, route.object.clone(), route.created, rules, &[])
+        Route {
+            rules,
+            ..route.clone()
+        }
     };
     let listener = |listener: &Listener| {
         let attached = |attached: &Arc<AttachedRoute>| {
             let route = Arc::new(route(&attached.route));
-            Arc::new(AttachedRoute::new(attached.hostnames.clone(), route))
+            let hostnames = attached.hostnames.clone();
+            Arc::new(AttachedRoute { hostnames, route })
         };
         Listener {
             routes: listener.routes.iter().map(attached).collect(),

@@ -64,6 +64,7 @@ fn read_lines(lines: impl BufRead) -> Result<State, String> {
 /// Writes every state, or the latest of several, for as long as it is polled.
 pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) {
     let mut pause = DEBOUNCE;
+    let mut logged = String::new();
     while states.changed().await.is_ok() {
         sleep(pause).await;
         let state = states.borrow_and_update().clone();
@@ -72,16 +73,21 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
         let written = tokio::task::spawn_blocking(move || write(&target, &state)).await;
         pause = DEBOUNCE.max(begun.elapsed() * REST);
         let failure = match written {
-            Ok(Ok(())) => continue,
+            Ok(Ok(())) => {
+                logged.clear();
+                continue;
+            }
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        let file = dir.join(FILE);
-        tracing::warn!(
-            "the copy {} cannot be written: {failure}; a restarted container begins with an older one or waits for a \
-             controller",
-            file.display()
-        );
+        if failure != logged {
+            tracing::warn!(
+                "the copy {} cannot be written: {failure}; a restarted container begins with an older one or waits for a \
+                 controller",
+                dir.join(FILE).display()
+            );
+        }
+        logged = failure;
         states.mark_changed();
         pause = RETRY;
     }

@@ -1,6 +1,7 @@
 //! Which controller is followed: one connection is current, at most one more leads to the leader and replaces it once it
 //! has caught up. Owns when to connect, what is published and what the log says of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +29,9 @@ const SHORTEST_STREAM: Duration = Duration::from_secs(1);
 /// How long the leader is left alone after it could not be reached, and after a move to it: two controllers that take each
 /// other for the leader must not pass pods to and fro.
 const LEADER_RETRY: Duration = Duration::from_secs(5);
-/// How long the log is silent about the same failure.
+/// How long the log is silent about the same failure, and how many failures are told in that time.
 const SILENCE: Duration = Duration::from_secs(60);
+const MAX_LOGGED: usize = 8;
 
 /// Follows controllers.
 pub(super) struct Follower<N> {
@@ -51,7 +53,8 @@ pub(super) struct Follower<N> {
     reconnect_at: Instant,
     /// When to connect to the leader at the earliest, while the current connection is to another.
     move_at: Instant,
-    logged: Option<(String, Instant)>,
+    /// Failures that are in the log already, and since when.
+    logged: BTreeMap<String, Instant>,
 }
 
 /// A connection, and what has come on it.
@@ -96,7 +99,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             losses: 0,
             reconnect_at: Instant::now(),
             move_at: Instant::now(),
-            logged: None,
+            logged: BTreeMap::new(),
         }
     }
 
@@ -179,12 +182,12 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             }
             Ok(Step::Leader(leader)) => link.leader = leader,
             Err(failure) => {
-                let address = self.candidate.take().and_then(|link| link.address);
-                tracing::info!(
-                    "the leading controller {} cannot be followed: {}; the current one is kept",
-                    address.unwrap_or_default(),
-                    failure.reason
-                );
+                let leader = self.candidate.take().and_then(|link| link.address);
+                let leader = leader.unwrap_or_default();
+                if self.is_new_to_log(&failure.reason) {
+                    let reason = &failure.reason;
+                    tracing::warn!("no stream from the leading controller {leader}: {reason}");
+                }
                 self.is_distrustful |= failure.is_fault;
                 self.move_at = Instant::now() + jittered(LEADER_RETRY);
             }
@@ -224,7 +227,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             Some(leader) => tracing::info!("the leading controller {leader} streams"),
             None => tracing::info!("the controller at https://{url} streams"),
         }
-        self.logged = None;
+        self.logged.clear();
         self.wait("its first state is not complete");
     }
 
@@ -241,6 +244,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
+    /// The current connection has ended. One to the leader goes on meanwhile.
     fn lose_current(&mut self, failure: &Failure) {
         self.is_distrustful |= failure.is_fault;
         let now = Instant::now();
@@ -260,14 +264,6 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         (self.notify)(StreamEvent::Disconnected);
         self.log(&failure.reason);
         self.wait(&failure.reason);
-        self.current = self.candidate.take();
-        if self
-            .current
-            .as_ref()
-            .is_some_and(|link| link.begun.is_some())
-        {
-            self.connected();
-        }
     }
 
     /// Says what is waited for, while there is nothing to serve.
@@ -279,20 +275,28 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// Logs why there is no stream: each reason once, and again after a while.
+    /// Logs why there is no stream.
     fn log(&mut self, reason: &str) {
-        let is_known =
-            |(logged, at): &(String, Instant)| logged == reason && at.elapsed() < SILENCE;
-        if self.logged.as_ref().is_some_and(is_known) {
+        if !self.is_new_to_log(reason) {
             return;
         }
-        self.logged = Some((reason.to_owned(), Instant::now()));
         let url = self.settings.authority();
         let consequence = match self.state.position {
             Some(_) => "what is there is served on, and may be out of date",
             None => "nothing is served",
         };
         tracing::warn!("no stream from the controller at https://{url}: {reason}; {consequence}");
+    }
+
+    /// Whether the log is to tell of a failure: each is told once, and again after a while. Several are remembered, since
+    /// a name may have several addresses that fail in turn.
+    fn is_new_to_log(&mut self, reason: &str) -> bool {
+        self.logged.retain(|_, at| at.elapsed() < SILENCE);
+        let is_new = !self.logged.contains_key(reason) && self.logged.len() < MAX_LOGGED;
+        if is_new {
+            self.logged.insert(reason.to_owned(), Instant::now());
+        }
+        is_new
     }
 }
 
@@ -311,10 +315,14 @@ fn step(
     state: &mut State,
 ) -> Result<Step, Failure> {
     let step = link.intake.take(update?, state).map_err(Failure::fault)?;
-    if matches!(step, Step::Begun { .. }) {
-        link.begun = Some(Instant::now());
+    match step {
+        Step::Begun { .. } if link.begun.is_some() => Ok(Step::Staged),
+        Step::Begun { .. } => {
+            link.begun = Some(Instant::now());
+            Ok(step)
+        }
+        _ => Ok(step),
     }
-    Ok(step)
 }
 
 /// A wait of at least half of this.

@@ -2,7 +2,6 @@
 //! Does no I/O, and knows nothing of connections.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -48,9 +47,11 @@ impl State {
             instance,
             base: None,
         };
-        let objects = self.snapshot.objects();
         // None of ours fails to be written.
-        let readable = objects.filter_map(|object| object.to_value().ok());
+        let readable = self
+            .snapshot
+            .objects()
+            .filter_map(|object| object.to_value().ok());
         let unreadable = self.unreadable.values().map(|it| (*it.value).clone());
         let puts = readable.chain(unreadable).map(Update::Put);
         let commit = Update::Commit { revision };
@@ -124,18 +125,13 @@ impl State {
         Ok(name)
     }
 
-    fn delete(&mut self, deleted: &Deleted) {
-        let Deleted {
-            group,
-            kind,
-            namespace,
-            name,
-        } = deleted;
-        let object = ObjectRef::new(group, kind, namespace, name);
-        self.unreadable.remove(&object);
+    fn delete(&mut self, name: &ObjectRef) {
+        self.unreadable.remove(name);
         let mut kinds = Kind::all().iter();
-        if let Some(kind) = kinds.find(|known| known.group == group && known.kind == kind) {
-            self.snapshot.remove(kind, &Key::new(namespace, name));
+        let is_kind = |known: &&Kind| known.group == &*name.group && known.kind == &*name.kind;
+        if let Some(kind) = kinds.find(is_kind) {
+            self.snapshot
+                .remove(kind, &Key::new(&name.namespace, &name.name));
         }
     }
 
@@ -154,24 +150,22 @@ impl State {
 
 /// What one stream has said since its last commit.
 #[derive(Debug, Default)]
-pub(super) enum Intake {
-    /// Nothing at all.
-    #[default]
-    New,
-    /// It has begun.
-    Begun {
-        /// The controller process.
-        instance: String,
-        /// The revision that it has said last.
-        revision: Option<u64>,
-        /// What has come since.
-        staged: Option<Staged>,
-    },
+pub(super) struct Intake(Option<Begun>);
+
+/// A stream that has begun.
+#[derive(Debug)]
+struct Begun {
+    /// The controller process.
+    instance: String,
+    /// The revision that it has said last.
+    revision: Option<u64>,
+    /// What has come since.
+    staged: Option<Staged>,
 }
 
 /// A state that is not complete yet.
 #[derive(Debug)]
-pub(super) struct Staged {
+struct Staged {
     state: State,
     /// When it makes up everything: the objects so far.
     listed: Option<BTreeSet<ObjectRef>>,
@@ -199,52 +193,32 @@ impl Intake {
     /// # Errors
     /// When it cannot follow what came before it: nothing of the stream is to be believed then.
     pub(super) fn take(&mut self, update: Update, state: &mut State) -> Result<Step, String> {
-        if let Update::Leader { address } = update {
-            return Ok(Step::Leader(address));
-        }
-        let (last, staged) = match self {
-            Self::New => {
-                let Update::Begin { instance, base } = update else {
-                    return Err("the stream does not begin with `begin`".to_owned());
-                };
-                return self.begin(instance, base, state);
-            }
-            Self::Begun {
-                revision, staged, ..
-            } => (revision, staged),
-        };
-        let change = || Staged {
-            state: state.clone(),
-            listed: None,
-        };
-        match update {
-            Update::Put(value) => {
-                let staged = staged.get_or_insert_with(change);
+        match (update, &mut self.0) {
+            (Update::Leader { address }, _) => Ok(Step::Leader(address)),
+            // Also amid a stream: a pod that is too slow for differences gets everything.
+            (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
+            (_, None) => Err("the stream does not begin with `begin`".to_owned()),
+            (Update::Put(value), Some(begun)) => {
+                let staged = begun.staged(state);
                 let name = staged.state.put(value)?;
                 if let Some(listed) = &mut staged.listed {
                     listed.insert(name);
                 }
                 Ok(Step::Staged)
             }
-            Update::Delete(deleted) => {
-                let staged = staged.get_or_insert_with(change);
+            (Update::Delete(deleted), Some(begun)) => {
+                let staged = begun.staged(state);
+                let name = object_ref(&deleted);
+                staged.state.delete(&name);
                 if let Some(listed) = &mut staged.listed {
-                    listed.remove(&object_ref(&deleted));
+                    listed.remove(&name);
                 }
-                staged.state.delete(&deleted);
                 Ok(Step::Staged)
             }
-            Update::Commit { revision } => {
-                if last.is_some_and(|last| revision < last) {
-                    let last = last.unwrap_or_default();
-                    return Err(format!("revision {revision} comes after revision {last}"));
-                }
-                *last = Some(revision);
-                self.commit(revision, state);
+            (Update::Commit { revision }, Some(begun)) => {
+                begun.commit(revision, state)?;
                 Ok(Step::Committed)
             }
-            Update::Begin { .. } => Err("the stream begins twice".to_owned()),
-            Update::Leader { address } => Ok(Step::Leader(address)),
         }
     }
 
@@ -259,11 +233,11 @@ impl Intake {
             let listed = Some(BTreeSet::new());
             // Objects that are equal stay the same, so that nothing looks changed to who compares them.
             let state = state.clone();
-            *self = Self::Begun {
+            self.0 = Some(Begun {
                 instance,
                 revision: None,
                 staged: Some(Staged { state, listed }),
-            };
+            });
             return Ok(Step::Begun {
                 is_caught_up: false,
             });
@@ -274,35 +248,40 @@ impl Intake {
                 "the stream changes {instance}/{revision}, and this pod has {held}"
             ));
         }
-        *self = Self::Begun {
+        self.0 = Some(Begun {
             instance,
             revision: base,
             staged: None,
-        };
+        });
         Ok(Step::Begun { is_caught_up: true })
     }
+}
 
-    fn commit(&mut self, revision: u64, state: &mut State) {
-        let Self::Begun {
-            instance, staged, ..
-        } = self
-        else {
-            return;
-        };
-        if let Some(Staged {
-            state: mut next,
-            listed,
-        }) = mem::take(staged)
-        {
-            if let Some(listed) = listed {
-                next.retain(&listed);
+impl Begun {
+    /// What has come since the last commit, with more to come.
+    fn staged(&mut self, state: &State) -> &mut Staged {
+        self.staged.get_or_insert_with(|| Staged {
+            state: state.clone(),
+            listed: None,
+        })
+    }
+
+    fn commit(&mut self, revision: u64, state: &mut State) -> Result<(), String> {
+        if let Some(last) = self.revision.filter(|last| revision < *last) {
+            return Err(format!("revision {revision} comes after revision {last}"));
+        }
+        self.revision = Some(revision);
+        if let Some(staged) = self.staged.take() {
+            *state = staged.state;
+            if let Some(listed) = staged.listed {
+                state.retain(&listed);
             }
-            *state = next;
         }
         state.position = Some(Position {
-            instance: instance.clone(),
+            instance: self.instance.clone(),
             revision,
         });
+        Ok(())
     }
 }
 

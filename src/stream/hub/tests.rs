@@ -53,7 +53,22 @@ impl Scene {
         }))
     }
 
-    /// The revision that follows.
+    fn put_endpoints(&mut self) -> u64 {
+        self.put(&json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "echo"},
+        }));
+        self.put(&json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"namespace": "infra", "name": "echo"},
+            "spec": {"parentRefs": [{"name": "edge"}], "rules": [{"backendRefs": [{"name": "echo", "port": 80}]}]},
+        }));
+        self.put(&json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "infra", "name": "echo-1", "labels": {"kubernetes.io/service-name": "echo"}},
+        }))
+    }
+
+    /// The revision that pods then must have reached.
     fn put(&mut self, value: &Value) -> u64 {
         self.cluster.insert(object(value));
         self.hub.follow(&self.cluster)[&name()]
@@ -152,4 +167,15 @@ fn revisions_of_another_process_are_none_of_ours() {
     let (session, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&session, serves("other", 2));
     assert_eq!(reported(&hub), None);
+}
+
+#[test]
+fn endpoints_change_without_being_configured() {
+    let mut scene = Scene::new(1);
+    let configured = scene.put_endpoints();
+    assert!(matches!(
+        scene.hub.next(&name(), Some(configured)),
+        Next::Lines(..)
+    ));
+    assert!(scene.put_route(9) > configured + 1);
 }

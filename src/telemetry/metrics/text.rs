@@ -256,7 +256,7 @@ impl Metrics {
         page.gauge("stream_connected", help, connected)?;
         let age = stream.age().as_secs() as i64;
         let help = "Seconds without a controller, by which objects may be out of date";
-        page.gauge("stream_age", help, age)?;
+        page.gauge("stream_age_seconds", help, age)?;
         let revision = stream.revision() as i64;
         let help = "The controller's number of the objects that this pod has";
         page.gauge("stream_revision", help, revision)?;
@@ -454,7 +454,7 @@ mod tests {
         stream.connected();
         stream.committed(7);
         has(["connected 1", "connections_total 1", "revision 7"]);
-        has(["age 0", "connected 1", "revision 7"]);
+        has(["age_seconds 0", "connected 1", "revision 7"]);
         stream.disconnected();
         has(["connected 0", "connections_total 1", "revision 7"]);
     }

@@ -1,6 +1,6 @@
 {{/* Names are fixed: one release serves a cluster, since its GatewayClasses name one controller. */}}
 {{- define "portcullis.controller" -}}portcullis-controller{{- end }}
-{{- define "portcullis.dataPlane" -}}portcullis-data-plane{{- end }}
+{{- define "portcullis.stream" -}}portcullis-controller-stream{{- end }}
 
 {{- define "portcullis.labels" -}}
 app.kubernetes.io/name: portcullis

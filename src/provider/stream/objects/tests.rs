@@ -1,3 +1,5 @@
+//! States as streams make them up, whole, torn and senseless.
+
 use serde_json::json;
 
 use super::*;
@@ -131,6 +133,24 @@ fn full_stream_replaces_everything_and_keeps_equal_objects() {
 }
 
 #[test]
+fn stream_that_begins_anew_forgets_what_was_not_committed() {
+    let mut state = state(&["one", "two"]);
+    let updates = [
+        begin("a", Some(1)),
+        service("one", 81),
+        begin("a", None),
+        service("two", 80),
+        commit(5),
+        service("three", 83),
+        begin("a", Some(5)),
+        commit(6),
+    ];
+    take_all(&mut state, updates).unwrap();
+    assert_eq!(ports(&state), served(&[("two", 80)]));
+    assert_eq!(state.position.unwrap().to_string(), "a/6");
+}
+
+#[test]
 fn equal_full_stream_leaves_the_snapshot_equal() {
     let mut state = state(&["one"]);
     let before = state.snapshot.clone();
@@ -170,7 +190,6 @@ fn what_cannot_follow_is_a_fault_that_changes_nothing() {
         (vec![commit(2)], "does not begin"),
         (vec![begin("a", Some(2))], "this pod has a/1"),
         (vec![begin("b", Some(1))], "this pod has a/1"),
-        (vec![begin("a", None), begin("a", None)], "begins twice"),
         (
             vec![begin("a", Some(1)), service("one", 81), commit(0)],
             "after revision 1",
@@ -236,7 +255,7 @@ fn problems_go_with_their_objects() {
         commit(2),
     ];
     let mut by_delete = state(&["one"]);
-    take_all(&mut by_delete, broken.clone()).unwrap();
+    take_all(&mut by_delete, broken).unwrap();
     let mut by_listing = by_delete.clone();
     assert_eq!(by_delete.load().problems.len(), 2);
     let deletes = [

@@ -1,0 +1,140 @@
+//! What is refused, what hangs, and who is told.
+
+use std::time::{Duration, Instant};
+
+use portcullis::provision::FailureReason;
+use serde_json::json;
+
+use crate::scene::{Asked, Scene, asked};
+use crate::server::{Fault, Server};
+
+#[tokio::test]
+async fn refusal_is_a_failure_with_the_servers_words_and_is_retried() {
+    let server = Server::start();
+    let web = asked("web");
+    server.rule(|request| {
+        let is_deployment = request.verb == "POST" && request.plural == "deployments";
+        is_deployment.then_some(Fault::Refuse(403, "Forbidden", "exceeded quota: small"))
+    });
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    let failure = scene.failure(&web, |_| true).await;
+    assert_eq!(failure.reason, FailureReason::Refused);
+    assert_eq!(
+        failure.message,
+        "Deployment shop/web-portcullis cannot be made: exceeded quota: small (403 Forbidden)"
+    );
+    assert!(server.object(&web.key("services")).is_some());
+    let event = server
+        .until("an event", |state| {
+            let (_, event) = state.objects.iter().find(|(key, _)| key.0 == "events")?;
+            Some(event.clone())
+        })
+        .await;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["reason"], "ProvisioningRefused");
+    assert_eq!(event["regarding"]["uid"], web.uid.as_str());
+    assert_eq!(event["regarding"]["kind"], "Gateway");
+    assert_eq!(event["note"], failure.message.as_str());
+    server.lift_rule();
+    scene.has_all(&web).await;
+    scene.is_well().await;
+    let events = server.with(|state| state.names("events", "shop").len());
+    assert_eq!(events, 1);
+}
+
+#[tokio::test]
+async fn refused_budget_stops_no_pods() {
+    let server = Server::start();
+    let web = asked("web");
+    server.rule(|request| {
+        let is_budget = request.verb == "POST" && request.plural == "poddisruptionbudgets";
+        is_budget.then_some(Fault::Refuse(403, "Forbidden", "no"))
+    });
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.failure(&web, |_| true).await;
+    assert!(server.object(&web.key("deployments")).is_some());
+}
+
+#[tokio::test]
+async fn pods_are_not_made_without_what_they_need() {
+    let server = Server::start();
+    let web = asked("web");
+    server.rule(|request| {
+        let is_map = request.verb == "POST" && request.plural == "configmaps";
+        is_map.then_some(Fault::Refuse(422, "Invalid", "no"))
+    });
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.failure(&web, |_| true).await;
+    assert!(server.object(&web.key("deployments")).is_none());
+}
+
+#[tokio::test]
+async fn server_error_is_not_a_refusal() {
+    let server = Server::start();
+    let web = asked("web");
+    server.rule(|request| {
+        let is_service = request.verb == "POST" && request.plural == "services";
+        is_service.then_some(Fault::Refuse(
+            500,
+            "InternalError",
+            "failed calling webhook",
+        ))
+    });
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    let failure = scene.failure(&web, |_| true).await;
+    assert_eq!(failure.reason, FailureReason::Unreachable);
+    assert!(
+        failure.message.contains("failed calling webhook"),
+        "{}",
+        failure.message
+    );
+}
+
+#[tokio::test]
+async fn namespace_in_which_requests_hang_delays_nobody_else() {
+    let server = Server::start();
+    let slow = |count: u32| Asked {
+        namespace: "slow".to_owned(),
+        ..asked(&format!("slow-{count}"))
+    };
+    let mut gateways: Vec<_> = (0..30).map(slow).collect();
+    server
+        .rule(|request| (request.is_write() && request.namespace == "slow").then_some(Fault::Hang));
+    let scene = Scene::start(&server, &gateways);
+    server
+        .until("all requests that may hang", |state| {
+            let writes = state.requests.iter().filter(|request| request.is_write());
+            (writes.count() == 4).then_some(())
+        })
+        .await;
+    let start = Instant::now();
+    let quick: Vec<_> = (0..10)
+        .map(|count| asked(&format!("quick-{count}")))
+        .collect();
+    gateways.extend(quick.clone());
+    scene.desire(&gateways);
+    for asked in &quick {
+        scene.has_all(asked).await;
+    }
+    // A request that hangs takes 10 s.
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn ports_of_another_field_manager_are_taken_over() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    // What a real server does with a list of another manager: it answers that names are there twice.
+    server.with(|state| {
+        state.edit(&web.key("services"), |service| {
+            service["spec"]["ports"] = json!([{"name": "port-80", "port": 81}]);
+        });
+    });
+    scene.has_all(&web).await;
+}

@@ -1,0 +1,252 @@
+//! Whose an object is: UID of the Gateway and field manager decide, never a label or a name.
+
+use portcullis::provision::FailureReason;
+use serde_json::{Value, json};
+
+use crate::scene::{Asked, MANAGER, Scene, asked, gateway_key};
+use crate::server::{Server, key};
+
+/// An object with the labels of ours, that somebody else made.
+fn forged(asked: &Asked, kind: &str, owner: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": kind,
+        "metadata": {
+            "name": asked.object_name(), "namespace": asked.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "portcullis-controller"},
+            "ownerReferences": owner,
+            "managedFields": [{"manager": "kubectl", "operation": "Update"}],
+        },
+    })
+}
+
+#[tokio::test]
+async fn creates_all_objects_with_post_and_records_fields_as_applied() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    let writes = server.take_writes();
+    assert!(
+        writes.iter().all(|write| write.verb != "APPLY"),
+        "{writes:?}"
+    );
+    let made = writes.iter().filter(|write| write.verb == "POST");
+    let made: Vec<_> = made.map(|write| write.plural.as_str()).collect();
+    let order = [
+        "serviceaccounts",
+        "configmaps",
+        "services",
+        "poddisruptionbudgets",
+        "deployments",
+    ];
+    assert_eq!(made, order);
+}
+
+#[tokio::test]
+async fn removes_field_that_is_no_longer_desired() {
+    let server = Server::start();
+    let with = Asked {
+        annotations: json!({"example.com/a": "1", "example.com/b": "2"}),
+        ..asked("web")
+    };
+    let scene = Scene::start(&server, std::slice::from_ref(&with));
+    scene.has_all(&with).await;
+    let without = Asked {
+        annotations: json!({"example.com/a": "1"}),
+        ..with.clone()
+    };
+    scene.desire(std::slice::from_ref(&without));
+    for plural in ["serviceaccounts", "services", "deployments"] {
+        server
+            .until("an annotation less", |state| {
+                let annotations = &state.objects[&without.key(plural)]["metadata"]["annotations"];
+                (annotations["example.com/a"] == "1" && annotations["example.com/b"].is_null())
+                    .then_some(())
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn second_gateway_of_same_object_names_fails_and_touches_nothing() {
+    let server = Server::start();
+    let first = Asked {
+        class: "internal-portcullis".to_owned(),
+        ..asked("web")
+    };
+    let second = asked("web-internal");
+    assert_eq!(first.object_name(), second.object_name());
+    let scene = Scene::start(&server, std::slice::from_ref(&first));
+    scene.has_all(&first).await;
+    let before = server.object(&first.key("services")).unwrap();
+    server.take_writes();
+    scene.desire(&[first.clone(), second.clone()]);
+    let failure = scene.failure(&second, |_| true).await;
+    assert_eq!(failure.reason, FailureReason::NameTaken);
+    assert_eq!(
+        failure.message,
+        "ServiceAccount shop/web-internal-portcullis exists already and belongs to Gateway web: \
+         rename Gateway web-internal, or delete that object"
+    );
+    server
+        .until("an event", |state| {
+            state.names("events", "shop").first().map(|_| ())
+        })
+        .await;
+    let writes = server.take_writes();
+    let touched = writes
+        .iter()
+        .filter(|write| write.plural != "events" && write.verb != "POST");
+    assert_eq!(touched.count(), 0, "{writes:?}");
+    assert_eq!(server.object(&first.key("services")).unwrap(), before);
+
+    // The name is free as soon as the first has gone.
+    scene
+        .desired
+        .send_replace(crate::scene::desired(std::slice::from_ref(&second)));
+    server.with(|state| {
+        state.remove(&gateway_key(&first));
+        state.collect();
+    });
+    scene.has_all(&second).await;
+    scene.is_well().await;
+}
+
+#[tokio::test]
+async fn object_of_somebody_else_is_left_alone_whatever_it_says() {
+    let server = Server::start();
+    let web = asked("web");
+    let owner = json!([{
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web",
+        "uid": web.uid, "controller": true,
+    }]);
+    let account = forged(&web, "ServiceAccount", &owner);
+    server.with(|state| state.put(&web.key("serviceaccounts"), account));
+    let before = server.object(&web.key("serviceaccounts"));
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    let failure = scene.failure(&web, |_| true).await;
+    assert_eq!(failure.reason, FailureReason::NameTaken);
+    assert_eq!(server.object(&web.key("serviceaccounts")), before);
+    // Neither is one deleted that looks like a superfluous one of ours.
+    let stray = key("services", "shop", "stray");
+    let service = forged(&web, "Service", &owner);
+    server.with(|state| state.put(&stray, service));
+    scene.catch_up(std::slice::from_ref(&web), "other").await;
+    assert!(server.object(&stray).is_some());
+}
+
+#[tokio::test]
+async fn objects_of_the_previous_version_are_adopted_without_being_made_anew() {
+    let server = Server::start();
+    let web = asked("web");
+    // That version applied everything, and let Services have ports of two records.
+    server.with(|state| {
+        for child in web.children() {
+            let mut object = child.object.clone();
+            let fields = ["/metadata/labels/old", "/spec/ports"];
+            object["metadata"]["labels"]["old"] = json!("label");
+            object["metadata"]["managedFields"] = json!([
+                {"manager": MANAGER, "operation": "Apply", "fieldsV1": {"paths": fields}},
+                {"manager": MANAGER, "operation": "Update", "fieldsV1": {"paths": ["/spec/ports"]}},
+            ]);
+            let name = key(child.kind.plural(), &child.namespace, &child.name);
+            state.put(&name, object);
+        }
+    });
+    let uids = || {
+        server.with(|state| {
+            let objects = state.objects.values();
+            objects
+                .map(|object| object["metadata"]["uid"].clone())
+                .collect::<Vec<_>>()
+        })
+    };
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    let before = uids();
+    for plural in ["serviceaccounts", "services", "deployments"] {
+        server
+            .until("adopted", |state| {
+                let metadata = &state.objects[&web.key(plural)]["metadata"];
+                let entries = metadata["managedFields"].as_array()?;
+                let is_clean = entries.iter().all(|entry| entry["operation"] == "Apply");
+                (is_clean && metadata["labels"]["old"].is_null()).then_some(())
+            })
+            .await;
+    }
+    scene.is_well().await;
+    assert_eq!(uids(), before);
+    let writes = server.take_writes();
+    assert!(
+        writes
+            .iter()
+            .all(|write| !matches!(write.verb.as_str(), "POST" | "DELETE")),
+        "{writes:?}"
+    );
+}
+
+#[tokio::test]
+async fn objects_of_a_former_gateway_of_the_same_name_are_replaced() {
+    let server = Server::start();
+    let former = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&former));
+    scene.has_all(&former).await;
+    let new = Asked {
+        uid: "another".to_owned(),
+        ..former.clone()
+    };
+    // The garbage collector is slow.
+    server.with(|state| {
+        state.edit(&gateway_key(&former), |gateway| {
+            gateway["metadata"]["uid"] = json!("another")
+        })
+    });
+    scene.desire(std::slice::from_ref(&new));
+    for child in new.children() {
+        let name = key(child.kind.plural(), &child.namespace, &child.name);
+        server
+            .until("an object of the new Gateway", |state| {
+                let owner = &state.objects.get(&name)?["metadata"]["ownerReferences"];
+                (owner[0]["uid"] == "another" && owner.as_array()?.len() == 1).then_some(())
+            })
+            .await;
+    }
+    scene.is_well().await;
+}
+
+#[tokio::test]
+async fn rights_of_the_previous_version_go() {
+    let server = Server::start();
+    let web = asked("web");
+    let ours = json!({"metadata": {"labels": {"app.kubernetes.io/name": "portcullis"}}});
+    let role = key("clusterroles", "", "portcullis-data-plane");
+    let binding = key("clusterrolebindings", "", "portcullis-data-plane");
+    server.with(|state| {
+        state.put(&role, ours.clone());
+        state.put(&binding, ours);
+    });
+    let _scene = Scene::start(&server, std::slice::from_ref(&web));
+    server
+        .until("no role", |state| {
+            (!state.objects.contains_key(&role)).then_some(())
+        })
+        .await;
+    assert!(server.object(&binding).is_none());
+}
+
+#[tokio::test]
+async fn role_of_somebody_else_stays() {
+    let server = Server::start();
+    let role = key("clusterroles", "", "portcullis-data-plane");
+    server.with(|state| state.put(&role, json!({"metadata": {"labels": {"team": "shop"}}})));
+    let web = asked("web");
+    let _scene = Scene::start(&server, std::slice::from_ref(&web));
+    server
+        .until("a look at the role", |state| {
+            let mut requests = state.requests.iter();
+            requests
+                .any(|request| request.plural == "clusterroles")
+                .then_some(())
+        })
+        .await;
+    assert!(server.object(&role).is_some());
+}

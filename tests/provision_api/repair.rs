@@ -1,0 +1,200 @@
+//! What somebody changes is repaired, and what goes with its Gateway is let go.
+
+use serde_json::json;
+
+use crate::scene::{Asked, Scene, asked, desired, gateway_key};
+use crate::server::{Server, key};
+
+#[tokio::test]
+async fn deleted_objects_are_made_anew() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    for child in web.children() {
+        let name = key(child.kind.plural(), &child.namespace, &child.name);
+        let uid = server.object(&name).unwrap()["metadata"]["uid"].clone();
+        server.with(|state| state.remove(&name));
+        let is_new = |state: &crate::server::State| {
+            let new = &state.objects.get(&name)?["metadata"]["uid"];
+            (*new != uid).then_some(())
+        };
+        server.until("a new object", is_new).await;
+    }
+    scene.has_all(&web).await;
+}
+
+#[tokio::test]
+async fn changed_objects_are_restored() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    let uid = server.object(&web.key("deployments")).unwrap()["metadata"]["uid"].clone();
+    let certificates = key("configmaps", "shop", "web-portcullis-controller-ca");
+    server.with(|state| {
+        state.edit(&certificates, |map| {
+            map["data"]["ca.crt"] = json!("of somebody else")
+        });
+        state.edit(&web.key("services"), |service| {
+            service["spec"]["selector"] = json!({"a": "b"})
+        });
+        state.edit(&web.key("deployments"), |deployment| {
+            deployment["spec"]["template"]["spec"]["containers"][0]["image"] = json!("evil");
+        });
+    });
+    scene.has_all(&web).await;
+    // Without the label, watches no longer tell of an object; without the owner it is nobody's.
+    server.with(|state| {
+        state.edit(&web.key("deployments"), |deployment| {
+            let labels = deployment["metadata"]["labels"].as_object_mut().unwrap();
+            labels.remove("app.kubernetes.io/managed-by");
+        });
+        state.edit(&web.key("serviceaccounts"), |account| {
+            account["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .remove("ownerReferences");
+        });
+    });
+    scene.has_all(&web).await;
+    assert_eq!(
+        server.object(&web.key("deployments")).unwrap()["metadata"]["uid"],
+        uid
+    );
+}
+
+#[tokio::test]
+async fn unchanged_state_costs_no_write() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    scene.catch_up(std::slice::from_ref(&web), "one").await;
+    server.take_writes();
+    server.with(|state| {
+        state.edit(&web.key("deployments"), |deployment| {
+            deployment["status"]["availableReplicas"] = json!(1);
+        });
+        state.edit(&web.key("services"), |service| {
+            service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+            service["metadata"]["finalizers"] =
+                json!(["service.kubernetes.io/load-balancer-cleanup"]);
+        });
+    });
+    scene.catch_up(std::slice::from_ref(&web), "two").await;
+    let writes = server.take_writes();
+    let of_web: Vec<_> = writes
+        .iter()
+        .filter(|write| write.namespace == "shop")
+        .collect();
+    assert!(of_web.is_empty(), "{of_web:?}");
+}
+
+#[tokio::test]
+async fn gateway_that_is_being_deleted_gets_nothing_applied() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    // What is known of the Gateway is older than what is known of its objects.
+    server.with(|state| {
+        state.edit(&gateway_key(&web), |gateway| {
+            gateway["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        });
+    });
+    server.take_writes();
+    server.with(|state| {
+        for plural in ["deployments", "services", "serviceaccounts"] {
+            state.remove(&web.key(plural));
+        }
+    });
+    server
+        .until("a look at the Gateway", |state| {
+            let mut requests = state.requests.iter();
+            requests
+                .any(|request| request.plural == "gateways" && request.name == "web")
+                .then_some(())
+        })
+        .await;
+    scene.catch_up(std::slice::from_ref(&web), "one").await;
+    let writes = server.take_writes();
+    let of_web: Vec<_> = writes
+        .iter()
+        .filter(|write| write.namespace == "shop")
+        .collect();
+    assert!(of_web.is_empty(), "{of_web:?}");
+    // Then it is known.
+    let mut state = (*desired(&[]).unwrap()).clone();
+    state.retained.insert(web.object_ref());
+    scene.desired.send_replace(Some(state.into()));
+    server.with(|state| state.remove(&web.key("poddisruptionbudgets")));
+    server.with(|state| state.remove(&gateway_key(&web)));
+    scene.catch_up(&[], "two").await;
+    let writes = server.take_writes();
+    let of_web: Vec<_> = writes
+        .iter()
+        .filter(|write| write.namespace == "shop")
+        .collect();
+    assert!(of_web.is_empty(), "{of_web:?}");
+}
+
+#[tokio::test]
+async fn objects_of_a_deleted_gateway_are_left_to_the_garbage_collector() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    server.take_writes();
+    server.with(|state| state.remove(&gateway_key(&web)));
+    scene.catch_up(&[], "one").await;
+    let writes = server.take_writes();
+    let of_web: Vec<_> = writes
+        .iter()
+        .filter(|write| write.namespace == "shop")
+        .collect();
+    assert!(of_web.is_empty(), "{of_web:?}");
+}
+
+#[tokio::test]
+async fn objects_of_a_gateway_that_is_no_longer_ours_are_deleted() {
+    let server = Server::start();
+    let (web, other) = (asked("web"), asked("other"));
+    let scene = Scene::start(&server, &[web.clone(), other.clone()]);
+    scene.has_all(&web).await;
+    scene.has_all(&other).await;
+    scene.desire(std::slice::from_ref(&other));
+    server
+        .until("nothing of the Gateway", |state| {
+            let mut keys = state.objects.keys();
+            (!keys.any(|key| key.0 != "gateways" && key.2.starts_with("web-"))).then_some(())
+        })
+        .await;
+    scene.has_all(&other).await;
+}
+
+#[tokio::test]
+async fn superfluous_objects_go_only_when_their_successors_are_there() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    server.rule(|request| {
+        let is_set = request.verb == "POST" && request.plural == "daemonsets";
+        is_set.then_some(crate::server::Fault::Refuse(403, "Forbidden", "no"))
+    });
+    let everywhere = Asked {
+        parameters: json!({"workload": {"kind": "DaemonSet"}}),
+        ..web.clone()
+    };
+    scene.desire(std::slice::from_ref(&everywhere));
+    scene.failure(&everywhere, |_| true).await;
+    assert!(server.object(&web.key("deployments")).is_some());
+    server.lift_rule();
+    scene.has_all(&everywhere).await;
+    server
+        .until("no Deployment", |state| {
+            (!state.objects.contains_key(&web.key("deployments"))).then_some(())
+        })
+        .await;
+}

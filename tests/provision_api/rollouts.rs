@@ -1,0 +1,278 @@
+//! Changes of the controller itself reach one Gateway after the other.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::scene::{Asked, Scene, asked};
+use crate::server::{Server, State, key};
+
+/// The image of a Gateway's pods.
+fn image(state: &State, asked: &Asked) -> String {
+    let deployment = &state.objects[&asked.key("deployments")];
+    let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
+    image.as_str().unwrap().to_owned()
+}
+
+/// The Gateways with this image.
+async fn have_image(server: &Server, gateways: &[&Asked], wanted: &str) {
+    server
+        .until(&format!("{wanted} in all"), |state| {
+            let all = gateways.iter().all(|asked| image(state, asked) == wanted);
+            all.then_some(())
+        })
+        .await;
+}
+
+fn upgraded(asked: &Asked) -> Asked {
+    Asked {
+        image: "portcullis:2".to_owned(),
+        ..asked.clone()
+    }
+}
+
+/// Three Gateways that serve the first image.
+async fn three() -> (Server, [Asked; 3], Scene) {
+    let server = Server::start();
+    let all = ["a", "b", "c"].map(asked);
+    let scene = Scene::start(&server, &all);
+    scene.come_to_rest(&all).await;
+    let [a, b, c] = &all;
+    scene.serve(&[a, b, c]);
+    (server, all, scene)
+}
+
+#[tokio::test]
+async fn new_image_reaches_the_next_gateway_when_the_last_serves() {
+    let (server, all, scene) = three().await;
+    let new = all.each_ref().map(upgraded);
+    let [a, b, c] = &new;
+    server.stop_controllers();
+    scene.serve(&[]);
+    scene.serve(&[b, c]);
+    scene.desire(&new);
+    have_image(&server, &[a], "portcullis:2").await;
+    have_image(&server, &[b, c], "portcullis:1").await;
+
+    // Complete, but it does not serve.
+    server.with(|state| state.settle(&a.key("deployments")));
+    scene.catch_up(&new, "one").await;
+    have_image(&server, &[b, c], "portcullis:1").await;
+    scene.serve(&[a, b, c]);
+    have_image(&server, &[b], "portcullis:2").await;
+
+    // It serves with its old pods, but is not complete.
+    scene.catch_up(&new, "two").await;
+    have_image(&server, &[c], "portcullis:1").await;
+    server.with(|state| state.settle(&b.key("deployments")));
+    have_image(&server, &[c], "portcullis:2").await;
+}
+
+#[tokio::test]
+async fn rollout_leaves_no_trace_but_the_version() {
+    let (server, all, scene) = three().await;
+    let new = all.each_ref().map(upgraded);
+    scene.desire(&new);
+    let [a, b, c] = &new;
+    have_image(&server, &[a, b, c], "portcullis:2").await;
+    for one in &new {
+        server
+            .until("a rollout that is over", |state| {
+                let annotations =
+                    &state.objects[&one.key("deployments")]["metadata"]["annotations"];
+                let record = annotations["portcullis.dev/rollout"].as_str()?;
+                (!record.contains("wasServing")).then_some(())
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn change_of_a_user_waits_for_nobody() {
+    let (server, all, scene) = three().await;
+    server.stop_controllers();
+    let mut new = all.each_ref().map(upgraded);
+    scene.desire(&new);
+    have_image(&server, &[&new[0]], "portcullis:2").await;
+    new[2].parameters = json!({"workload": {"replicas": 5}});
+    scene.desire(&new);
+    server
+        .until("replicas", |state| {
+            let spec = &state.objects[&new[2].key("deployments")]["spec"];
+            (spec["replicas"] == 5).then_some(())
+        })
+        .await;
+    have_image(&server, &[&new[1]], "portcullis:1").await;
+}
+
+#[tokio::test]
+async fn other_objects_do_not_wait() {
+    let (server, all, scene) = three().await;
+    server.stop_controllers();
+    let mut new = all.each_ref().map(upgraded);
+    new[2].ca = "new CA".to_owned();
+    new[2].ports = vec![80, 443];
+    scene.desire(&new);
+    let certificates = key("configmaps", "shop", "c-portcullis-controller-ca");
+    server
+        .until("the CA and the port", |state| {
+            let ports = &state.objects[&new[2].key("services")]["spec"]["ports"];
+            let has_port = ports.as_array()?.len() == 2;
+            let data = &state.objects[&certificates]["data"];
+            (has_port && data["ca.crt"] == "new CA").then_some(())
+        })
+        .await;
+    have_image(&server, &[&new[2]], "portcullis:1").await;
+}
+
+#[tokio::test]
+async fn new_ca_replaces_no_pods() {
+    let (server, all, scene) = three().await;
+    let generation = |server: &Server| {
+        server.object(&all[0].key("deployments")).unwrap()["metadata"]["generation"].clone()
+    };
+    let before = generation(&server);
+    let mut new = all.clone();
+    new[0].ca = "new CA".to_owned();
+    scene.desire(&new);
+    scene.has_all(&new[0]).await;
+    scene.catch_up(&new, "one").await;
+    assert_eq!(generation(&server), before);
+}
+
+#[tokio::test]
+async fn controller_that_starts_anew_goes_on_with_the_rollout() {
+    let (server, all, scene) = three().await;
+    server.stop_controllers();
+    let new = all.each_ref().map(upgraded);
+    let [a, b, c] = &new;
+    scene.desire(&new);
+    have_image(&server, &[a], "portcullis:2").await;
+    let scene = scene.restart(&new);
+    scene.serve(&[b, c]);
+    scene.catch_up(&new, "one").await;
+    have_image(&server, &[b, c], "portcullis:1").await;
+    server.with(|state| state.settle(&a.key("deployments")));
+    scene.serve(&[a, b, c]);
+    have_image(&server, &[b], "portcullis:2").await;
+}
+
+#[tokio::test]
+async fn controller_that_starts_anew_with_the_same_image_replaces_no_pods() {
+    let (server, all, scene) = three().await;
+    let generations = |server: &Server| {
+        all.each_ref().map(|one| {
+            server.object(&one.key("deployments")).unwrap()["metadata"]["generation"].clone()
+        })
+    };
+    let before = generations(&server);
+    let scene = scene.restart(&all);
+    scene.catch_up(&all, "one").await;
+    assert_eq!(generations(&server), before);
+}
+
+#[tokio::test]
+async fn gateway_that_did_not_serve_before_is_not_waited_for_beyond_the_deadline() {
+    let server = Server::start();
+    let all = ["a", "b"].map(asked);
+    let scene = Scene::with_deadline(&server, &all, Duration::from_millis(300));
+    scene.come_to_rest(&all).await;
+    scene.serve(&[&all[1]]);
+    server.stop_controllers();
+    let new = all.each_ref().map(upgraded);
+    scene.desire(&new);
+    have_image(&server, &[&new[0], &new[1]], "portcullis:2").await;
+    server
+        .until("an event", |state| {
+            let mut events = state.objects.iter().filter(|(key, _)| key.0 == "events");
+            let is_told = |event: &serde_json::Value| {
+                event["reason"] == "RolloutStalled" && event["regarding"]["name"] == "a"
+            };
+            events.any(|(_, event)| is_told(event)).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn gateway_that_served_before_stops_the_rollout_until_it_serves_again() {
+    let server = Server::start();
+    let all = ["a", "b"].map(asked);
+    let scene = Scene::with_deadline(&server, &all, Duration::from_millis(300));
+    scene.come_to_rest(&all).await;
+    let [a, b] = &all;
+    scene.serve(&[a, b]);
+    server.stop_controllers();
+    let new = all.each_ref().map(upgraded);
+    scene.desire(&new);
+    have_image(&server, &[&new[0]], "portcullis:2").await;
+    server
+        .until("an event", |state| {
+            state.names("events", "shop").first().map(|_| ())
+        })
+        .await;
+    have_image(&server, &[&new[1]], "portcullis:1").await;
+    server.with(|state| state.settle(&a.key("deployments")));
+    have_image(&server, &[&new[1]], "portcullis:2").await;
+}
+
+#[tokio::test]
+async fn gateway_whose_workload_is_refused_does_not_stop_the_others() {
+    let (server, all, scene) = three().await;
+    server.rule(|request| {
+        let is_refused = request.verb == "APPLY"
+            && request.plural == "deployments"
+            && request.name == "a-portcullis";
+        is_refused.then_some(crate::server::Fault::Refuse(403, "Forbidden", "no"))
+    });
+    let new = all.each_ref().map(upgraded);
+    let [a, b, c] = &new;
+    scene.desire(&new);
+    have_image(&server, &[b, c], "portcullis:2").await;
+    have_image(&server, &[a], "portcullis:1").await;
+    server.lift_rule();
+    have_image(&server, &[a], "portcullis:2").await;
+}
+
+#[tokio::test]
+async fn rights_of_the_previous_version_stay_until_all_pods_are_replaced() {
+    let server = Server::start();
+    let role = key("clusterroles", "", "portcullis-data-plane");
+    let all = ["a", "b"].map(asked);
+    let [a, b] = &all;
+    // Objects of that version have no record.
+    let scene = Scene::start(&server, &all);
+    scene.come_to_rest(&all).await;
+    drop(scene);
+    server.stop_controllers();
+    server.with(|state| {
+        state.put(
+            &role,
+            json!({"metadata": {"labels": {"app.kubernetes.io/name": "portcullis"}}}),
+        );
+        for one in &all {
+            state.edit(&one.key("deployments"), |deployment| {
+                deployment["metadata"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("annotations");
+                deployment["spec"]["template"]["spec"]["containers"][0]["image"] =
+                    json!("portcullis:0");
+            });
+        }
+    });
+    let scene = Scene::start(&server, &all);
+    have_image(&server, &[a], "portcullis:1").await;
+    scene.catch_up(&all, "one").await;
+    have_image(&server, &[b], "portcullis:0").await;
+    assert!(server.object(&role).is_some());
+    scene.serve(&[a, b]);
+    server.with(|state| state.settle(&a.key("deployments")));
+    have_image(&server, &[b], "portcullis:1").await;
+    assert!(server.object(&role).is_some());
+    server.with(|state| state.settle(&b.key("deployments")));
+    server
+        .until("no role", |state| {
+            (!state.objects.contains_key(&role)).then_some(())
+        })
+        .await;
+}

@@ -1,0 +1,257 @@
+//! A controller's provisioning against an API server in memory.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Client, Config};
+use portcullis::api::gateway::Gateway;
+use portcullis::api::parameters::Parameters;
+use portcullis::data_plane::DataPlane;
+use portcullis::events;
+use portcullis::ir::ObjectRef;
+use portcullis::provision::{
+    self, Child, DesiredState, Failure, Failures, Inputs, RolloutOptions, StreamEndpoint,
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::server::{Key, Server, key};
+
+/// The owner of our fields.
+pub(crate) const MANAGER: &str = "portcullis.dev/controller";
+
+/// A Gateway and what it asks for.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) class: String,
+    pub(crate) uid: String,
+    pub(crate) annotations: Value,
+    pub(crate) parameters: Value,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) image: String,
+    pub(crate) ca: String,
+}
+
+/// A Gateway in namespace `shop`.
+pub(crate) fn asked(name: &str) -> Asked {
+    Asked {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        class: "portcullis".to_owned(),
+        uid: format!("gateway-{name}"),
+        annotations: json!({}),
+        parameters: json!({}),
+        ports: vec![80],
+        image: "portcullis:1".to_owned(),
+        ca: "CA".to_owned(),
+    }
+}
+
+impl Asked {
+    pub(crate) fn object_ref(&self) -> ObjectRef {
+        ObjectRef::gateway_api("Gateway", &self.namespace, &self.name)
+    }
+
+    /// The name of most of its objects.
+    pub(crate) fn object_name(&self) -> String {
+        format!("{}-{}", self.name, self.class)
+    }
+
+    pub(crate) fn key(&self, plural: &str) -> Key {
+        key(plural, &self.namespace, &self.object_name())
+    }
+
+    pub(crate) fn gateway(&self) -> Value {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid},
+            "spec": {
+                "gatewayClassName": self.class, "listeners": [],
+                "infrastructure": {"annotations": self.annotations},
+            },
+        })
+    }
+
+    pub(crate) fn children(&self) -> Vec<Child> {
+        let gateway: Gateway = serde_json::from_value(self.gateway()).unwrap();
+        let parameters: Parameters = serde_json::from_value(self.parameters.clone()).unwrap();
+        let data_plane = DataPlane {
+            ports: self.ports.clone(),
+            addresses: Vec::new(),
+            parameters: Arc::new(parameters),
+        };
+        let stream = StreamEndpoint {
+            url: "https://controller.example:19443".to_owned(),
+            ca: self.ca.clone(),
+        };
+        provision::children(&gateway, &data_plane, &self.image, &stream)
+    }
+}
+
+/// What a controller of these Gateways desires.
+pub(crate) fn desired(gateways: &[Asked]) -> Option<Arc<DesiredState>> {
+    let children = gateways
+        .iter()
+        .map(|asked| (asked.object_ref(), asked.children().into()));
+    Some(Arc::new(DesiredState {
+        children: children.collect(),
+        retained: BTreeSet::new(),
+    }))
+}
+
+/// Provisioning in progress.
+pub(crate) struct Scene {
+    pub(crate) server: Server,
+    pub(crate) desired: watch::Sender<Option<Arc<DesiredState>>>,
+    pub(crate) serving: watch::Sender<BTreeSet<ObjectRef>>,
+    failures: watch::Receiver<Failures>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Scene {
+    /// A controller of these Gateways, which exist.
+    pub(crate) fn start(server: &Server, gateways: &[Asked]) -> Self {
+        Self::with_deadline(server, gateways, Duration::from_secs(600))
+    }
+
+    pub(crate) fn with_deadline(
+        server: &Server,
+        gateways: &[Asked],
+        progress_deadline: Duration,
+    ) -> Self {
+        server.with(|state| {
+            for asked in gateways {
+                state.put(&gateway_key(asked), asked.gateway());
+            }
+        });
+        let (desired, desired_seen) = watch::channel(desired(gateways));
+        let (serving, serving_seen) = watch::channel(BTreeSet::new());
+        let (failing, failures) = watch::channel(Failures::new());
+        let client = Client::try_from(Config::new(server.url().parse().unwrap())).unwrap();
+        let options = RolloutOptions {
+            concurrent: 1,
+            progress_deadline,
+        };
+        let task = tokio::spawn(async move {
+            let (events, mut publisher) = events::channel("test");
+            let inputs = Inputs {
+                desired: desired_seen,
+                serving: serving_seen,
+            };
+            tokio::select! {
+                () = provision::reconcile(&client, inputs, &failing, options, &events) => {}
+                () = publisher.run(&client) => {}
+            }
+        });
+        Self {
+            server: server.clone(),
+            desired,
+            serving,
+            failures,
+            task,
+        }
+    }
+
+    /// Another controller takes over.
+    pub(crate) fn restart(self, gateways: &[Asked]) -> Self {
+        Self::start(&self.server.clone(), gateways)
+    }
+
+    /// What is desired changes, after Gateways that are new have been made.
+    pub(crate) fn desire(&self, gateways: &[Asked]) {
+        self.server.with(|state| {
+            for asked in gateways {
+                if !state.objects.contains_key(&gateway_key(asked)) {
+                    state.put(&gateway_key(asked), asked.gateway());
+                }
+            }
+        });
+        self.desired.send_replace(desired(gateways));
+    }
+
+    /// The ready replicas of these Gateways serve.
+    pub(crate) fn serve(&self, gateways: &[&Asked]) {
+        let names = gateways.iter().map(|asked| asked.object_ref());
+        self.serving.send_replace(names.collect());
+    }
+
+    /// The failure of a Gateway, as soon as there is one that is as `wanted`.
+    pub(crate) async fn failure(
+        &self,
+        asked: &Asked,
+        wanted: impl Fn(&Failure) -> bool,
+    ) -> Failure {
+        let name = asked.object_ref();
+        let mut failures = self.failures.clone();
+        let found = failures.wait_for(|failures| failures.get(&name).is_some_and(&wanted));
+        found.await.unwrap()[&name].clone()
+    }
+
+    /// Waits until nothing fails.
+    pub(crate) async fn is_well(&self) {
+        let mut failures = self.failures.clone();
+        failures.wait_for(Failures::is_empty).await.unwrap();
+    }
+
+    /// Waits until a Gateway has all its objects, as applied.
+    pub(crate) async fn has_all(&self, asked: &Asked) {
+        for child in asked.children() {
+            let name = key(child.kind.plural(), &child.namespace, &child.name);
+            let what = format!("{name:?} as desired");
+            self.server
+                .until(&what, |state| {
+                    let object = state.objects.get(&name)?;
+                    let entries = object["metadata"]["managedFields"].as_array()?;
+                    let is_applied = entries
+                        .iter()
+                        .any(|entry| entry["manager"] == MANAGER && entry["operation"] == "Apply");
+                    (is_applied && includes(object, &child.object)).then_some(())
+                })
+                .await;
+        }
+    }
+
+    /// Waits until these Gateways have all their objects and nothing is done any more.
+    pub(crate) async fn come_to_rest(&self, gateways: &[Asked]) {
+        for asked in gateways {
+            self.has_all(asked).await;
+        }
+        self.catch_up(gateways, "rest").await;
+    }
+
+    /// Waits until all that has happened so far has had its effect: a new Gateway has its last object.
+    pub(crate) async fn catch_up(&self, gateways: &[Asked], with: &str) {
+        let mut all = gateways.to_vec();
+        all.push(Asked {
+            namespace: "barrier".to_owned(),
+            ..asked(with)
+        });
+        self.desire(&all);
+        self.has_all(all.last().unwrap()).await;
+    }
+}
+
+pub(crate) fn gateway_key(asked: &Asked) -> Key {
+    key("gateways", &asked.namespace, &asked.name)
+}
+
+/// Whether an object has all that another has.
+fn includes(object: &Value, part: &Value) -> bool {
+    match part {
+        Value::Object(fields) => fields
+            .iter()
+            .all(|(name, value)| includes(&object[name], value)),
+        leaf => object == leaf,
+    }
+}

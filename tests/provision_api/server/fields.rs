@@ -1,0 +1,146 @@
+//! Who owns which field: applying removes what its manager no longer names, as long as nobody else owns it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+/// Paths of fields, as JSON pointers. Lists are fields of their own.
+type Paths = BTreeSet<String>;
+
+/// Records that `manager` has set all that is in an object which is new.
+pub(super) fn created(object: &mut Value, manager: &str) {
+    let paths = paths(object);
+    set_entry(object, manager, "Update", &paths);
+}
+
+/// Records what `manager` has changed, which nobody else owns from then on.
+pub(super) fn updated(former: &Value, object: &mut Value, manager: &str) {
+    let mut changed = paths(object);
+    changed.retain(|path| former.pointer(path) != object.pointer(path));
+    if changed.is_empty() {
+        return;
+    }
+    disown(object, &changed);
+    let mut own = entry(object, manager, "Update");
+    own.extend(changed);
+    set_entry(object, manager, "Update", &own);
+}
+
+/// Applies a configuration.
+pub(super) fn apply(object: &mut Value, applied: &Value, manager: &str) {
+    let new = paths(applied);
+    let old = entry(object, manager, "Apply");
+    for path in &new {
+        set(object, path, applied.pointer(path).unwrap());
+    }
+    let mut changed = new.clone();
+    changed.retain(|path| !old.contains(path));
+    set_entry(object, manager, "Apply", &new);
+    for path in old.difference(&new) {
+        let others = entries(object);
+        if !others.iter().any(|(_, _, paths)| paths.contains(path)) {
+            remove(object, path);
+        }
+    }
+}
+
+fn entries(object: &Value) -> Vec<(String, String, Paths)> {
+    let list = object["metadata"]["managedFields"].as_array();
+    let of = |entry: &Value| {
+        let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let paths = entry["fieldsV1"]["paths"].as_array().into_iter().flatten();
+        let paths = paths.map(|path| path.as_str().unwrap().to_owned());
+        (text("manager"), text("operation"), paths.collect())
+    };
+    list.into_iter().flatten().map(of).collect()
+}
+
+fn entry(object: &Value, manager: &str, operation: &str) -> Paths {
+    let mut entries = entries(object).into_iter();
+    let found = entries.find(|(of, by, _)| of == manager && by == operation);
+    found.map(|(_, _, paths)| paths).unwrap_or_default()
+}
+
+fn set_entry(object: &mut Value, manager: &str, operation: &str, paths: &Paths) {
+    let mut all = entries(object);
+    all.retain(|(of, by, paths)| !(of == manager && by == operation) && !paths.is_empty());
+    all.push((manager.to_owned(), operation.to_owned(), paths.clone()));
+    // As a real server orders them.
+    all.sort_by(|one, two| (&one.1, &one.0).cmp(&(&two.1, &two.0)));
+    let all: Vec<_> = all
+        .iter()
+        .map(|(manager, operation, paths)| {
+            json!({"manager": manager, "operation": operation, "fieldsV1": {"paths": paths}})
+        })
+        .collect();
+    object["metadata"]["managedFields"] = json!(all);
+}
+
+/// Takes fields from all who own them.
+fn disown(object: &mut Value, paths: &Paths) {
+    for (manager, operation, own) in entries(object) {
+        let left = own.difference(paths).cloned().collect();
+        set_entry(object, &manager, &operation, &left);
+    }
+}
+
+/// Paths of what somebody sets in an object.
+fn paths(object: &Value) -> Paths {
+    let mut paths = Paths::new();
+    collect(object, "", &mut paths);
+    let system = [
+        "apiVersion",
+        "kind",
+        "metadata/name",
+        "metadata/namespace",
+        "metadata/uid",
+        "metadata/resourceVersion",
+        "metadata/generation",
+        "metadata/managedFields",
+        "metadata/creationTimestamp",
+        "status",
+    ];
+    paths.retain(|path| {
+        !system.iter().any(|system| path[1..].starts_with(system))
+            || path.starts_with("/metadata/name/")
+    });
+    paths
+}
+
+fn collect(value: &Value, place: &str, paths: &mut Paths) {
+    match value.as_object().filter(|fields| !fields.is_empty()) {
+        Some(fields) => {
+            for (name, value) in fields {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                collect(value, &format!("{place}/{name}"), paths);
+            }
+        }
+        None => {
+            paths.insert(place.to_owned());
+        }
+    }
+}
+
+fn split(path: &str) -> (&str, String) {
+    let (parent, name) = path.rsplit_once('/').unwrap();
+    (parent, name.replace("~1", "/").replace("~0", "~"))
+}
+
+fn set(object: &mut Value, path: &str, value: &Value) {
+    let (parent, name) = split(path);
+    if !parent.is_empty() && !object.pointer(parent).is_some_and(Value::is_object) {
+        set(object, parent, &json!({}));
+    }
+    object.pointer_mut(parent).unwrap()[name] = value.clone();
+}
+
+fn remove(object: &mut Value, path: &str) {
+    let (parent, name) = split(path);
+    let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) else {
+        return;
+    };
+    fields.remove(&name);
+    if fields.is_empty() && !parent.is_empty() {
+        remove(object, parent);
+    }
+}
