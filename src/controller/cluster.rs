@@ -99,64 +99,20 @@ pub async fn run<P>(
 ) where
     P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
 {
-    let mut translator = Translator::new(options);
-    let mut confirmations = Confirmations::default();
-    let mut state: Option<ClusterState> = None;
-    let mut expiry = Expiry::default();
-    let mut is_leading = false;
+    let mut leader: Option<Leader> = None;
     loop {
-        let mut is_new = false;
         let published = inputs.published.borrow_and_update().clone();
-        let endpoint = endpoint(inputs.trusted.borrow_and_update().as_deref(), pods);
-        let is_current = |state: &ClusterState| {
-            Arc::ptr_eq(&state.published, &published) && state.endpoint == endpoint
-        };
-        if !state.as_ref().is_some_and(is_current) {
-            let previous = state.as_ref().map(|state| &state.translation.ir);
-            let translation = translator.translate(&published.load.snapshot, previous);
-            let new = ClusterState::new(
-                published.clone(),
-                translation,
-                (&pods.image, endpoint),
-                state.as_ref(),
-            );
-            confirmations.retain(|gateway| new.translation.report.gateways.contains_key(gateway));
-            publish(&outputs, &new);
-            state = Some(new);
-            is_new = true;
-        }
-        let was_leading = std::mem::replace(
-            &mut is_leading,
-            inputs.leading.borrow_and_update().is_leader,
-        );
-        if is_leading && !was_leading {
-            confirmations.restart(Instant::now());
-        }
         let mut until = None;
-        match &state {
-            Some(state) if is_leading => {
-                let verdicts = state.judge(&mut confirmations, &inputs.reports.borrow_and_update());
-                until = verdicts.values().filter_map(Verdict::deadline).min();
-                state.tell(&verdicts, &outputs);
-                let now = (Instant::now(), Timestamp::now());
-                let found = expiry.look(&state.translation.ir, is_new || !was_leading, now);
-                state.tell_expiry(found, &outputs.events);
-                until = until.into_iter().chain(expiry.next()).min();
-                let nodes = inputs.nodes.borrow_and_update().clone();
-                let failures = inputs.failures.borrow_and_update().clone();
-                let version = inputs.bundle_version.borrow_and_update().clone();
-                let report =
-                    Arc::new(state.report(&verdicts, &failures, &nodes, version.as_deref()));
-                (outputs.publish)(&published.load, Some(&report));
-                let held = Arc::new(state.held(&verdicts));
-                let statuses = Statuses { report, held };
-                outputs.statuses.send_replace(Some(statuses));
-            }
-            _ => {
-                (outputs.publish)(&published.load, None);
+        if inputs.leading.borrow_and_update().is_leader {
+            let leader = leader.get_or_insert_with(|| Leader::new(options.clone()));
+            until = leader.step(published, pods, &mut inputs, &mut outputs);
+        } else {
+            if leader.take().is_some() {
                 // By the time that this leads again they would be old.
+                outputs.needs.send_replace(None);
                 outputs.statuses.send_replace(None);
             }
+            (outputs.publish)(&published.load, None);
         }
         tokio::select! {
             changed = inputs.published.changed() => if changed.is_err() {
@@ -170,6 +126,73 @@ pub async fn run<P>(
             Ok(()) = inputs.bundle_version.changed() => {}
             () = deadline(until) => {}
         }
+    }
+}
+
+/// What a process knows while it leads. Others translate nothing: what they would come to could be old when they lead.
+struct Leader {
+    translator: Translator,
+    state: Option<ClusterState>,
+    confirmations: Confirmations,
+    expiry: Expiry,
+}
+
+impl Leader {
+    fn new(options: Options) -> Self {
+        Self {
+            translator: Translator::new(options),
+            state: None,
+            confirmations: Confirmations::new(Instant::now()),
+            expiry: Expiry::default(),
+        }
+    }
+
+    /// Translates what is new, judges the data planes and publishes both. Returns when to do so again even without news.
+    fn step<P>(
+        &mut self,
+        published: Arc<Published>,
+        pods: &PodSettings,
+        inputs: &mut Inputs,
+        outputs: &mut Outputs<P>,
+    ) -> Option<Instant>
+    where
+        P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
+    {
+        let endpoint = endpoint(inputs.trusted.borrow_and_update().as_deref(), pods);
+        let is_current = |state: &ClusterState| {
+            Arc::ptr_eq(&state.published, &published) && state.endpoint == endpoint
+        };
+        let is_new = !self.state.as_ref().is_some_and(is_current);
+        if is_new {
+            let previous = self.state.as_ref();
+            let served = previous.map(|state| &state.translation.ir);
+            let translation = self.translator.translate(&published.load.snapshot, served);
+            let new = ClusterState::new(published, translation, (&pods.image, endpoint), previous);
+            let gateways = &new.translation.report.gateways;
+            self.confirmations
+                .retain(|gateway| gateways.contains_key(gateway));
+            publish(outputs, &new);
+            self.state = Some(new);
+        }
+        let state = self.state.as_ref()?;
+        let reports = inputs.reports.borrow_and_update();
+        let verdicts = state.judge(&mut self.confirmations, &reports);
+        drop(reports);
+        state.tell(&verdicts, outputs);
+        let now = (Instant::now(), Timestamp::now());
+        let found = self.expiry.look(&state.translation.ir, is_new, now);
+        state.tell_expiry(found, &outputs.events);
+        let nodes = inputs.nodes.borrow_and_update().clone();
+        let failures = inputs.failures.borrow_and_update().clone();
+        let version = inputs.bundle_version.borrow_and_update().clone();
+        let report = Arc::new(state.report(&verdicts, &failures, &nodes, version.as_deref()));
+        (outputs.publish)(&state.published.load, Some(&report));
+        let held = Arc::new(state.held(&verdicts));
+        outputs
+            .statuses
+            .send_replace(Some(Statuses { report, held }));
+        let deadlines = verdicts.values().filter_map(Verdict::deadline);
+        deadlines.chain(self.expiry.next()).min()
     }
 }
 

@@ -38,11 +38,11 @@ impl Verdict {
 }
 
 /// What is known of each Gateway's data planes from before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Confirmations {
     gateways: BTreeMap<ObjectRef, State>,
     /// Since when this process has been looking.
-    since: Option<Instant>,
+    since: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -54,10 +54,12 @@ struct State {
 }
 
 impl Confirmations {
-    /// Forgets how long anything has taken: replicas had another leader to report to.
-    pub(super) fn restart(&mut self, now: Instant) {
-        self.gateways.clear();
-        self.since = Some(now);
+    /// Knows nothing, and looks from now on: replicas had another leader to report to.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            gateways: BTreeMap::new(),
+            since: now,
+        }
     }
 
     /// Forgets Gateways that are gone.
@@ -115,7 +117,7 @@ impl Confirmations {
     }
 
     fn hold(&self, now: Instant) -> Duration {
-        let is_new = self.since.is_some_and(|since| now < since + START_HOLD);
+        let is_new = now < self.since + START_HOLD;
         if is_new { START_HOLD } else { HOLD }
     }
 }
@@ -150,9 +152,11 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
+            // A leader that has led for a while.
+            let began = Instant::now() + START_HOLD;
             Self {
-                confirmations: Confirmations::default(),
-                began: Instant::now(),
+                confirmations: Confirmations::new(Instant::now()),
+                began,
                 wanted: WANTED,
             }
         }
@@ -244,7 +248,7 @@ mod tests {
     #[test]
     fn a_new_leader_waits_longer() {
         let mut bench = Bench::new();
-        bench.confirmations.restart(bench.began);
+        bench.confirmations = Confirmations::new(bench.began);
         for (seconds, is_awaited) in [(0, true), (6, true), (10, false)] {
             let verdict = bench.judge(seconds, &[0]);
             assert_eq!(matches!(verdict, Verdict::Awaited(_)), is_awaited);

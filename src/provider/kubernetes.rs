@@ -32,6 +32,8 @@ use crate::api::Key;
 
 /// How long it must be quiet until a change is published: what belongs together often comes together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
+/// A change that follows none for so long is published at once: what it belongs to has come already, or comes too late.
+const QUIET: Duration = Duration::from_millis(50);
 /// The longest that a change waits for quiet.
 const LONGEST_DEBOUNCE: Duration = Duration::from_millis(100);
 /// Changes that may wait to be stored. Watches that are ahead wait.
@@ -163,7 +165,8 @@ impl KubernetesProvider {
         let mut store = Store::new(scopes.clone(), referenced, self.observer.clone());
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
         let mut news = News::default();
-        while let Some(is_news) = collect(&mut store, &mut messages).await {
+        let mut last = Instant::now();
+        while let Some(is_news) = collect(&mut store, &mut messages, &mut last).await {
             // What would be dropped before it is known who refers to it would have to be fetched then.
             if store.knows_referrers() {
                 later.drain(..).for_each(|number| drop(start(number)));
@@ -242,17 +245,29 @@ async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
     }
 }
 
-/// Stores changes until it is quiet, and returns whether any was news. `None` when there will be no more.
-async fn collect(store: &mut Store, messages: &mut mpsc::Receiver<Message>) -> Option<bool> {
+/// Stores changes until it is quiet, and returns whether any was news. The first one after a long time is returned at
+/// once; `last` is the time of the last change. `None` when there will be no more.
+async fn collect(
+    store: &mut Store,
+    messages: &mut mpsc::Receiver<Message>,
+    last: &mut Instant,
+) -> Option<bool> {
     let message = first(store, messages).await?;
-    let until = Instant::now() + LONGEST_DEBOUNCE;
+    let now = Instant::now();
+    let until = now + LONGEST_DEBOUNCE;
+    let was_quiet = now.duration_since(*last) >= QUIET;
     let mut is_news = store.take(message);
+    *last = now;
+    if was_quiet && messages.is_empty() {
+        return Some(is_news);
+    }
     loop {
         let quiet = (Instant::now() + DEBOUNCE).min(until);
         let Ok(Some(message)) = timeout_at(quiet, messages.recv()).await else {
             return Some(is_news);
         };
         is_news |= store.take(message);
+        *last = Instant::now();
     }
 }
 

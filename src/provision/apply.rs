@@ -43,6 +43,8 @@ pub(super) struct Done {
     pub(super) failure: Option<Failure>,
     /// Whether something is left to do: an object is being deleted or has just changed.
     pub(super) is_blocked: bool,
+    /// Whether the Gateway is gone or being deleted, of which what is desired will tell.
+    pub(super) is_gateway_gone: bool,
 }
 
 /// Why a step did not succeed.
@@ -69,6 +71,7 @@ impl Job {
             deleted: Vec::new(),
             failure: None,
             is_blocked: false,
+            is_gateway_gone: false,
         };
         // The UID of the Gateway as it was seen to be alive.
         let mut alive = None;
@@ -86,8 +89,10 @@ impl Job {
             };
             match taken {
                 Ok(()) => {}
-                // A change of what is desired will tell.
-                Err(Fault::GatewayGone) => return done,
+                Err(Fault::GatewayGone) => {
+                    done.is_gateway_gone = true;
+                    return done;
+                }
                 Err(Fault::Terminating) => done.is_blocked = true,
                 Err(Fault::Failed(failure)) => {
                     let may_go_on = failure.reason == FailureReason::Refused;
@@ -441,7 +446,7 @@ fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
 fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failure {
     let whose = match owner(found) {
         Some(owner) => format!("belongs to Gateway {}", owner.name),
-        None => "was made by somebody else".to_owned(),
+        None => "belongs to another owner".to_owned(),
     };
     Failure {
         reason: FailureReason::NameTaken,
