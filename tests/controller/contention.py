@@ -42,7 +42,7 @@ def collision(cluster):
     assert set(before) == set(KINDS), before
     cluster.apply(gateway(NS, "web-internal"))
     refused = lambda: condition(conditions(cluster, "web-internal"), "Accepted").get("status") == "False"  # noqa: E731
-    wait_for("the second is not accepted", refused, 10)
+    wait_for("the second is not accepted", refused, 15)
     accepted = condition(conditions(cluster, "web-internal"), "Accepted")
     assert "web" in accepted["message"] and accepted["reason"] not in {"Pending", "Accepted"}, accepted
     after = uids(cluster, "web")
@@ -50,6 +50,9 @@ def collision(cluster):
     assert not uids(cluster, "web-internal"), uids(cluster, "web-internal")
     assert answers(address, 8080, "web.test"), "the first does not answer any more"
     cluster.gateway_is(NS, "web", seconds=1)
+    told = [one["message"] for one in conditions(cluster, "web-internal")]
+    pods = [pod["metadata"]["name"] for pod in cluster.replicas(NS, "web", 2)]
+    assert not any(pod in message for pod in pods for message in told), f"it speaks of the other's pods: {told}"
     cluster.api.delete("Gateway", "web", NS)
     cluster.gateway_is(NS, "web-internal")
     cluster.api.delete("Gateway", "web-internal", NS)
@@ -60,8 +63,12 @@ def collision(cluster):
 def foreground(cluster):
     drain = {"delay": "1s", "deadline": "2s"}
     cluster.apply(parameters(NS, "brief", workload={"replicas": 1}, drain=drain))
-    cluster.apply(gateway(NS, "front", parametersRef=parameters_ref("brief")))
-    cluster.gateway_is(NS, "front")
+    # A cluster that has just started looks after owners of new kinds only some time later.
+    for name in "warm", "front":
+        cluster.apply(gateway(NS, name, parametersRef=parameters_ref("brief")))
+        cluster.gateway_is(NS, name)
+    cluster.api.delete("Gateway", "warm", NS, foreground=True)
+    wait_for("the garbage collector works", lambda: not cluster.api.get("Gateway", "warm", NS), 60)
     deleted = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     began = time.monotonic()
     cluster.api.delete("Gateway", "front", NS, foreground=True)

@@ -103,7 +103,8 @@ def only_the_holder(cluster):
     # The log is written before an answer is sent, so all that came before is in it.
     holder, changes, strays = None, 0, []
     for event in audit.of_account(cluster.audit_log, SYSTEM, "portcullis-controller"):
-        if event.verb not in audit.WRITES:
+        # Every controller asks whose a token is, which changes nothing.
+        if event.verb not in audit.WRITES or event.resource == "tokenreviews":
             continue
         if event.resource == "leases":
             if event.code < 300:

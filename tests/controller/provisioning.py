@@ -51,7 +51,8 @@ def made_and_taken_away(cluster):
         assert [one["uid"] for one in owners if one["controller"]] == [owner], f"{kind} belongs to {owners}"
         assert metadata["labels"]["gateway.networking.k8s.io/gateway-class-name"] == "portcullis", kind
     cluster.api.delete("Gateway", "brief", NS)
-    wait_for("its objects are gone", lambda: not children(cluster, "brief"), 10)
+    # A cluster that has just started looks after owners of new kinds only some time later.
+    wait_for("its objects are gone", lambda: not children(cluster, "brief"), 60)
 
 
 @check("an object of somebody else under a name that is needed stays theirs, and the Gateway says so")

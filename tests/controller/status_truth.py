@@ -21,6 +21,13 @@ def prepare(cluster):
     cluster.gateway_is(NS, "edge")
     cluster.replicas(NS, "edge", 3)
 
+    def look():
+        slices = cluster.api.list("EndpointSlice", NS, "kubernetes.io/service-name=edge-portcullis")
+        endpoints = [one for found in slices for one in found["endpoints"]]
+        return sum(one["conditions"]["ready"] for one in endpoints) == 3
+
+    wait_for("its Service leads to all of them", look, 10)
+
 
 def ips(cluster) -> list[str]:
     return [pod["status"]["podIP"] for pod in cluster.replicas(NS, "edge", 3)]
@@ -91,7 +98,8 @@ def a_replica_behind(cluster):
             assert not is_new or programmed["status"] != "True", "it is said to be programmed"
             return is_new and programmed
 
-        programmed = wait_for("Programmed speaks of the change", look, 8, every=0.02)
+        # A new leader gives replicas more time.
+        programmed = wait_for("Programmed speaks of the change", look, 16, every=0.02)
         assert programmed["reason"] == "Pending" and behind in programmed["message"], programmed
     cluster.gateway_is(NS, "edge", seconds=20)
     assert "behind.test" in redirect_of(behind, 8081), "the replica does not obey yet"
@@ -102,6 +110,7 @@ def a_replica_behind(cluster):
 @check("a route that goes from A to B and back is not confirmed by a replica that stayed at A and one that stayed at B")
 def there_and_back(cluster):
     addresses = ips(cluster)
+    cluster.gateway_is(NS, "edge")
     mark_route(cluster, "a.test")
     with without_controllers(addresses[0]):
         cluster.apply(redirect(NS, "mark", ["edge"], "b.test"))
@@ -118,7 +127,7 @@ def there_and_back(cluster):
                 assert not (is_said and is_stale and programmed["status"] == "True"), "it is confirmed, and one serves what was"
                 return programmed["status"] != "True" and programmed
 
-            programmed = wait_for("the Gateway says so", look, 9, every=0.02)
+            programmed = wait_for("the Gateway says so", look, 16, every=0.02)
             assert addresses[1] in programmed["message"], programmed
     cluster.gateway_is(NS, "edge", seconds=20)
     for address in addresses:
