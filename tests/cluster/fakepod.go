@@ -172,17 +172,17 @@ func (f *fakePods) follow(ctx context.Context, pod fakePod, source *net.TCPAddr)
 type update struct {
 	Begin *struct {
 		Instance string `json:"instance"`
-	} `json:"begin"`
+	} `json:"begin,omitempty"`
 	Put *struct {
 		Kind     string `json:"kind"`
 		Metadata struct {
 			Namespace string `json:"namespace"`
 			Name      string `json:"name"`
 		} `json:"metadata"`
-	} `json:"put"`
+	} `json:"put,omitempty"`
 	Commit *struct {
 		Revision uint64 `json:"revision"`
-	} `json:"commit"`
+	} `json:"commit,omitempty"`
 }
 
 // read prints what a pod is given, and reports what is committed as served.
