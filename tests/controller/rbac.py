@@ -13,7 +13,7 @@ from api import condition, wait_for
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies"]
 # Rights that no request shows, and why they are granted nevertheless.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
