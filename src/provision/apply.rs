@@ -11,16 +11,15 @@ use kube::api::{
 use serde_json::{Value, json};
 
 use super::desired::{Failure, FailureReason};
+use super::fields::{take_over, take_over_fields};
 use super::inventory::{ChildKey, Existing, Slim, resource};
 use super::ownership::{is_applied_by_us, is_owned_by, owner};
 use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
+use super::response::{Response, failure, is_taken, refusal, unreachable};
 use super::{Child, ChildKind};
-use crate::api_server::{FIELD_MANAGER, describe, request};
+use crate::api_server::{FIELD_MANAGER, request};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-
-/// How often fields are taken over while others write the same object.
-const TAKE_OVER_ATTEMPTS: u32 = 5;
 
 /// The steps of one Gateway.
 pub(super) struct Job {
@@ -54,6 +53,14 @@ enum Fault {
     GatewayGone,
     /// An object of this name is being deleted.
     Terminating,
+}
+
+/// What an object turns out to be whose name is needed.
+enum Found {
+    /// One of ours, of this UID.
+    Ours(String),
+    /// Nothing any more.
+    Gone,
 }
 
 impl From<Failure> for Fault {
@@ -148,33 +155,31 @@ impl Job {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        match request(api.create(&params, &body)).await {
+        let mut made = request(api.create(&params, &body)).await;
+        if is_taken(&made) {
+            match self.resolve(child, &api).await? {
+                Found::Ours(uid) => return self.apply(write, &uid, true, done).await,
+                Found::Gone => made = request(api.create(&params, &body)).await,
+            }
+        }
+        match made {
             Ok(Ok(made)) => {
                 tracing::debug!("{key} is made for {}", self.gateway);
                 let made = take_over_fields(&api, &key, made).await?;
                 done.record(child, write, &made);
                 Ok(())
             }
-            Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists" => {
-                self.resolve(child, write, &api, done).await
-            }
+            made if is_taken(&made) => Err(Fault::Terminating),
             made => Err(refusal(&key, "made", made).into()),
         }
     }
 
-    /// Applies an object that turns out to exist, if it is ours.
-    async fn resolve(
-        &self,
-        child: &Child,
-        write: &Write,
-        api: &Api<DynamicObject>,
-        done: &mut Done,
-    ) -> Result<(), Fault> {
+    /// What an object is that turns out to exist. One of a former Gateway is deleted.
+    async fn resolve(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Found, Fault> {
         let key = ChildKey::of(child);
         let found = match request(api.get_metadata_opt(&key.name)).await {
             Ok(Ok(Some(found))) => found.metadata,
-            // It is gone again.
-            Ok(Ok(None)) => return Err(Fault::Terminating),
+            Ok(Ok(None)) => return Ok(Found::Gone),
             found => return Err(refusal(&key, "read", found).into()),
         };
         let uid = found.uid.clone().unwrap_or_default();
@@ -188,17 +193,17 @@ impl Job {
         if found.deletion_timestamp.is_some() {
             return Err(Fault::Terminating);
         }
-        if !is_ours {
-            let former = Delete {
-                key: key.clone(),
-                uid,
-                resource_version: found.resource_version.unwrap_or_default(),
-                owner_uid: String::new(),
-            };
-            delete(&self.client, &former).await?;
-            return Err(Fault::Terminating);
+        if is_ours {
+            return Ok(Found::Ours(uid));
         }
-        self.apply(write, &uid, true, done).await
+        let former = Delete {
+            key,
+            uid,
+            resource_version: found.resource_version.unwrap_or_default(),
+            owner_uid: String::new(),
+        };
+        delete(&self.client, &former).await?;
+        Ok(Found::Gone)
     }
 
     /// Whether an object was made for a Gateway of the same name that is gone: nobody else deletes it as soon.
@@ -345,8 +350,6 @@ async fn send(
     sent_object(&key, sent)
 }
 
-type Response<T> = Result<Result<T, kube::Error>, String>;
-
 fn sent_object(key: &ChildKey, sent: Response<DynamicObject>) -> Result<DynamicObject, Failure> {
     match sent {
         Ok(Ok(object)) => Ok(object),
@@ -370,79 +373,6 @@ fn has_foreign_ports(child: &Child, sent: &Response<DynamicObject>) -> bool {
         }
 }
 
-/// Sees to it that the next application removes what it does not name: that goes only for fields that are recorded as
-/// applied, and creating or merging records them as updated.
-async fn take_over_fields(
-    api: &Api<DynamicObject>,
-    key: &ChildKey,
-    mut object: DynamicObject,
-) -> Result<DynamicObject, Failure> {
-    if let Some(metadata) = take_over(api, key, object.metadata.clone()).await? {
-        object.metadata = metadata;
-    }
-    Ok(object)
-}
-
-/// Like [`take_over_fields`], of an object of which only metadata is known. Returns that after a change.
-async fn take_over(
-    api: &Api<DynamicObject>,
-    key: &ChildKey,
-    mut metadata: ObjectMeta,
-) -> Result<Option<ObjectMeta>, Failure> {
-    for _ in 0..TAKE_OVER_ATTEMPTS {
-        let Some(patch) = field_patch(&metadata) else {
-            return Ok(None);
-        };
-        let patch = serde_json::from_value(patch);
-        let patch =
-            patch.map_err(|error| unreachable(format!("{key} cannot be written: {error}")))?;
-        let patch = Patch::<Value>::Json(patch);
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        match request(api.patch_metadata(&key.name, &params, &patch)).await {
-            Ok(Ok(patched)) => return Ok(Some(patched.metadata)),
-            // Somebody else has written in the meantime.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {}
-            patched => return Err(refusal(key, "written", patched)),
-        }
-        metadata = match request(api.get_metadata(&key.name)).await {
-            Ok(Ok(found)) => found.metadata,
-            found => return Err(refusal(key, "read", found)),
-        };
-    }
-    let message = format!("{key} cannot be written: it changes all the time");
-    Err(unreachable(message))
-}
-
-/// A JSON patch by which our updated fields become applied ones, if there are any.
-fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
-    let entries = metadata.managed_fields.as_deref().unwrap_or_default();
-    let of = |operation: &'static str| {
-        let is_ours =
-            move |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
-                entry.manager.as_deref() == Some(FIELD_MANAGER)
-                    && entry.operation.as_deref() == Some(operation)
-                    && entry.subresource.as_deref().unwrap_or_default().is_empty()
-            };
-        entries.iter().position(is_ours)
-    };
-    let updated = of("Update")?;
-    let path = format!("/metadata/managedFields/{updated}");
-    // Of two entries of one name and operation the API server keeps one; what is applied next is recorded in full.
-    let change = match of("Apply") {
-        Some(_) => json!({"op": "remove", "path": path}),
-        None => json!({"op": "replace", "path": format!("{path}/operation"), "value": "Apply"}),
-    };
-    Some(json!([
-        {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
-        {"op": "test", "path": format!("{path}/manager"), "value": FIELD_MANAGER},
-        {"op": "test", "path": format!("{path}/operation"), "value": "Update"},
-        change,
-    ]))
-}
-
 fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failure {
     let whose = match owner(found) {
         Some(owner) => format!("belongs to Gateway {}", owner.name),
@@ -454,35 +384,6 @@ fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failur
             "{key} exists already and {whose}: rename Gateway {}, or delete that object",
             gateway.name
         ),
-    }
-}
-
-fn unreachable(message: String) -> Failure {
-    Failure {
-        reason: FailureReason::Unreachable,
-        message,
-    }
-}
-
-/// The failure of a request about an object.
-fn refusal<T>(key: &ChildKey, verb: &str, response: Response<T>) -> Failure {
-    let what = format!("{key} cannot be {verb}");
-    match response {
-        Ok(Err(error)) => failure(&error, &what),
-        Err(timeout) => unreachable(format!("{what}: {timeout}")),
-        Ok(Ok(_)) => unreachable(what),
-    }
-}
-
-fn failure(error: &kube::Error, what: &str) -> Failure {
-    // Conflicts and a server that has too much to do pass; everything else that it says of an object stays.
-    let is_refused = matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429));
-    Failure {
-        reason: match is_refused {
-            true => FailureReason::Refused,
-            false => FailureReason::Unreachable,
-        },
-        message: format!("{what}: {}", describe(error)),
     }
 }
 

@@ -22,11 +22,11 @@ use crate::api::Api;
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was seen, and when.
-type Seen<T> = Vec<(Instant, T)>;
+/// Values, and when each was seen.
+type Entries<T> = Vec<(Instant, T)>;
 
-/// What was seen of something that others wait for.
-struct History<T>(Arc<(Mutex<Seen<T>>, Condvar)>);
+/// What was seen of something, and when.
+struct History<T>(Arc<(Mutex<Entries<T>>, Condvar)>);
 
 impl<T> Clone for History<T> {
     fn clone(&self) -> Self {
@@ -44,17 +44,17 @@ impl<T: Clone + Debug> History<T> {
         self.0.1.notify_all();
     }
 
-    fn all(&self) -> Seen<T> {
+    fn all(&self) -> Vec<(Instant, T)> {
         self.0.0.lock().unwrap().clone()
     }
 
     /// The first that is as wanted after so many others, and when it was seen.
     fn wait_for(&self, skip: usize, wanted: impl Fn(&T) -> bool) -> (Instant, T) {
-        let find = |seen: &Seen<T>| {
+        let find = |seen: &Vec<(Instant, T)>| {
             let mut rest = seen.iter().skip(skip);
             rest.find(|(_, one)| wanted(one)).cloned()
         };
-        let is_missing = |seen: &mut Seen<T>| find(seen).is_none();
+        let is_missing = |seen: &mut Vec<(Instant, T)>| find(seen).is_none();
         let waited = self
             .0
             .1
