@@ -39,7 +39,7 @@ def read(log: Path) -> Iterator[Event]:
         target, user = event["objectRef"], event["user"]
         yield Event(
             time=event["requestReceivedTimestamp"],
-            user=user["username"],
+            user=user.get("username", ""),
             pod=user.get("extra", {}).get(_POD, [""])[0],
             verb=event["verb"],
             group=target.get("apiGroup", ""),
