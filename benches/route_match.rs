@@ -24,6 +24,7 @@ fn backend() -> BackendId {
     BackendId {
         object: ObjectRef::core("Service", "default", "backend"),
         port: 80,
+        tls: None,
     }
 }
 
@@ -75,6 +76,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             },
             hostname,
             protocol: Protocol::Http,
+            tls: None,
             routes: routes.into_iter().map(Arc::new).collect(),
         })
     };

@@ -1,10 +1,13 @@
-//! Kinds that are read and validated but not served yet: other routes and policies. Their parents and targets are
-//! known, so that status can say so.
+//! BackendTLSPolicy, and the kinds that are read and validated but not served yet: other routes, whose parents are known,
+//! so that status can say so.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::ObjectMeta;
+use super::meta::{ObjectMeta, resource};
 use super::reference::{LocalObjectReference, ParentRef};
+use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// A route of a kind without a translator: GRPCRoute, TLSRoute, TCPRoute, UDPRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -29,29 +32,27 @@ pub struct UnservedRouteSpec {
     pub hostnames: Vec<String>,
 }
 
-/// A policy without a translator, such as BackendTLSPolicy.
+/// TLS to Services, as their owners ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct BackendTlsPolicy {
     /// Metadata.
     pub metadata: ObjectMeta,
     /// Spec.
     #[serde(default)]
-    pub spec: BackendTlsPolicySpec,
+    pub spec: BackendTlsSpec,
 }
-super::meta::resource!(
-    BackendTlsPolicy,
-    crate::ir::object_ref::GATEWAY_GROUP,
-    "BackendTLSPolicy"
-);
+resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 
 /// Spec of a [`BackendTlsPolicy`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct BackendTlsPolicySpec {
-    /// Targets, in the policy's namespace.
+pub struct BackendTlsSpec {
+    /// Targets.
     pub target_refs: Vec<PolicyTargetRef>,
     /// What the backend's certificate has to satisfy.
     pub validation: BackendTlsValidation,
+    /// Options under a domain prefix.
+    pub options: BTreeMap<String, String>,
 }
 
 /// What a backend's certificate has to satisfy.
@@ -60,9 +61,28 @@ pub struct BackendTlsPolicySpec {
 pub struct BackendTlsValidation {
     /// ConfigMaps or Secrets with the authorities that are trusted, in the policy's namespace.
     pub ca_certificate_refs: Vec<LocalObjectReference>,
+    /// `System` for the authorities that the platform trusts.
+    #[serde(rename = "wellKnownCACertificates")]
+    pub well_known_ca_certificates: Option<String>,
+    /// The name that is sent as SNI, and that the certificate must have unless `subjectAltNames` are given.
+    pub hostname: String,
+    /// Names of which the certificate must have one.
+    pub subject_alt_names: Vec<SubjectAltName>,
 }
 
-/// A target of a policy in the same namespace.
+/// A name of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct SubjectAltName {
+    /// `Hostname` or `URI`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// A DNS name, of the type `Hostname`.
+    pub hostname: Option<String>,
+    /// A URI, of the type `URI`.
+    pub uri: Option<String>,
+}
+
+/// A target of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyTargetRef {
@@ -72,13 +92,13 @@ pub struct PolicyTargetRef {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// Section, such as a port's name.
+    /// Section: a port's name; absent means every port.
     pub section_name: Option<String>,
 }
 
 impl PolicyTargetRef {
-    /// Whether the target is the Service of this name.
-    pub fn is_service(&self, name: &str) -> bool {
-        self.group.is_empty() && self.kind == "Service" && self.name == name
+    /// Whether the target is a Service.
+    pub fn is_service(&self) -> bool {
+        self.group.is_empty() && self.kind == "Service"
     }
 }

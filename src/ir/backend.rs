@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::ObjectRef;
+use super::{ClientTls, ObjectRef};
 
 /// The identity of a backend. Everything that must not be shared between two uses of the same object is part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,11 +16,30 @@ pub struct BackendId {
     pub object: ObjectRef,
     /// The referenced port, such as a Service's.
     pub port: u16,
+    /// How TLS to it is decided on; nothing for plain text.
+    pub tls: Option<TlsUse>,
+}
+
+/// What decides on TLS to a backend. Two uses of one port with different TLS are two backends, so that they share no
+/// connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TlsUse {
+    /// The policy that applies.
+    pub policy: ObjectRef,
+    /// The Gateway whose client certificate is presented.
+    pub client: Option<ObjectRef>,
 }
 
 impl fmt::Display for BackendId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.object, self.port)
+        write!(f, "{}:{}", self.object, self.port)?;
+        if let Some(tls) = &self.tls {
+            write!(f, " by {}", tls.policy)?;
+            if let Some(client) = &tls.client {
+                write!(f, " as {client}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -37,6 +57,8 @@ pub struct Backend {
     pub id: BackendId,
     /// What its endpoints speak.
     pub protocol: UpstreamProtocol,
+    /// TLS to its endpoints; `None` is plain text.
+    pub tls: Option<Arc<ClientTls>>,
     /// Its usable endpoints, sorted and without duplicates; empty means 503.
     pub endpoints: Vec<SocketAddr>,
 }
@@ -46,6 +68,6 @@ pub struct Backend {
 pub enum UpstreamProtocol {
     /// HTTP/1.1, upgrades included.
     Http1,
-    /// HTTP/2 with prior knowledge (`kubernetes.io/h2c`).
+    /// HTTP/2 with prior knowledge (`kubernetes.io/h2c`), also within TLS.
     H2c,
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-pub use backend::{Backend, BackendId, UpstreamProtocol};
+pub use backend::{Backend, BackendId, TlsUse, UpstreamProtocol};
 pub use filter::Filter;
 pub use listener::{
     AttachedRoute, Bind, BindReport, Hostname, Listener, ListenerKey, Port, PortProtocol, Protocol,
@@ -26,7 +26,7 @@ pub use object_ref::ObjectRef;
 pub use pattern::Pattern;
 pub use precedence::Precedence;
 pub use route::{Route, RouteKind, Rule, RuleId};
-pub use tls::{Certificate, ServerTls};
+pub use tls::{Certificate, ClientTls, ServerTls};
 
 /// One whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]

@@ -1,4 +1,4 @@
-//! What a listener needs to terminate TLS. Key material is never printed: certificates show as fingerprints.
+//! What a listener needs to terminate TLS, and what it takes to originate it. Key material is never printed: certificates show as fingerprints.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,6 +18,88 @@ pub struct ServerTls {
     pub min_version: TlsVersion,
     /// Which cipher suites to offer.
     pub ciphers: CipherPolicy,
+}
+
+/// TLS to the endpoints of a backend. Everything that tells two connections apart is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ClientTls {
+    /// DNS name that is sent as SNI.
+    pub server_name: Box<str>,
+    /// What the backend's certificate has to be.
+    pub verification: Verification,
+    /// What is presented to backends that ask for a certificate.
+    pub client_certificate: Option<Arc<Certificate>>,
+    /// The oldest protocol version to offer.
+    pub min_version: TlsVersion,
+    /// Protocols to offer, in order of preference; never empty.
+    pub alpn: Vec<AlpnProtocol>,
+}
+
+/// What a backend's certificate has to be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Verification {
+    /// Who may have issued it.
+    pub authorities: Authorities,
+    /// Names of which it must have one; never empty.
+    pub names: Vec<SubjectName>,
+}
+
+/// Issuers of certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Authorities {
+    /// Those that the platform trusts.
+    System,
+    /// These, each once, in order of their fingerprints; never empty.
+    Certificates(Vec<Authority>),
+}
+
+/// The certificate of an issuer.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Authority {
+    /// Where it came from.
+    pub source: ObjectRef,
+    /// SHA-256 of the certificate, in lower-case hexadecimal.
+    #[serde(rename = "sha256")]
+    pub fingerprint: Box<str>,
+    /// The certificate.
+    #[serde(skip)]
+    pub certificate: CertificateDer<'static>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authority({} sha256:{})", self.source, self.fingerprint)
+    }
+}
+
+/// A name of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum SubjectName {
+    /// A DNS name. A certificate for a wildcard has it, too.
+    Hostname(Box<str>),
+    /// A DNS name with a wildcard, which the certificate has exactly so.
+    Wildcard(Box<str>),
+    /// A URI, such as a SPIFFE ID, which the certificate has exactly so.
+    Uri(Box<str>),
+}
+
+/// A protocol within TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum AlpnProtocol {
+    /// `h2`
+    H2,
+    /// `http/1.1`
+    Http11,
+}
+
+impl AlpnProtocol {
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::H2 => "h2",
+            Self::Http11 => "http/1.1",
+        }
+    }
 }
 
 /// A protocol version.

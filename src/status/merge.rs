@@ -4,12 +4,36 @@
 use serde_json::{Map, Value, json};
 
 use super::condition::{Condition, ConditionType};
-use super::report::{GatewayStatus, ListenerSetStatus, ListenerStatus, ParentStatus};
+use super::report::{
+    AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentRef, ParentStatus,
+};
 
 /// Characters that a condition's message may have (`maxLength` 32768 in the CRDs).
 const MAX_MESSAGE: usize = 32_768;
 /// Parents that a route's status may have (`maxItems` in the CRDs).
 const MAX_PARENTS: usize = 32;
+/// Ancestors that a policy's status may have (`maxItems` in the CRDs).
+const MAX_ANCESTORS: usize = 16;
+
+/// A list of entries, each of one controller and one Gateway or ListenerSet.
+#[derive(Clone, Copy)]
+struct List {
+    /// The member that names the Gateway or ListenerSet.
+    reference: &'static str,
+    max: usize,
+}
+
+const PARENTS: List = List {
+    reference: "parentRef",
+    max: MAX_PARENTS,
+};
+const ANCESTORS: List = List {
+    reference: "ancestorRef",
+    max: MAX_ANCESTORS,
+};
+
+/// An entry of such a list.
+type Entry<'a> = (&'a ParentRef, &'a [Condition]);
 
 /// What the status of one object has to say.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +46,8 @@ pub enum Wanted<'a> {
     ListenerSet(&'a ListenerSetStatus),
     /// A route: the entries of the controller of this name, which may be none.
     Route(&'a str, &'a [ParentStatus]),
+    /// A policy: the entries of the controller of this name, which may be none.
+    Policy(&'a str, &'a [AncestorStatus]),
 }
 
 /// Something newer has been said already, so that what is wanted was computed from an object that has changed since.
@@ -49,9 +75,20 @@ pub fn merge(stored: &Value, wanted: Wanted<'_>, now: &str) -> Result<Option<Val
             "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
             "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
         }),
-        Wanted::Route(controller, parents) => json!({
-            "parents": merge_parents(&stored["parents"], controller, parents, now)?,
-        }),
+        Wanted::Route(controller, parents) => {
+            let entries: Vec<_> = parents
+                .iter()
+                .map(|it| (&it.parent_ref, &*it.conditions))
+                .collect();
+            json!({"parents": merge_entries(&stored["parents"], PARENTS, controller, &entries, now)?})
+        }
+        Wanted::Policy(controller, ancestors) => {
+            let entries: Vec<_> = ancestors
+                .iter()
+                .map(|it| (&it.ancestor_ref, &*it.conditions))
+                .collect();
+            json!({"ancestors": merge_entries(&stored["ancestors"], ANCESTORS, controller, &entries, now)?})
+        }
     };
     Ok(differs(stored, &merged).then_some(merged))
 }
@@ -130,12 +167,21 @@ fn merge_listeners(
 }
 
 /// Entries of other controllers stay as they are and where they are; ours are exactly those that are wanted.
-fn merge_parents(
+fn merge_entries(
     stored: &Value,
+    list: List,
     controller: &str,
-    wanted: &[ParentStatus],
+    wanted: &[Entry<'_>],
     now: &str,
 ) -> Result<Value, Outdated> {
+    let render = |(reference, conditions): &Entry<'_>, stored: &Value| {
+        let mut entry = json!({
+            "controllerName": controller,
+            "conditions": merge_conditions(stored, conditions, now)?,
+        });
+        entry[list.reference] = json!(reference);
+        Ok(entry)
+    };
     let mut merged = Vec::new();
     let mut written = Vec::new();
     for old in items(stored) {
@@ -145,32 +191,24 @@ fn merge_parents(
         }
         let found = wanted
             .iter()
-            .position(|parent| is_same_parent(&old["parentRef"], parent));
+            .position(|(reference, _)| is_same_parent(&old[list.reference], reference));
         if let Some(index) = found.filter(|index| !written.contains(index)) {
-            merged.push(render_parent(&wanted[index], &old["conditions"], now)?);
+            merged.push(render(&wanted[index], &old["conditions"])?);
             written.push(index);
         }
     }
-    for (index, parent) in wanted.iter().enumerate() {
-        if !written.contains(&index) && merged.len() < MAX_PARENTS {
-            merged.push(render_parent(parent, &Value::Null, now)?);
+    for (index, entry) in wanted.iter().enumerate() {
+        if !written.contains(&index) && merged.len() < list.max {
+            merged.push(render(entry, &Value::Null)?);
         }
     }
     Ok(Value::Array(merged))
 }
 
-fn render_parent(parent: &ParentStatus, stored: &Value, now: &str) -> Result<Value, Outdated> {
-    Ok(json!({
-        "parentRef": parent.parent_ref,
-        "controllerName": parent.controller_name,
-        "conditions": merge_conditions(stored, &parent.conditions, now)?,
-    }))
-}
-
 /// Whether both name the same parent, in the same words.
-fn is_same_parent(stored: &Value, wanted: &ParentStatus) -> bool {
+fn is_same_parent(stored: &Value, wanted: &ParentRef) -> bool {
     let empty = Map::new();
-    let wanted = json!(wanted.parent_ref);
+    let wanted = json!(wanted);
     let (stored, wanted) = (
         stored.as_object().unwrap_or(&empty),
         wanted.as_object().unwrap_or(&empty),

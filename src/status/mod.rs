@@ -17,6 +17,6 @@ pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
 pub use merge::{Outdated, Wanted, merge};
 pub use report::{
-    Address, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef, ParentStatus,
-    RouteKind, StatusReport,
+    Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,
+    ParentStatus, RouteKind, StatusReport,
 };

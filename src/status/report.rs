@@ -22,6 +22,8 @@ pub struct StatusReport {
     pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
     /// Routes of all kinds: one entry per parentRef that names an object of ours. Reports share what has not changed.
     pub routes: Arc<BTreeMap<ObjectRef, Arc<[ParentStatus]>>>,
+    /// Policies of all kinds: one entry per Gateway that a policy is for.
+    pub policies: BTreeMap<ObjectRef, Vec<AncestorStatus>>,
     /// What no condition has a place for, such as a Gateway that no one serves.
     pub notes: Vec<Note>,
 }
@@ -98,7 +100,19 @@ pub struct ParentStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// A copy of a route's parentRef.
+/// Status of a policy for one of the Gateways that it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AncestorStatus {
+    /// The Gateway.
+    pub ancestor_ref: ParentRef,
+    /// The controller that the entry is of.
+    pub controller_name: Arc<str>,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// A reference to a Gateway, as a route's parentRef or as a policy's ancestorRef has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentRef {
@@ -213,6 +227,12 @@ impl StatusReport {
             for parent in bad {
                 let place = format!("parent {}: ", parent.parent_ref.shown());
                 collect(&mut problems, object, &place, &parent.conditions);
+            }
+        }
+        for (object, ancestors) in &self.policies {
+            for ancestor in ancestors {
+                let place = format!("for {}: ", ancestor.ancestor_ref.shown());
+                collect(&mut problems, object, &place, &ancestor.conditions);
             }
         }
         let notes = self.notes.iter();

@@ -30,6 +30,10 @@ impl StatusReport {
                 put(&mut parent.conditions, refused(Reason::UnsupportedValue));
             }
             Arc::make_mut(&mut self.routes).insert(object.clone(), parents.into());
+        } else if let Some(ancestors) = self.policies.get_mut(object) {
+            for ancestor in ancestors {
+                put(&mut ancestor.conditions, refused(Reason::Invalid));
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The statuses to store.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
-    /// Of all objects. Routes that are not in it must have no entry of ours.
+    /// Of all objects. Routes and policies that are not in it must have no entry of ours.
     pub report: Arc<StatusReport>,
     /// Objects whose status has to stay as it is for now.
     pub held: Arc<HashSet<ObjectRef>>,
@@ -187,6 +187,10 @@ impl Writer {
                 let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
                 Some(Wanted::Route(&self.controller, parents))
             }
+            kind if kind.ends_with("Policy") => {
+                let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
+                Some(Wanted::Policy(&self.controller, ancestors))
+            }
             _ => None,
         }
     }
@@ -299,6 +303,7 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
         &mut visit,
     );
     differing_entries(&old.report.routes, &new.report.routes, &mut visit);
+    differing_entries(&old.report.policies, &new.report.policies, &mut visit);
     old.held.difference(&new.held).for_each(visit);
 }
 

@@ -12,6 +12,7 @@ use rustls::pki_types::ServerName;
 use super::stats::BackendStats;
 use crate::ir;
 use crate::ir::{BackendId, UpstreamProtocol};
+use crate::tls::client_config;
 
 /// One port of one referenced object.
 #[derive(Debug)]
@@ -32,15 +33,31 @@ pub struct Backend {
 pub enum Transport {
     /// TCP.
     Plain,
-    /// TLS over TCP. Where ALPN offers HTTP/2, the endpoint chooses the protocol.
+    /// TLS over TCP. Where ALPN offers both, the endpoint chooses the protocol.
     Tls(Arc<ClientTls>),
+    /// TLS that cannot be set up: connecting fails, and nothing goes out in plain text.
+    Unusable,
 }
 
 impl Transport {
+    /// The transport that these settings ask for.
+    pub(super) fn new(tls: Option<&Arc<ir::ClientTls>>) -> Self {
+        match tls.map(|tls| client_config(tls)) {
+            None => Self::Plain,
+            Some(Ok(config)) => Self::Tls(Arc::new(ClientTls {
+                config: config.config,
+                server_name: config.server_name,
+                identity: TlsIdentity::unique(),
+            })),
+            Some(Err(_)) => Self::Unusable,
+        }
+    }
+
     /// What tells connections of this transport from those of another.
     pub fn identity(&self) -> TlsIdentity {
         match self {
             Self::Plain => TlsIdentity::default(),
+            Self::Unusable => TlsIdentity(u64::MAX),
             Self::Tls(tls) => tls.identity,
         }
     }
@@ -61,6 +78,14 @@ pub struct ClientTls {
 /// no TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TlsIdentity(pub u64);
+
+impl TlsIdentity {
+    /// One that no other settings have had in this process.
+    fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
 
 impl Backend {
     /// A backend with the endpoints of `ir`.
@@ -182,10 +207,12 @@ mod tests {
         let id = BackendId {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
+            tls: None,
         };
         let ir = ir::Backend {
             id,
             protocol: UpstreamProtocol::Http1,
+            tls: None,
             endpoints: vec![address(1), address(2)],
         };
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());

@@ -86,7 +86,7 @@ impl Backends {
             }
             nodes.push(match same_id {
                 Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
-                Some((_, node)) if node.protocol == ir.protocol => {
+                Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
                     node.set_endpoints(&ir.endpoints);
                     node.clone()
                 }
@@ -97,7 +97,7 @@ impl Backends {
                         .extend(changed.map(|(_, node)| Arc::as_ptr(node)));
                     let stats = changed.map(|(_, node)| node.stats.clone());
                     let stats = stats.unwrap_or_default();
-                    Arc::new(Backend::new(ir, Transport::Plain, stats))
+                    Arc::new(Backend::new(ir, Transport::new(ir.tls.as_ref()), stats))
                 }
             });
         }

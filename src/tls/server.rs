@@ -7,10 +7,11 @@ use rustc_hash::FxHashMap;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, Error, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{CipherSuite, Error, ServerConfig};
 
 use super::resolver::Resolver;
-use crate::ir::tls::{CipherPolicy, TlsVersion};
+use super::versions;
+use crate::ir::tls::CipherPolicy;
 use crate::ir::{Certificate, ServerTls};
 
 /// The server configurations of one table.
@@ -100,15 +101,6 @@ fn server_config(
     Ok(Arc::new(config))
 }
 
-fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
-    static FROM_12: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
-    static FROM_13: [&SupportedProtocolVersion; 1] = [&version::TLS13];
-    match oldest {
-        TlsVersion::Tls12 => &FROM_12,
-        TlsVersion::Tls13 => &FROM_13,
-    }
-}
-
 fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
     match policy {
         CipherPolicy::Default => true,
@@ -127,8 +119,12 @@ fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::tls::TlsVersion;
     use crate::tls::fixtures::{ECDSA, certificate};
-    use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection};
+    use rustls::{
+        ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection,
+        SupportedProtocolVersion, version,
+    };
 
     fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
         Arc::new(ServerTls {

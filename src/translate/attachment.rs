@@ -10,6 +10,7 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Hostname, ListenerKey, ObjectRef};
 use crate::status::{self, ParentStatus};
 
+use super::backend_tls::Consumer;
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
@@ -31,6 +32,8 @@ pub(super) struct Parents {
 #[derive(PartialEq, Eq)]
 pub(super) struct Parent {
     pub(super) key: ListenerKey,
+    /// Whose requests to backends those of its routes are.
+    pub(super) consumer: Consumer,
     port: u16,
     hostname: Hostname,
     /// Kinds of routes that may attach.
@@ -62,7 +65,7 @@ impl Parents {
             for listener in &gateway.listeners {
                 let origin = listener.key.origin.clone();
                 by_object.entry(origin).or_default().push(listeners.len());
-                listeners.push(Parent::new(listener, gateway.serves(listener)));
+                listeners.push(Parent::new(gateway, listener));
             }
         }
         Self {
@@ -199,15 +202,21 @@ pub(super) fn refuse_unserved(
 }
 
 impl Parent {
-    fn new(listener: &ListenerDraft<'_>, is_served: bool) -> Self {
+    fn new(gateway: &GatewayDraft<'_>, listener: &ListenerDraft<'_>) -> Self {
+        let identity = gateway.client_certificate.as_ref();
         let allowed = listener.spec.allowed_routes.as_ref();
         Self {
+            consumer: Consumer {
+                gateway: gateway.name.clone(),
+                listener: listener.key.clone(),
+                client_certificate: identity.map(|identity| identity.certificate.clone()),
+            },
             key: listener.key.clone(),
             port: listener.spec.port,
             hostname: listener.hostname.clone(),
             kinds: listener.kinds.clone(),
             namespaces: allowed.and_then(|allowed| allowed.namespaces.clone()),
-            is_served,
+            is_served: gateway.serves(listener),
         }
     }
 

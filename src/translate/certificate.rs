@@ -1,4 +1,4 @@
-//! Certificates of HTTPS listeners: from references to Secrets to chains with their keys, checked to be usable. Knows
+//! Certificates of HTTPS listeners and of Gateways towards their backends: from references to Secrets to chains with their keys, checked to be usable. Knows
 //! no clock (an expired certificate is served and seen by monitoring), and never tells a byte of a key.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::api::reference::SecretRef;
 use crate::ir::{Certificate, Ir, ObjectRef, ServerTls, TlsTermination};
 
 use super::Input;
-use super::gateway::GatewayDraft;
+use super::gateway::{ClientIdentity, GatewayDraft};
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{Fault, Reason, merge};
 
@@ -28,7 +28,7 @@ const MAX_CHAIN: usize = 32;
 /// Bytes that `tls.crt` and `tls.key` may have, each.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// What the Secrets of listeners hold, kept from one translation to the next.
+/// What the Secrets of Gateways and listeners hold, kept from one translation to the next.
 #[derive(Default)]
 pub(super) struct Certificates {
     by_secret: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
@@ -40,7 +40,8 @@ pub(super) struct Certificates {
 type Content = Result<Arc<Certificate>, String>;
 
 impl Certificates {
-    /// Gives every HTTPS listener its certificates, or says what is wrong with them. The good ones of several serve.
+    /// Gives every HTTPS listener and every Gateway its certificates, or says what is wrong with them. The good ones of
+    /// several serve.
     pub(super) fn load(&mut self, input: &Input<'_>, gateways: &mut [GatewayDraft<'_>]) {
         let mut store = Store {
             input,
@@ -49,6 +50,7 @@ impl Certificates {
             read: BTreeMap::new(),
         };
         for gateway in gateways {
+            store.load_client(gateway);
             let listeners = gateway.listeners.iter_mut();
             for listener in listeners.filter(|listener| listener.protocol == Protocol::Https) {
                 store.load(listener);
@@ -58,17 +60,6 @@ impl Certificates {
         let mut contents = self.by_secret.values();
         self.depend_on_past = contents.any(|(_, content)| content.is_err());
     }
-}
-
-/// The Secret that `reference` in `origin` names, if it may be used and holds a good certificate.
-pub(super) fn resolve(
-    input: &Input<'_>,
-    origin: &ObjectRef,
-    reference: &SecretRef,
-    field: &str,
-) -> Result<Certificate, Fault> {
-    let (name, secret) = find(input, origin, reference, field)?;
-    read(secret, &name, None).map_err(|problem| unusable(field, &name, &problem))
 }
 
 /// What a reference comes to: a good certificate, or the last good one beside a problem.
@@ -137,6 +128,32 @@ impl Store<'_, '_> {
         listener.unresolved.extend(faults);
     }
 
+    /// The certificate that a Gateway presents to its backends.
+    fn load_client(&mut self, gateway: &mut GatewayDraft<'_>) {
+        let backend = gateway.object.spec.tls.as_ref();
+        let backend = backend.and_then(|tls| tls.backend.as_ref());
+        let Some(reference) = backend.and_then(|it| it.client_certificate_ref.as_ref()) else {
+            return;
+        };
+        let field = "spec.tls.backend.clientCertificateRef";
+        let (certificate, fault) = match self.get(&gateway.name, reference, field) {
+            Ok(Read {
+                certificate,
+                problem,
+            }) => {
+                let fault = |problem| Fault::new(Reason::InvalidClientCertificateRef, problem);
+                (Ok(certificate), problem.map(fault))
+            }
+            Err(mut fault) => {
+                if fault.reason == Reason::InvalidCertificateRef {
+                    fault.reason = Reason::InvalidClientCertificateRef;
+                }
+                (Err(Arc::from(&*fault.message)), Some(fault))
+            }
+        };
+        gateway.client_certificate = Some(ClientIdentity { certificate, fault });
+    }
+
     fn get(
         &mut self,
         origin: &ObjectRef,
@@ -179,9 +196,13 @@ fn read_once(secret: &Secret, name: &ObjectRef, last: Option<&Arc<Certificate>>)
 
 fn last_good(ir: &Ir) -> BTreeMap<ObjectRef, Arc<Certificate>> {
     let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
-    listeners
+    let of_listeners = listeners
         .filter_map(|listener| listener.tls())
-        .flat_map(|tls| &tls.certificates)
+        .flat_map(|tls| &tls.certificates);
+    let backends = ir.backends.iter();
+    let of_clients = backends.filter_map(|it| it.tls.as_ref()?.client_certificate.as_ref());
+    of_listeners
+        .chain(of_clients)
         .map(|certificate| (certificate.source.clone(), certificate.clone()))
         .collect()
 }
@@ -268,7 +289,8 @@ fn read(
     })
 }
 
-fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
+/// A value of a Secret; errors continue a sentence that begins with its name.
+pub(super) fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
     let bytes = match (secret.string_data.get(key), secret.data.get(key)) {
         (Some(text), _) => text.clone().into_bytes(),
         (None, Some(text)) if text.len() > MAX_BYTES * 2 => return Err(too_large(key)),
@@ -359,7 +381,8 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Box<str>> {
         .collect()
 }
 
-fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
+/// SHA-256 in lower-case hexadecimal.
+pub(super) fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
     let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
         return Err("cannot be fingerprinted by this build".to_owned());
     };

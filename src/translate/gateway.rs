@@ -12,9 +12,10 @@ use crate::api::parameters::Parameters;
 use crate::ir::{Bind, ObjectRef, Transport};
 use crate::status::{Condition, Note};
 
+use super::backend_tls::ClientCertificate;
 use super::listener::ListenerDraft;
 use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, certificate, parameters};
+use super::{Input, Mode, parameters};
 
 /// Name of the class that exists without an object in standalone mode.
 const IMPLIED_CLASS: &str = "portcullis";
@@ -37,8 +38,8 @@ pub(super) struct GatewayDraft<'a> {
     is_dedicated: bool,
     /// Makes `Programmed` false: some of its addresses are not usable.
     pub(super) address_fault: Option<Fault>,
-    /// `ResolvedRefs` of the backend client certificate; written only when there is one.
-    pub(super) client_certificate: Option<Result<(), Fault>>,
+    /// Who it is to its backends, if it is to be anybody.
+    pub(super) client_certificate: Option<ClientIdentity>,
     /// Parameters of the class with its own over them; `None` when class or parameters are at fault.
     pub(super) parameters: Option<Arc<Parameters>>,
     /// Requested addresses that are IP addresses or ask for any, in the order of the spec.
@@ -49,6 +50,14 @@ pub(super) struct GatewayDraft<'a> {
     pub(super) addresses: Vec<Option<IpAddr>>,
     /// Listeners of the Gateway, then those of its ListenerSets in order of precedence.
     pub(super) listeners: Vec<ListenerDraft<'a>>,
+}
+
+/// What a Gateway presents to its backends.
+pub(super) struct ClientIdentity {
+    /// The certificate, or why there is none.
+    pub(super) certificate: ClientCertificate,
+    /// Makes `ResolvedRefs` false; also beside the last good certificate.
+    pub(super) fault: Option<Fault>,
 }
 
 /// A port on its way into the IR.
@@ -160,7 +169,7 @@ fn draft<'a>(
         fault: parameters.as_ref().err().cloned(),
         is_dedicated: input.options.mode == Mode::Dedicated,
         address_fault: None,
-        client_certificate: client_certificate(input, gateway, &name),
+        client_certificate: None,
         parameters: parameters.ok(),
         requested: Vec::new(),
         usable: Vec::new(),
@@ -173,24 +182,6 @@ fn draft<'a>(
         draft.addresses = vec![None];
     }
     draft
-}
-
-fn client_certificate(
-    input: &Input<'_>,
-    gateway: &Gateway,
-    name: &ObjectRef,
-) -> Option<Result<(), Fault>> {
-    let backend = gateway.spec.tls.as_ref()?.backend.as_ref()?;
-    let reference = backend.client_certificate_ref.as_ref()?;
-    let field = "spec.tls.backend.clientCertificateRef";
-    let found = certificate::resolve(input, name, reference, field);
-    Some(found.map(|_| ()).map_err(|fault| match fault.reason {
-        Reason::InvalidCertificateRef => Fault {
-            reason: Reason::InvalidClientCertificateRef,
-            ..fault
-        },
-        _ => fault,
-    }))
 }
 
 impl GatewayDraft<'_> {

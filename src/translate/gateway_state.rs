@@ -142,23 +142,21 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         listener_sets,
         http_routes: _,
         unserved_routes,
-        backend_tls_policies,
+        backend_tls_policies: _,
         reference_grants,
         namespaces,
         services: _,
         endpoint_slices: _,
         secrets,
-        config_maps,
+        config_maps: _,
         gateway_parameters,
     } = one;
     *gateway_classes == two.gateway_classes
         && *gateways == two.gateways
         && *listener_sets == two.listener_sets
         && *unserved_routes == two.unserved_routes
-        && *backend_tls_policies == two.backend_tls_policies
         && *reference_grants == two.reference_grants
         && *namespaces == two.namespaces
         && *secrets == two.secrets
-        && *config_maps == two.config_maps
         && *gateway_parameters == two.gateway_parameters
 }

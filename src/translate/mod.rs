@@ -3,6 +3,7 @@
 
 mod attachment;
 mod backend;
+mod backend_tls;
 mod certificate;
 pub mod closure;
 mod conflict;
@@ -143,7 +144,7 @@ impl Translator {
                 || before.listener_sets != snapshot.listener_sets;
         }
         let around = Changed {
-            objects: self.backends.follow(&before, snapshot),
+            objects: self.backends.follow(&input, &before),
             granting: granting(&before, snapshot),
             labelled: labelled(&before, snapshot),
             parents: parents_changed,
@@ -155,8 +156,9 @@ impl Translator {
             parents: &self.gateways.parents,
         };
         let routes_changed = self.routes.follow(&change, &mut self.backends);
-        if gateways_changed || routes_changed {
-            self.assemble();
+        let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies;
+        if gateways_changed || routes_changed || policies_changed {
+            self.assemble(&input);
         }
         Translation {
             ir: Ir {
@@ -169,7 +171,7 @@ impl Translator {
     }
 
     /// Puts routes on listeners, listeners on ports, and what was found into the report.
-    fn assemble(&mut self) {
+    fn assemble(&mut self, input: &Input<'_>) {
         let Totals {
             routes,
             counts,
@@ -178,6 +180,12 @@ impl Translator {
         let mut report = self.gateways.report.clone();
         self.gateways.count_routes(&counts, &mut report);
         report.routes = self.routes.statuses.clone();
+        let policies = &self.backends.tls;
+        let uses = self.routes.uses(&self.gateways.parents, policies);
+        report.policies = backend_tls::statuses(input, policies, &uses);
+        report
+            .notes
+            .extend(backend_tls::unused(input, policies, &report.policies));
         report.notes.extend(notes);
         report.notes.sort();
         self.report = report;

@@ -1,4 +1,4 @@
-//! The status report of everything but routes, composed from what all steps found. Judges nothing itself except which
+//! The status report of everything but routes and policies, composed from what all steps found. Judges nothing itself except which
 //! listeners make a whole.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) fn compose(
     gateways: &[GatewayDraft<'_>],
     sets: &[SetDraft],
 ) -> StatusReport {
-    let mut notes = notes_of_policies(input);
+    let mut notes = Vec::new();
     if input.options.mode == Mode::Standalone {
         notes.extend(gateway::unserved(input, &classes));
         notes.extend(orphans(input));
@@ -47,6 +47,7 @@ pub(super) fn compose(
         gateways: gateways.iter().enumerate().map(of_gateway).collect(),
         listener_sets: set_statuses,
         routes: Arc::default(),
+        policies: BTreeMap::new(),
         notes,
     }
 }
@@ -76,8 +77,8 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
         generation,
     );
     let mut conditions = vec![accepted, programmed];
-    conditions.extend(gateway.client_certificate.as_ref().map(|found| {
-        let fault = found.as_ref().err();
+    conditions.extend(gateway.client_certificate.as_ref().map(|identity| {
+        let fault = identity.fault.as_ref();
         judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
@@ -214,19 +215,6 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
         conditions: listener.conditions(fault.as_ref()),
         binds,
     }
-}
-
-/// Policies that are understood far enough to be refused.
-fn notes_of_policies(input: &Input<'_>) -> Vec<Note> {
-    let policies = input.snapshot.backend_tls_policies.iter();
-    policies
-        .map(|policy| Note {
-            object: policy.object_ref(),
-            message: "not served: TLS to backends comes with a later version; requests to its targets are answered \
-                      with 500 rather than sent in plain text"
-                .to_owned(),
-        })
-        .collect()
 }
 
 /// ListenerSets and routes of unserved kinds whose parent is nowhere.

@@ -12,7 +12,8 @@ use crate::status::Condition;
 
 use super::Input;
 use super::attachment::{Attachment, ListenerIndex, Parents};
-use super::backend::Backends;
+use super::backend::{self, Backends, Resolution};
+use super::backend_tls::Consumer;
 use super::listener::Protocol;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 
@@ -47,25 +48,33 @@ pub(super) struct Built {
     /// Makes `PartiallyInvalid` true: some rules are not usable.
     dropped: Option<Fault>,
     /// Makes `ResolvedRefs` false.
-    unresolved: Option<Fault>,
+    pub(super) unresolved: Option<Fault>,
     /// Backends that its rules forward to.
     pub(super) backends: Vec<BackendId>,
+    /// Services that it may refer to and refers to, whether they exist or not.
+    pub(super) services: Vec<Key>,
+    /// Whether it is another one for another consumer.
+    pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
     pub(super) references: Vec<Key>,
 }
 
 impl Built {
-    /// Translates a route.
+    /// Translates a route for requests that come through a listener, or for nobody.
     pub(super) fn new<R: RouteObject>(
         input: &Input<'_>,
         object: &R,
         name: &ObjectRef,
+        consumer: Option<&Consumer>,
         backends: &mut Backends,
     ) -> Self {
         let mut builder = RouteBuilder {
             input,
             route: name,
+            consumer,
             backends,
+            services: Vec::new(),
+            depends_on_consumer: false,
             usable: 0,
             faults: Vec::new(),
             unresolved: Vec::new(),
@@ -86,8 +95,8 @@ impl Built {
     }
 
     /// The same, with a known route in place of an equal one.
-    pub(super) fn like(mut self, known: Option<&Self>) -> Self {
-        if let Some(known) = known.filter(|known| known.route == self.route) {
+    pub(super) fn like<'a>(mut self, mut known: impl Iterator<Item = &'a Self>) -> Self {
+        if let Some(known) = known.find(|known| known.route == self.route) {
             self.route = known.route.clone();
         }
         self
@@ -150,7 +159,11 @@ fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
 pub(super) struct RouteBuilder<'a> {
     input: &'a Input<'a>,
     route: &'a ObjectRef,
+    consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
+    /// Services that it may refer to and refers to.
+    services: Vec<Key>,
+    depends_on_consumer: bool,
     /// Number of rules that do at least a part of what they say.
     usable: usize,
     faults: Vec<Fault>,
@@ -267,12 +280,23 @@ impl RouteBuilder<'_> {
     ) -> (Target, Option<Arc<Backend>>) {
         let namespace = reference.namespace.as_deref();
         let namespace = namespace.unwrap_or(&self.route.namespace);
-        self.references.push(Key::new(namespace, &reference.name));
-        match self
+        let key = Key::new(namespace, &reference.name);
+        self.references.push(key.clone());
+        let (input, from) = (self.input, self.route);
+        let resolution = self
             .backends
-            .resolve(self.input, self.route, reference, field)
-        {
-            Ok(backend) => (Target::Backend(backend.id.clone()), Some(backend)),
+            .resolve(input, from, self.consumer, reference, field);
+        let is_permitted =
+            !matches!(&resolution, Err(fault) if fault.reason == Reason::RefNotPermitted);
+        if is_permitted && backend::is_backend(&reference.group, &reference.kind) {
+            self.depends_on_consumer |= self.backends.tls.target(&key);
+            self.services.push(key);
+        }
+        match resolution {
+            Ok(Resolution::Backend(backend)) => {
+                (Target::Backend(backend.id.clone()), Some(backend))
+            }
+            Ok(Resolution::Refused(why)) => (Target::Invalid(why.into()), None),
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 self.unresolved.push(fault);
@@ -301,6 +325,8 @@ impl RouteBuilder<'_> {
             unresolved: merge(&self.unresolved),
             backends: self.forwarded.iter().map(|one| one.id.clone()).collect(),
             references: self.references,
+            services: self.services,
+            depends_on_consumer: self.depends_on_consumer,
         }
     }
 }

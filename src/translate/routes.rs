@@ -15,6 +15,7 @@ use crate::status::{Note, ParentStatus};
 
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
+use super::backend_tls::{Consumer, TlsPolicies, Uses};
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
 use super::{Input, report};
@@ -70,6 +71,9 @@ trait Follow {
 
     /// Adds the routes to what others add up to.
     fn add_to(&self, totals: &mut Totals);
+
+    /// Adds the Gateways that the routes are attached to by the Services that policies target.
+    fn add_uses(&self, parents: &Parents, policies: &TlsPolicies, uses: &mut Uses);
 }
 
 /// The routes of one kind.
@@ -78,11 +82,15 @@ struct RoutesOf<R> {
     kind: PhantomData<fn() -> R>,
 }
 
+/// A route, translated for those who use it: once for all, unless something of it depends on who does.
+#[derive(Default)]
+struct Variants(Vec<(Option<Consumer>, Arc<Built>)>);
+
 /// What came of a route.
 struct Entry {
     name: ObjectRef,
-    /// The route itself; nothing while no parent is ours.
-    built: Option<Arc<Built>>,
+    /// The route itself, for each of those who use it; nothing while no parent is ours.
+    built: Variants,
     /// The listeners that it is attached to, each once.
     attached: Vec<(ListenerIndex, Arc<AttachedRoute>)>,
     /// Whether it counts as attached there.
@@ -173,6 +181,16 @@ impl Routes {
         self.kinds.iter().for_each(|kind| kind.add_to(&mut totals));
         totals
     }
+
+    /// The Gateways that routes are attached to by the Services that policies target.
+    pub(super) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
+        let mut uses = Uses::new();
+        if !policies.is_empty() {
+            let kinds = self.kinds.iter();
+            kinds.for_each(|kind| kind.add_uses(parents, policies, &mut uses));
+        }
+        uses
+    }
 }
 
 impl<R: RouteObject> Follow for RoutesOf<R> {
@@ -219,6 +237,20 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
                 totals.counts[*index] += usize::from(entry.is_usable);
             }
             totals.notes.extend_from_slice(&entry.notes);
+        }
+    }
+
+    fn add_uses(&self, parents: &Parents, policies: &TlsPolicies, uses: &mut Uses) {
+        for entry in self.entries.values() {
+            let built = entry.built.iter().take(1);
+            let services = built.flat_map(|built| &built.services);
+            for service in services.filter(|service| policies.target(service)) {
+                let gateways = entry.attached.iter();
+                let gateways =
+                    gateways.map(|(index, _)| &parents.listeners[*index].consumer.gateway);
+                let known = uses.entry(service.clone()).or_default();
+                known.extend(gateways.cloned());
+            }
         }
     }
 }
@@ -281,6 +313,35 @@ impl Changed {
     }
 }
 
+impl Variants {
+    fn iter(&self) -> impl Iterator<Item = &Arc<Built>> {
+        self.0.iter().map(|(_, built)| built)
+    }
+
+    /// The route for a consumer: as it is known, unless there is `work` to do on the route itself.
+    fn get(
+        &mut self,
+        consumer: Option<&Consumer>,
+        known: &[(Option<Consumer>, Arc<Built>)],
+        work: Work,
+        build: impl FnOnce() -> Built,
+    ) -> Arc<Built> {
+        let fits = |(of, built): &&(Option<Consumer>, Arc<Built>)| {
+            !built.depends_on_consumer || of.as_ref() == consumer
+        };
+        if let Some((_, built)) = self.0.iter().find(fits) {
+            return built.clone();
+        }
+        let former = known.iter().find(fits).filter(|_| work == Work::Attach);
+        let built = match former {
+            Some((_, built)) => built.clone(),
+            None => Arc::new(build().like(self.0.iter().chain(known).map(|(_, built)| &**built))),
+        };
+        self.0.push((consumer.cloned(), built.clone()));
+        built
+    }
+}
+
 impl Entry {
     /// Attaches a route and translates it where its former version will not do.
     fn new<R: RouteObject>(
@@ -305,7 +366,7 @@ impl Entry {
             .collect();
         let mut entry = Self {
             notes: report::orphan_route(input, &name, object.parent_refs()),
-            built: None,
+            built: Variants::default(),
             attached: Vec::new(),
             is_usable: false,
             is_served: false,
@@ -315,34 +376,46 @@ impl Entry {
         if reached.is_empty() {
             return entry;
         }
-        let known = former.and_then(|former| former.built.as_ref());
-        let built = match known {
-            Some(known) if work == Work::Attach => known.clone(),
-            _ => {
-                let built = Built::new(input, object, &entry.name, backends);
-                Arc::new(built.like(known.map(AsRef::as_ref)))
-            }
+        let mut variants = Variants::default();
+        let known = former.map(|former| &former.built);
+        let mut build = |consumer: Option<&Consumer>| {
+            let known = known.map_or(&[][..], |known| &known.0);
+            variants.get(consumer, known, work, || {
+                Built::new(input, object, &entry.name, consumer, backends)
+            })
         };
-        let listeners = reached
-            .iter()
-            .filter_map(|(_, attachment)| attachment.as_ref().ok());
-        for (listener, hostnames) in listeners.flatten() {
-            entry.attach(*listener, hostnames, &built, former);
+        let mut status = Vec::with_capacity(reached.len());
+        let mut attached = Vec::new();
+        for (parent, attachment) in &reached {
+            let listeners = attachment.as_ref().map_or(&[][..], Vec::as_slice);
+            let mut first: Option<Arc<Built>> = None;
+            for (listener, hostnames) in listeners {
+                let built = build(Some(&parents.listeners[*listener].consumer));
+                attached.push((*listener, hostnames, built.clone()));
+                // What cannot be resolved for one of the listeners is told of the parent.
+                if first.as_ref().is_none_or(|it| it.unresolved.is_none()) {
+                    first = Some(built);
+                }
+            }
+            let built = first.unwrap_or_else(|| build(None));
+            status.push(ParentStatus {
+                parent_ref: attachment::reported(parent),
+                controller_name: input.options.controller_name.clone(),
+                conditions: built.conditions(attachment, parents, object.meta().generation),
+            });
         }
-        entry.is_usable = built.unusable.is_none();
+        for (listener, hostnames, built) in attached {
+            entry.is_usable |= built.unusable.is_none();
+            entry.attach(listener, hostnames, &built, former);
+        }
         let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
         entry.is_served = listeners.any(|listener| parents.listeners[listener].is_served);
-        let status = reached.iter().map(|(parent, attachment)| ParentStatus {
-            parent_ref: attachment::reported(parent),
-            controller_name: input.options.controller_name.clone(),
-            conditions: built.conditions(attachment, parents, object.meta().generation),
-        });
-        let status: Arc<[_]> = status.collect();
+        let status: Arc<[_]> = status.into();
         let known = former.and_then(|former| former.status.as_ref());
         // What is equal stays the same node, so that whoever compares need not look into it.
         let same = known.filter(|known| **known == status).cloned();
         entry.status = Some(same.unwrap_or(status));
-        entry.built = Some(built);
+        entry.built = variants;
         entry
     }
 
@@ -376,7 +449,12 @@ impl Entry {
 
     /// Whether the route, of this key, has a reference whose answer may be different now.
     fn refers_to(&self, key: &Key, around: &Changed) -> bool {
-        let references = self.built.iter().flat_map(|built| &built.references);
+        // They are the same whoever uses the route.
+        let references = self
+            .built
+            .iter()
+            .take(1)
+            .flat_map(|built| &built.references);
         references.into_iter().any(|target| {
             let is_foreign = target.namespace != key.namespace;
             around.objects.contains(target)

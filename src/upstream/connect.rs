@@ -72,10 +72,12 @@ impl Target {
     pub(super) fn protocol(&self) -> Option<Protocol> {
         match &self.transport {
             Transport::Plain if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
+            // Who declares HTTP/2 speaks it, whether or not ALPN says so.
+            Transport::Tls(_) if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
             Transport::Tls(tls) if tls.config.alpn_protocols.iter().any(|name| name == b"h2") => {
                 None
             }
-            Transport::Plain | Transport::Tls(_) => Some(Protocol::Http1),
+            Transport::Plain | Transport::Tls(_) | Transport::Unusable => Some(Protocol::Http1),
         }
     }
 
@@ -104,6 +106,12 @@ impl Target {
     }
 
     async fn establish(&self) -> Result<Io, SendError> {
+        if matches!(self.transport, Transport::Unusable) {
+            return Err(SendError::Backend(
+                UpstreamFault::Connect,
+                "TLS to the backend cannot be set up",
+            ));
+        }
         let io = TcpStream::connect(self.endpoint.address)
             .await
             .map_err(|_| {

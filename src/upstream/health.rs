@@ -110,8 +110,10 @@ mod tests {
             id: BackendId {
                 object: ObjectRef::core("Service", "ns", "one"),
                 port: 80,
+                tls: None,
             },
             protocol: UpstreamProtocol::Http1,
+            tls: None,
             endpoints: (1..=endpoints)
                 .map(|port| ([127, 0, 0, 1], port).into())
                 .collect(),

@@ -11,7 +11,7 @@ use portcullis::ir::route::{Action, Target};
 use portcullis::ir::{Backend, BackendId, Ir, Port};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{
-    Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason, StatusReport,
+    AncestorStatus, Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason, StatusReport,
 };
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
 use portcullis::translate::{Mode, Options, Translation, translate};
@@ -77,6 +77,7 @@ struct Part {
     gateway: Option<GatewayStatus>,
     listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
     routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+    policies: BTreeMap<ObjectRef, AncestorStatus>,
     data_plane: Option<DataPlane>,
 }
 
@@ -108,6 +109,7 @@ impl Part {
                 .map(|(set, it)| (set.clone(), it.clone()))
                 .collect(),
             routes: routes(report, |parent| *parent == name || sets.contains(parent)),
+            policies: policies(report, &name),
             data_plane: data_planes.get(&name).cloned(),
         }
     }
@@ -161,6 +163,22 @@ fn routes(
         }
     }
     routes
+}
+
+/// What policies are told of a Gateway.
+fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, AncestorStatus> {
+    let mut policies = BTreeMap::new();
+    for (policy, ancestors) in &report.policies {
+        let of_gateway = |status: &&AncestorStatus| {
+            let ancestor = &status.ancestor_ref;
+            ancestor.namespace.as_deref() == Some(&*gateway.namespace)
+                && ancestor.name == *gateway.name
+        };
+        if let Some(status) = ancestors.iter().find(of_gateway) {
+            policies.insert(policy.clone(), status.clone());
+        }
+    }
+    policies
 }
 
 /// Every closure translates to what the cluster translates to for its Gateway, and there is one for each Gateway of ours.

@@ -7,9 +7,11 @@ mod harness;
 mod client;
 mod origin;
 mod scene;
+mod tls_origin;
 
 mod access_log;
 mod admin;
+mod backend_tls;
 mod bodies;
 mod connections;
 mod filters;

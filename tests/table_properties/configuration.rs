@@ -78,6 +78,7 @@ pub(crate) fn backend_id(index: u8) -> BackendId {
     BackendId {
         object: ObjectRef::core("Service", "ns", &format!("s{index}")),
         port: 80,
+        tls: None,
     }
 }
 
@@ -161,6 +162,7 @@ pub(crate) fn listener(
         },
         hostname: own.clone(),
         protocol: Protocol::Http,
+        tls: None,
         routes: attached.iter().filter_map(attach).filter(once).collect(),
     })
 }
@@ -195,6 +197,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                 Arc::new(Backend {
                     id: backend_id(index),
                     protocol,
+                    tls: None,
                     endpoints,
                 })
             };

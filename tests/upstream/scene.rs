@@ -207,8 +207,10 @@ pub(crate) fn backend(
         id: BackendId {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
+            tls: None,
         },
         protocol,
+        tls: None,
         endpoints,
     };
     Backend::new(&ir, transport, Arc::default())

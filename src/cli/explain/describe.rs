@@ -211,7 +211,8 @@ fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
                     UpstreamProtocol::Http1 => "HTTP/1.1",
                     UpstreamProtocol::H2c => "HTTP/2",
                 };
-                format!("{id} over {protocol}: {}", endpoints.join(", "))
+                let tls = if backend.tls.is_some() { " in TLS" } else { "" };
+                format!("{id} over {protocol}{tls}: {}", endpoints.join(", "))
             }
             _ => format!("{id} has no ready endpoint: 503"),
         },

@@ -12,19 +12,19 @@ use rustc_hash::FxHashSet;
 
 use crate::api::Key;
 use crate::api::core::EndpointSlice;
-use crate::api::policy::BackendTlsPolicy;
 use crate::api::reference::BackendObjectRef;
-use crate::ir::{Backend, BackendId, ObjectRef};
+use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 use crate::snapshot::Snapshot;
 
 pub(super) use self::index::OfServices;
 
 use self::index::ByService;
 use super::Input;
+use super::backend_tls::{Consumer, Decision, TlsPolicies};
 use super::reason::{Fault, Reason};
 
 /// Finds a backend of one kind, or tells what is wrong with it as the end of a sentence.
-type Resolve = fn(&Sources<'_>, &ObjectRef, Option<u16>) -> Result<Backend, Fault>;
+type Resolve = fn(&Sources<'_>, &ObjectRef, Option<u16>) -> Result<Found, Fault>;
 
 /// A kind of backend.
 struct Kind {
@@ -45,15 +45,37 @@ const KINDS: &[Kind] = &[Kind {
 struct Sources<'a> {
     snapshot: &'a Snapshot,
     slices: &'a ByService<EndpointSlice>,
-    /// BackendTLSPolicies by the Service that they target.
-    tls_policies: &'a ByService<BackendTlsPolicy>,
+}
+
+/// A port of an object that requests can be sent to.
+struct Found {
+    /// In plain text.
+    backend: Backend,
+    port: Port,
+}
+
+/// What a port says of itself.
+#[derive(Clone)]
+struct Port {
+    name: Option<Arc<str>>,
+    protocol: UpstreamProtocol,
+    /// What it speaks, if that is TLS: plain text must not go there.
+    speaks_tls: Option<Arc<str>>,
+}
+
+/// What a reference to a backend comes to.
+pub(super) enum Resolution {
+    /// A backend.
+    Backend(Arc<Backend>),
+    /// A backend to which nothing may be sent, for this reason: not the fault of who refers to it.
+    Refused(String),
 }
 
 /// The backends that routes refer to; each is resolved once, and again when something that it is made of changes.
 #[derive(Default)]
 pub(super) struct Backends {
     slices: ByService<EndpointSlice>,
-    tls_policies: ByService<BackendTlsPolicy>,
+    pub(super) tls: TlsPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
     /// Whether some may be resolved that nobody has claimed.
     has_unclaimed: bool,
@@ -63,6 +85,7 @@ pub(super) struct Backends {
 
 struct Resolved {
     backend: Arc<Backend>,
+    port: Port,
     /// Number of claims.
     claims: usize,
     /// How many of them are for traffic.
@@ -72,11 +95,11 @@ struct Resolved {
 impl Backends {
     /// Follows the change from one snapshot to the next. Returns the objects that backends are found through (their
     /// endpoints aside) and that are not what they were: what refers to them has to be resolved again.
-    pub(super) fn follow(&mut self, before: &Snapshot, now: &Snapshot) -> FxHashSet<Key> {
+    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<Key> {
+        let now = input.snapshot;
         let services = now.services.changes_since(&before.services).into_iter();
         let mut touched: FxHashSet<Key> = services.map(|change| change.key.clone()).collect();
-        let policies = (&before.backend_tls_policies, &now.backend_tls_policies);
-        touched.extend(self.tls_policies.follow(policies.0, policies.1));
+        touched.extend(self.tls.follow(input, before));
         let slices = (&before.endpoint_slices, &now.endpoint_slices);
         let moved = self.slices.follow(slices.0, slices.1);
         for key in touched.iter().chain(&moved) {
@@ -85,14 +108,16 @@ impl Backends {
         touched
     }
 
-    /// The backend that `reference` in object `from` names; `field` is the path of the reference.
+    /// The backend that `reference` in object `from` names, for requests of a consumer; `field` is the path of the
+    /// reference.
     pub(super) fn resolve(
         &mut self,
         input: &Input<'_>,
         from: &ObjectRef,
+        consumer: Option<&Consumer>,
         reference: &BackendObjectRef,
         field: &str,
-    ) -> Result<Arc<Backend>, Fault> {
+    ) -> Result<Resolution, Fault> {
         let namespace = reference.namespace.as_deref().unwrap_or(&from.namespace);
         let name = ObjectRef::new(
             &reference.group,
@@ -106,27 +131,95 @@ impl Backends {
         let kind = kind.ok_or_else(|| unknown(&name, field))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
         input.grants.check(from, &name, field)?;
-        let id = BackendId {
-            object: name,
-            port: reference.port.unwrap_or_default(),
+        let told =
+            |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
+        let mut found = None;
+        let port = match reference.port.and_then(|port| self.known(&name, port)) {
+            Some(known) => known.port.clone(),
+            None => {
+                let sources = self.sources(input.snapshot);
+                let new = (kind.resolve)(&sources, &name, reference.port).map_err(told)?;
+                found.insert(new).port.clone()
+            }
         };
-        if let Some(known) = reference.port.and_then(|_| self.resolved.get(&id)) {
-            return Ok(known.backend.clone());
+        let service = Key::new(&name.namespace, &name.name);
+        let port_name = port.name.as_deref();
+        let decision = self
+            .tls
+            .decide(&service, port_name, port.protocol, consumer);
+        let (used, tls) = match decision {
+            Decision::Plain => (None, None),
+            Decision::Tls(used, tls) => (Some(used), Some(tls)),
+            Decision::Refused(why) => {
+                return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
+            }
+        };
+        port.permits(tls.as_ref()).map_err(told)?;
+        let backend = match found {
+            Some(found) => Some(self.add(found, used, tls)),
+            None => self.of_known(&name, reference.port.unwrap_or_default(), used, tls),
+        };
+        let missing = || told(Fault::new(Reason::BackendNotFound, "is gone"));
+        Ok(Resolution::Backend(backend.ok_or_else(missing)?))
+    }
+
+    /// Any use of a port that is known.
+    fn known(&self, object: &ObjectRef, port: u16) -> Option<&Resolved> {
+        let first = BackendId {
+            object: object.clone(),
+            port,
+            tls: None,
+        };
+        let (id, resolved) = self.resolved.range(first..).next()?;
+        (id.object == *object && id.port == port).then_some(resolved)
+    }
+
+    /// The backend of a use of a port that is known by this or another use.
+    fn of_known(
+        &mut self,
+        object: &ObjectRef,
+        port: u16,
+        used: Option<TlsUse>,
+        tls: Option<ClientTls>,
+    ) -> Option<Arc<Backend>> {
+        let id = BackendId {
+            object: object.clone(),
+            port,
+            tls: used,
+        };
+        if let Some(same) = self.resolved.get(&id)
+            && same.backend.tls.as_deref() == tls.as_ref()
+        {
+            return Some(same.backend.clone());
         }
-        let name = &id.object;
-        let found = (kind.resolve)(&self.sources(input.snapshot), name, reference.port);
-        let backend = found.map_err(|fault| {
-            Fault::new(fault.reason, format!("{field}: {name} {}", fault.message))
-        })?;
+        let known = self.known(object, port)?;
+        let found = Found {
+            backend: Backend::clone(&known.backend),
+            port: known.port.clone(),
+        };
+        Some(self.add(found, id.tls, tls))
+    }
+
+    fn add(&mut self, found: Found, used: Option<TlsUse>, tls: Option<ClientTls>) -> Arc<Backend> {
+        let Found { mut backend, port } = found;
+        backend.id.tls = used;
+        backend.tls = tls.map(Arc::new);
         let backend = Arc::new(backend);
+        if let Some(known) = self.resolved.get_mut(&backend.id) {
+            known.backend = backend.clone();
+            known.port = port;
+            self.listed = None;
+            return backend;
+        }
         self.has_unclaimed = true;
         let resolved = Resolved {
             backend: backend.clone(),
+            port,
             claims: 0,
             served: 0,
         };
         self.resolved.insert(backend.id.clone(), resolved);
-        Ok(backend)
+        backend
     }
 
     /// Keeps a backend until it is released as often as it was claimed. It is part of the configuration while one of the
@@ -169,7 +262,6 @@ impl Backends {
         Sources {
             snapshot,
             slices: &self.slices,
-            tls_policies: &self.tls_policies,
         }
     }
 
@@ -180,21 +272,64 @@ impl Backends {
         }
         for kind in KINDS {
             let object = ObjectRef::new(kind.group, kind.kind, &key.namespace, &key.name);
-            let id = |port| BackendId {
+            let first = BackendId {
                 object: object.clone(),
-                port,
+                port: 0,
+                tls: None,
             };
-            let known = self.resolved.range(id(0)..=id(u16::MAX));
-            let ports: Vec<u16> = known.map(|(id, _)| id.port).collect();
-            for port in ports {
-                let found = (kind.resolve)(&self.sources(now), &object, Some(port));
-                match (found, self.resolved.get_mut(&id(port))) {
-                    (Ok(same), Some(resolved)) if same == *resolved.backend => continue,
-                    (Ok(changed), Some(resolved)) => resolved.backend = Arc::new(changed),
-                    _ => drop(self.resolved.remove(&id(port))),
+            let known = self.resolved.range(first..);
+            let known = known.take_while(|(id, _)| id.object == object);
+            let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
+            for id in known {
+                let found = (kind.resolve)(&self.sources(now), &object, Some(id.port));
+                let renewed = found.ok().and_then(|found| self.renew(&id, found));
+                match (renewed, self.resolved.get_mut(&id)) {
+                    (Some((same, port)), Some(resolved)) if same == *resolved.backend => {
+                        resolved.port = port;
+                        continue;
+                    }
+                    (Some((changed, port)), Some(resolved)) => {
+                        resolved.backend = Arc::new(changed);
+                        resolved.port = port;
+                    }
+                    _ => drop(self.resolved.remove(&id)),
                 }
                 self.listed = None;
             }
+        }
+    }
+
+    /// A use of a port that has changed; `None` when it cannot be used so any more.
+    fn renew(&self, id: &BackendId, found: Found) -> Option<(Backend, Port)> {
+        let Found { mut backend, port } = found;
+        let former = self.resolved.get(id)?.backend.tls.as_ref();
+        let tls = match (&id.tls, former) {
+            (Some(used), Some(former)) => {
+                let certificate = former.client_certificate.clone();
+                Some(self.tls.renew(used, certificate, port.protocol)?)
+            }
+            _ => None,
+        };
+        port.permits(tls.as_ref()).ok()?;
+        let same = former.filter(|former| tls.as_ref() == Some(former));
+        backend.tls = same.cloned().or_else(|| tls.map(Arc::new));
+        backend.id = id.clone();
+        Some((backend, port))
+    }
+}
+
+impl Port {
+    /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS.
+    fn permits(&self, tls: Option<&ClientTls>) -> Result<(), Fault> {
+        match &self.speaks_tls {
+            Some(name) if tls.is_none() => {
+                let message = format!(
+                    "has appProtocol {name}, and no BackendTLSPolicy says how to verify its certificate; add one whose \
+                     targetRefs name this Service"
+                );
+                Err(Fault::new(Reason::UnsupportedProtocol, message))
+            }
+            _ => Ok(()),
         }
     }
 }

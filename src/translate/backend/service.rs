@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, Service, ServicePort, SliceEndpoint};
-use crate::api::policy::{BackendTlsPolicy, PolicyTargetRef};
 use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::Sources;
+use super::{Found, Port, Sources};
 
 /// Finds a port of a Service. Messages continue a sentence that begins with the Service's name.
 pub(super) fn resolve(
     sources: &Sources<'_>,
     name: &ObjectRef,
     port: Option<u16>,
-) -> Result<Backend, Fault> {
+) -> Result<Found, Fault> {
     let services = &sources.snapshot.services;
     let found = services.get(&name.namespace, &name.name);
     let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
@@ -27,19 +26,25 @@ pub(super) fn resolve(
         return Err(Fault::new(Reason::InvalidKind, message));
     }
     let port = find_port(service, port)?;
-    let protocol = protocol(port)?;
-    let key = Key::new(&name.namespace, &name.name);
-    refuse_tls_policy(sources.tls_policies.of(&key), &key, port)?;
-    let id = BackendId {
-        object: name.clone(),
-        port: port.port,
-    };
-    let slices = sources.slices.of(&key);
-    let endpoints = endpoints(slices, port.name.as_deref().unwrap_or_default());
-    Ok(Backend {
-        id,
+    let (protocol, speaks_tls) = protocol(port)?;
+    let slices = sources.slices.of(&Key::new(&name.namespace, &name.name));
+    let backend = Backend {
+        id: BackendId {
+            object: name.clone(),
+            port: port.port,
+            tls: None,
+        },
         protocol,
-        endpoints,
+        tls: None,
+        endpoints: endpoints(slices, port.name.as_deref().unwrap_or_default()),
+    };
+    Ok(Found {
+        backend,
+        port: Port {
+            name: port.name.as_deref().map(Arc::from),
+            protocol,
+            speaks_tls,
+        },
     })
 }
 
@@ -76,45 +81,26 @@ fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
 }
 
-/// What a port speaks (GEP-1911). Names outside `kubernetes.io/` that are not TLS say nothing that matters here.
-fn protocol(port: &ServicePort) -> Result<UpstreamProtocol, Fault> {
+/// What a port speaks (GEP-1911), and the name of that if it is TLS. Names outside `kubernetes.io/` that are not TLS say
+/// nothing that matters here.
+fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), Fault> {
     let name = port.app_protocol.as_deref().unwrap_or_default();
     let lower = name.to_ascii_lowercase();
-    let problem = match lower.as_str() {
-        "kubernetes.io/h2c" => return Ok(UpstreamProtocol::H2c),
-        "kubernetes.io/ws" => return Ok(UpstreamProtocol::Http1),
+    match lower.as_str() {
+        "kubernetes.io/h2c" => Ok((UpstreamProtocol::H2c, None)),
+        "kubernetes.io/ws" => Ok((UpstreamProtocol::Http1, None)),
         "kubernetes.io/wss" | "https" | "tls" | "wss" => {
-            "and TLS to backends is not served by this version"
+            Ok((UpstreamProtocol::Http1, Some(name.into())))
         }
-        other if other.starts_with("kubernetes.io/") => "which is not supported",
-        _ => return Ok(UpstreamProtocol::Http1),
-    };
-    let message = format!("has appProtocol {name} on port {}, {problem}", port.port);
-    Err(Fault::new(Reason::UnsupportedProtocol, message))
-}
-
-/// A BackendTLSPolicy demands TLS with verification: until that is served, nothing may go there in plain text.
-fn refuse_tls_policy(
-    policies: &[Arc<BackendTlsPolicy>],
-    service: &Key,
-    port: &ServicePort,
-) -> Result<(), Fault> {
-    let is_meant = |target: &PolicyTargetRef| {
-        let section = target.section_name.as_deref();
-        let mut section = section.into_iter().filter(|name| !name.is_empty());
-        target.is_service(&service.name)
-            && section.all(|section| port.name.as_deref() == Some(section))
-    };
-    let meant = |policy: &&Arc<BackendTlsPolicy>| policy.spec.target_refs.iter().any(is_meant);
-    let Some(policy) = policies.iter().find(meant) else {
-        return Ok(());
-    };
-    let message = format!(
-        "is a target of BackendTLSPolicy {}, and TLS to backends is not served by this version; requests are refused \
-         rather than sent in plain text",
-        policy.metadata.name
-    );
-    Err(Fault::new(Reason::UnsupportedProtocol, message))
+        other if other.starts_with("kubernetes.io/") => {
+            let message = format!(
+                "has appProtocol {name} on port {}, which is not supported",
+                port.port
+            );
+            Err(Fault::new(Reason::UnsupportedProtocol, message))
+        }
+        _ => Ok((UpstreamProtocol::Http1, None)),
+    }
 }
 
 /// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.

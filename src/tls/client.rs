@@ -1,0 +1,198 @@
+//! Client configurations: TLS to backends, each with a verifier of its own. Knows nothing of sockets, of handshakes under
+//! way or of who asks for TLS.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, DnsName, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use webpki::EndEntityCert;
+
+use super::versions;
+use crate::ir::tls::{Authorities, SubjectName, Verification};
+use crate::ir::{Certificate, ClientTls};
+
+/// What a handshake with a backend needs.
+#[derive(Debug)]
+pub struct Client {
+    /// Verifier, client certificate, ALPN and a store of sessions of its own.
+    pub config: Arc<ClientConfig>,
+    /// The name that is sent as SNI.
+    pub server_name: ServerName<'static>,
+}
+
+/// Builds what these settings ask for.
+///
+/// # Errors
+/// When the name, an authority or the client certificate is unusable, which translation rules out.
+pub fn client_config(tls: &ClientTls) -> Result<Client, Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = Verifier::new(&tls.verification, &provider)?;
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions(tls.min_version))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match &tls.client_certificate {
+        None => builder.with_no_client_auth(),
+        Some(certificate) => {
+            let key = certified_key(certificate, &provider)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)))
+        }
+    };
+    let protocols = tls.alpn.iter();
+    config.alpn_protocols = protocols.map(|it| it.name().as_bytes().to_vec()).collect();
+    Ok(Client {
+        config: Arc::new(config),
+        server_name: ServerName::DnsName(dns_name(&tls.server_name)?),
+    })
+}
+
+fn certified_key(
+    certificate: &Certificate,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, Error> {
+    let key = certificate.key.clone_key();
+    let key = provider.key_provider.load_private_key(key)?;
+    Ok(CertifiedKey::new(certificate.chain.clone(), key))
+}
+
+fn dns_name(name: &str) -> Result<DnsName<'static>, Error> {
+    let name = DnsName::try_from(name.to_owned());
+    name.map_err(|_| Error::General("the server name is not a DNS name".to_owned()))
+}
+
+/// The certificates that the platform trusts, read when a policy first asks for them.
+fn system_roots() -> Arc<RootCertStore> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let read = || {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        // What is not understood among them is no root; without any root no backend is trusted.
+        let (usable, _) = roots.add_parsable_certificates(found.certs);
+        if usable == 0 {
+            tracing::error!(
+                errors = ?found.errors,
+                "the platform has no trusted certificates: backends with wellKnownCACertificates System are refused; \
+                 add them to the image, or name them by SSL_CERT_FILE"
+            );
+        }
+        Arc::new(roots)
+    };
+    ROOTS.get_or_init(read).clone()
+}
+
+/// Verifies the issuer and the name of a backend's certificate.
+#[derive(Debug)]
+struct Verifier {
+    roots: Arc<RootCertStore>,
+    names: Vec<Name>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+#[derive(Debug)]
+enum Name {
+    Hostname(ServerName<'static>),
+    Wildcard(Box<str>),
+    Uri(Box<str>),
+}
+
+impl Verifier {
+    fn new(verification: &Verification, provider: &CryptoProvider) -> Result<Self, Error> {
+        let roots = match &verification.authorities {
+            Authorities::System => system_roots(),
+            Authorities::Certificates(authorities) => {
+                let mut roots = RootCertStore::empty();
+                for authority in authorities {
+                    roots.add(authority.certificate.clone())?;
+                }
+                Arc::new(roots)
+            }
+        };
+        let name = |name: &SubjectName| {
+            Ok(match name {
+                SubjectName::Hostname(name) => Name::Hostname(ServerName::DnsName(dns_name(name)?)),
+                SubjectName::Wildcard(name) => Name::Wildcard(name.clone()),
+                SubjectName::Uri(uri) => Name::Uri(uri.clone()),
+            })
+        };
+        Ok(Self {
+            roots,
+            names: verification
+                .names
+                .iter()
+                .map(name)
+                .collect::<Result<_, Error>>()?,
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+
+    fn has_name(&self, leaf: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>) -> bool {
+        let certificate = || EndEntityCert::try_from(leaf).ok();
+        self.names.iter().any(|name| match name {
+            Name::Hostname(name) => verify_server_name(parsed, name).is_ok(),
+            Name::Wildcard(name) => certificate().is_some_and(|certificate| {
+                let mut names = certificate.valid_dns_names();
+                names.any(|found| found.eq_ignore_ascii_case(name))
+            }),
+            Name::Uri(uri) => certificate()
+                .is_some_and(|certificate| certificate.valid_uri_names().any(|it| it == &**uri)),
+        })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = ParsedCertificate::try_from(leaf)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
+        if self.has_name(leaf, &parsed) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::NotValidForName.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

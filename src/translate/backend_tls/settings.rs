@@ -1,0 +1,287 @@
+//! What a policy asks of TLS: authorities, names and options, read and checked. Knows nothing of targets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, DnsName};
+
+use crate::api::policy::{BackendTlsSpec, BackendTlsValidation, SubjectAltName};
+use crate::api::reference::LocalObjectReference;
+use crate::ir::tls::{AlpnProtocol, Authorities, Authority, SubjectName, TlsVersion, Verification};
+use crate::ir::{Certificate, ClientTls, ObjectRef, UpstreamProtocol};
+
+use super::super::reason::{Fault, Reason, merge};
+use super::super::{Input, Mode, certificate};
+
+/// Prefix of the options that are ours; keys of other domains are none of our business.
+const OPTION_PREFIX: &str = "portcullis.dev/";
+/// The key of a ConfigMap or Secret that has the certificates.
+const BUNDLE: &str = "ca.crt";
+/// Bytes that a bundle may have; a ConfigMap has no more.
+const MAX_BUNDLE: usize = 1 << 20;
+/// Certificates that a bundle may have.
+const MAX_AUTHORITIES: usize = 1024;
+
+/// What TLS to a target of the policy is like, whoever asks for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TlsSettings {
+    server_name: Box<str>,
+    verification: Verification,
+    min_version: TlsVersion,
+    /// `None` means what the port's protocol asks for.
+    alpn: Option<Vec<AlpnProtocol>>,
+}
+
+/// A policy's settings, and what was found on the way.
+pub(super) struct ReadSettings {
+    pub(super) settings: Result<TlsSettings, Fault>,
+    pub(super) unresolved: Option<Fault>,
+    /// ConfigMaps and Secrets that it refers to, whether or not they are there.
+    pub(super) references: Vec<ObjectRef>,
+}
+
+impl TlsSettings {
+    /// TLS to a port that speaks `protocol`.
+    pub(super) fn with(
+        &self,
+        protocol: UpstreamProtocol,
+        client_certificate: Option<Arc<Certificate>>,
+    ) -> ClientTls {
+        let alpn = match (protocol, &self.alpn) {
+            (UpstreamProtocol::H2c, _) => vec![AlpnProtocol::H2],
+            (UpstreamProtocol::Http1, Some(alpn)) => alpn.clone(),
+            (UpstreamProtocol::Http1, None) => vec![AlpnProtocol::Http11],
+        };
+        ClientTls {
+            server_name: self.server_name.clone(),
+            verification: self.verification.clone(),
+            client_certificate,
+            min_version: self.min_version,
+            alpn,
+        }
+    }
+}
+
+/// Reads the settings of a policy in `namespace`.
+pub(super) fn read(input: &Input<'_>, namespace: &str, spec: &BackendTlsSpec) -> ReadSettings {
+    let references = &spec.validation.ca_certificate_refs;
+    let references = references.iter().map(|it| name_of(namespace, it)).collect();
+    let mut unresolved = Vec::new();
+    let settings = (|| {
+        let authorities = authorities(input, namespace, &spec.validation, &mut unresolved)?;
+        let server_name = hostname(&spec.validation.hostname)?;
+        let names = names(&server_name, &spec.validation.subject_alt_names)?;
+        let (min_version, alpn) = options(&spec.options)?;
+        Ok(TlsSettings {
+            server_name,
+            verification: Verification { authorities, names },
+            min_version,
+            alpn,
+        })
+    })();
+    ReadSettings {
+        settings,
+        unresolved: merge(&unresolved),
+        references,
+    }
+}
+
+fn name_of(namespace: &str, reference: &LocalObjectReference) -> ObjectRef {
+    ObjectRef::new(
+        &reference.group,
+        &reference.kind,
+        namespace,
+        &reference.name,
+    )
+}
+
+fn invalid(message: String) -> Fault {
+    Fault::new(Reason::Invalid, message)
+}
+
+/// The authorities that are trusted: all that can be read. Without any, nothing is.
+fn authorities(
+    input: &Input<'_>,
+    namespace: &str,
+    validation: &BackendTlsValidation,
+    unresolved: &mut Vec<Fault>,
+) -> Result<Authorities, Fault> {
+    let references = &validation.ca_certificate_refs;
+    match validation.well_known_ca_certificates.as_deref() {
+        Some("System") if references.is_empty() => return Ok(Authorities::System),
+        None | Some("") => {}
+        Some(other) => {
+            return Err(invalid(format!(
+                "spec.validation.wellKnownCACertificates is {other:?}; only System is supported, and only without \
+                 caCertificateRefs"
+            )));
+        }
+    }
+    // By fingerprint: bundles have much in common.
+    let mut found = BTreeMap::new();
+    for (index, reference) in references.iter().enumerate() {
+        let field = format!("spec.validation.caCertificateRefs[{index}]");
+        match bundle(input, &name_of(namespace, reference), &field) {
+            Ok(authorities) => found.extend(
+                authorities
+                    .into_iter()
+                    .map(|authority| (authority.fingerprint.clone(), authority)),
+            ),
+            Err(fault) => unresolved.push(fault),
+        }
+    }
+    if found.is_empty() {
+        let why = merge(unresolved).map(|fault| fault.message);
+        let why = why.unwrap_or_else(|| "spec.validation names none".to_owned());
+        let message = format!("no usable CA certificate: {why}");
+        return Err(Fault::new(Reason::NoValidCACertificate, message));
+    }
+    Ok(Authorities::Certificates(found.into_values().collect()))
+}
+
+/// The certificates of a ConfigMap or Secret.
+fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Authority>, Fault> {
+    let bad = |problem: &str| {
+        let message = format!("{field}: {name} {problem}");
+        Fault::new(Reason::InvalidCACertificateRef, message)
+    };
+    let pem = match (&*name.group, &*name.kind) {
+        ("", "ConfigMap") => {
+            let found = input.snapshot.config_maps.get(&name.namespace, &name.name);
+            let found = found.ok_or_else(|| bad("does not exist"))?;
+            let pem = found.data.get(BUNDLE);
+            pem.ok_or_else(|| bad("has no ca.crt"))?
+                .clone()
+                .into_bytes()
+        }
+        ("", "Secret") if input.options.mode != Mode::Dedicated => {
+            let found = input.snapshot.secrets.get(&name.namespace, &name.name);
+            let found = found.ok_or_else(|| bad("does not exist"))?;
+            certificate::value(found, BUNDLE).map_err(|problem| bad(&problem))?
+        }
+        ("", "Secret") => {
+            let message = format!(
+                "{field} names {name}: no policy brings a Secret into the pods of a Gateway; put ca.crt into a ConfigMap"
+            );
+            return Err(Fault::new(Reason::InvalidKind, message));
+        }
+        (group, kind) => {
+            let group = if group.is_empty() { "core" } else { group };
+            let message = format!(
+                "{field} names a {kind} of group {group}; name a ConfigMap of the core group with the key ca.crt"
+            );
+            return Err(Fault::new(Reason::InvalidKind, message));
+        }
+    };
+    read_bundle(&pem, name).map_err(|problem| bad(&problem))
+}
+
+fn read_bundle(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String> {
+    if pem.len() > MAX_BUNDLE {
+        return Err(format!(
+            "has a ca.crt of more than {} KiB",
+            MAX_BUNDLE / 1024
+        ));
+    }
+    let certificates = CertificateDer::pem_slice_iter(pem).take(MAX_AUTHORITIES + 1);
+    let certificates: Vec<_> = certificates
+        .collect::<Result<_, _>>()
+        .map_err(|_| "has a ca.crt that is not PEM".to_owned())?;
+    match certificates.len() {
+        0 => return Err("has no PEM certificate in ca.crt".to_owned()),
+        length if length > MAX_AUTHORITIES => {
+            return Err(format!(
+                "has more than {MAX_AUTHORITIES} certificates in ca.crt"
+            ));
+        }
+        _ => {}
+    }
+    let mut roots = RootCertStore::empty();
+    let authority = |(index, certificate): (usize, CertificateDer<'static>)| {
+        let added = roots.add(certificate.clone());
+        added.map_err(|_| format!("has a ca.crt whose certificate {} is not X.509", index + 1))?;
+        Ok(Authority {
+            source: source.clone(),
+            fingerprint: certificate::sha256(&certificate)?,
+            certificate,
+        })
+    };
+    certificates
+        .into_iter()
+        .enumerate()
+        .map(authority)
+        .collect()
+}
+
+/// A name that can be sent as SNI: an IP address cannot (RFC 6066, 3).
+fn hostname(name: &str) -> Result<Box<str>, Fault> {
+    if !is_dns_name(name) {
+        return Err(invalid(format!(
+            "spec.validation.hostname {name:?} is not a DNS name without wildcard"
+        )));
+    }
+    Ok(name.to_ascii_lowercase().into())
+}
+
+fn is_dns_name(name: &str) -> bool {
+    DnsName::try_from(name).is_ok() && name.parse::<std::net::IpAddr>().is_err()
+}
+
+/// The names of which the certificate must have one. Alternative names take the place of the hostname.
+fn names(hostname: &str, alternatives: &[SubjectAltName]) -> Result<Vec<SubjectName>, Fault> {
+    if alternatives.is_empty() {
+        return Ok(vec![SubjectName::Hostname(hostname.into())]);
+    }
+    let name = |(index, name): (usize, &SubjectAltName)| {
+        let wanted = match name.kind.as_str() {
+            "Hostname" => name.hostname.as_deref().and_then(subject_hostname),
+            "URI" => {
+                let uri = name.uri.as_deref().filter(|uri| !uri.is_empty());
+                uri.map(|uri| SubjectName::Uri(uri.into()))
+            }
+            _ => None,
+        };
+        wanted.ok_or_else(|| {
+            invalid(format!(
+                "spec.validation.subjectAltNames[{index}] has to be of type Hostname with a DNS name in hostname, or of \
+                 type URI with a URI in uri"
+            ))
+        })
+    };
+    alternatives.iter().enumerate().map(name).collect()
+}
+
+fn subject_hostname(name: &str) -> Option<SubjectName> {
+    let lower = name.to_ascii_lowercase().into_boxed_str();
+    match name.strip_prefix("*.") {
+        Some(rest) => is_dns_name(rest).then_some(SubjectName::Wildcard(lower)),
+        None => is_dns_name(name).then_some(SubjectName::Hostname(lower)),
+    }
+}
+
+fn options(
+    options: &BTreeMap<String, String>,
+) -> Result<(TlsVersion, Option<Vec<AlpnProtocol>>), Fault> {
+    let (mut min_version, mut alpn) = (TlsVersion::Tls12, None);
+    for (key, value) in options {
+        let Some(name) = key.strip_prefix(OPTION_PREFIX) else {
+            continue;
+        };
+        match (name, value.as_str()) {
+            ("min-tls-version", "1.2") => min_version = TlsVersion::Tls12,
+            ("min-tls-version", "1.3") => min_version = TlsVersion::Tls13,
+            ("alpn", "h2") => alpn = Some(vec![AlpnProtocol::H2]),
+            ("alpn", "http/1.1") => alpn = Some(vec![AlpnProtocol::Http11]),
+            ("alpn", "h2,http/1.1") => alpn = Some(vec![AlpnProtocol::H2, AlpnProtocol::Http11]),
+            _ => {
+                return Err(invalid(format!(
+                    "spec.options: {key}: {value:?} is not supported; options are {OPTION_PREFIX}min-tls-version \
+                     (\"1.2\" or \"1.3\") and {OPTION_PREFIX}alpn (\"h2\", \"http/1.1\" or \"h2,http/1.1\")"
+                )));
+            }
+        }
+    }
+    Ok((min_version, alpn))
+}
