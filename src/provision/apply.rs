@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kube::Client;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch,
-    PatchParams, PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams,
+    Preconditions,
 };
 use serde_json::{Value, json};
 
@@ -55,6 +55,13 @@ enum Fault {
     Terminating,
 }
 
+/// The Gateway as the API server has it.
+struct FoundGateway {
+    /// `None` if there is none.
+    uid: Option<String>,
+    is_deleting: bool,
+}
+
 /// What an object turns out to be whose name is needed.
 enum Found {
     /// One of ours, of this UID.
@@ -80,11 +87,10 @@ impl Job {
             is_blocked: false,
             is_gateway_gone: false,
         };
-        // The UID of the Gateway as it was seen to be alive.
-        let mut alive = None;
+        let mut found = None;
         for step in &self.steps {
             let taken = match step {
-                Step::Create(write) => self.create(write, &mut alive, &mut done).await,
+                Step::Create(write) => self.create(write, &mut found, &mut done).await,
                 Step::Apply {
                     write,
                     uid,
@@ -92,7 +98,7 @@ impl Job {
                 } => self.apply(write, uid, *has_updated_fields, &mut done).await,
                 // What replaces it could not be written.
                 Step::Delete(_) if done.failure.is_some() || done.is_blocked => return done,
-                Step::Delete(delete) => self.delete(delete, &mut alive, &mut done).await,
+                Step::Delete(delete) => self.delete(delete, &mut found, &mut done).await,
             };
             match taken {
                 Ok(()) => {}
@@ -140,11 +146,15 @@ impl Job {
     async fn create(
         &self,
         write: &Write,
-        alive: &mut Option<String>,
+        found: &mut Option<FoundGateway>,
         done: &mut Done,
     ) -> Result<(), Fault> {
         let (child, object) = self.child(write)?;
-        self.check_gateway(&child.gateway_uid, alive).await?;
+        let gateway = self.find_gateway(found).await?;
+        // What is desired may be older than the Gateway, whose objects the garbage collector may be deleting.
+        if gateway.uid.as_deref() != Some(&child.gateway_uid) || gateway.is_deleting {
+            return Err(Fault::GatewayGone);
+        }
         let key = ChildKey::of(child);
         let api = api(&self.client, &key);
         let body = serde_json::from_value(object).map_err(|error| Failure {
@@ -237,25 +247,36 @@ impl Job {
         Ok(())
     }
 
-    /// Deletes an object, unless that is the garbage collector's business.
+    /// Deletes an object, unless its Gateway is being deleted: who did that says what becomes of its objects. Those of a
+    /// Gateway that is gone would go anyway.
     async fn delete(
         &self,
         step: &Delete,
-        alive: &mut Option<String>,
+        found: &mut Option<FoundGateway>,
         done: &mut Done,
     ) -> Result<(), Fault> {
-        self.check_gateway(&step.owner_uid, alive).await?;
+        let gateway = self.find_gateway(found).await?;
+        if gateway.uid.as_ref() == Some(&step.owner_uid) && gateway.is_deleting {
+            return Err(Fault::GatewayGone);
+        }
         delete(&self.client, step).await?;
         done.deleted.push(step.key.clone());
         Ok(())
     }
 
-    /// Fails unless the Gateway of this UID exists and stays. What is known of it may be older than what is known of its
-    /// objects, which the garbage collector may be deleting.
-    async fn check_gateway(&self, uid: &str, alive: &mut Option<String>) -> Result<(), Fault> {
-        if alive.as_deref() == Some(uid) {
-            return Ok(());
-        }
+    /// The Gateway as it is now, asked for once.
+    async fn find_gateway<'a>(
+        &self,
+        found: &'a mut Option<FoundGateway>,
+    ) -> Result<&'a FoundGateway, Failure> {
+        let gateway = match found.take() {
+            Some(gateway) => gateway,
+            None => self.read_gateway().await?,
+        };
+        Ok(found.insert(gateway))
+    }
+
+    async fn read_gateway(&self) -> Result<FoundGateway, Failure> {
         let resource = ApiResource {
             group: GATEWAY_GROUP.to_owned(),
             version: "v1".to_owned(),
@@ -268,23 +289,17 @@ impl Job {
         } = self;
         let api: Api<DynamicObject> =
             Api::namespaced_with(client.clone(), &gateway.namespace, &resource);
+        let what = || format!("{gateway} cannot be read");
         let found = match request(api.get_metadata_opt(&gateway.name)).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => {
-                return Err(failure(&error, &format!("{gateway} cannot be read")).into());
-            }
-            Err(timeout) => {
-                return Err(unreachable(format!("{gateway} cannot be read: {timeout}")).into());
-            }
+            Ok(Err(error)) => return Err(failure(&error, &what())),
+            Err(timeout) => return Err(unreachable(format!("{}: {timeout}", what()))),
         };
-        let is_alive = found.is_some_and(|PartialObjectMeta { metadata, .. }| {
-            metadata.uid.as_deref() == Some(uid) && metadata.deletion_timestamp.is_none()
-        });
-        if !is_alive {
-            return Err(Fault::GatewayGone);
-        }
-        *alive = Some(uid.to_owned());
-        Ok(())
+        let metadata = found.map(|found| found.metadata).unwrap_or_default();
+        Ok(FoundGateway {
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            uid: metadata.uid,
+        })
     }
 }
 
