@@ -76,13 +76,13 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             },
             hostname,
             protocol: Protocol::Http,
-            tls: None,
             routes: routes.into_iter().map(Arc::new).collect(),
         })
     };
     let backend = Backend {
         id: backend(),
         protocol: UpstreamProtocol::Http1,
+        tls: None,
         endpoints: vec![([127, 0, 0, 1], 8080).into()],
     };
     Arc::new(Ir {

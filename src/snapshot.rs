@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
@@ -254,6 +255,8 @@ snapshot! {
     http_routes: HttpRoute,
     /// BackendTLSPolicies.
     backend_tls_policies: BackendTlsPolicy,
+    /// BackendTLSOverrides.
+    backend_tls_overrides: BackendTlsOverride,
     /// ReferenceGrants.
     reference_grants: ReferenceGrant,
     /// GatewayParameters.

@@ -2,6 +2,7 @@
 //! that an API server adds, and the validation that it applies. Knows no client, no file and no meaning of an object.
 
 pub mod admission;
+pub mod backend_tls_override;
 pub mod core;
 pub mod duration;
 pub mod gateway;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::backend_tls_override::BackendTlsOverride;
 use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use super::http_route::HttpRoute;
@@ -25,6 +26,7 @@ pub enum Object {
     HttpRoute(Arc<HttpRoute>),
     UnservedRoute(Arc<UnservedRoute>),
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
+    BackendTlsOverride(Arc<BackendTlsOverride>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
@@ -44,6 +46,7 @@ impl Object {
             Self::HttpRoute(object) => object.meta(),
             Self::UnservedRoute(object) => &object.metadata,
             Self::BackendTlsPolicy(object) => object.meta(),
+            Self::BackendTlsOverride(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
             Self::Namespace(object) => object.meta(),
@@ -65,6 +68,7 @@ impl Object {
             Self::HttpRoute(_) => (HttpRoute::GROUP, HttpRoute::KIND),
             Self::UnservedRoute(route) => (GATEWAY_GROUP, route.kind.as_str()),
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
+            Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
             Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
@@ -90,6 +94,7 @@ impl Object {
             Self::HttpRoute(object) => serde_json::to_value(&**object),
             Self::UnservedRoute(object) => serde_json::to_value(&**object),
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
+            Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
             Self::ReferenceGrant(object) => serde_json::to_value(&**object),
             Self::GatewayParameters(object) => serde_json::to_value(&**object),
             Self::Namespace(object) => serde_json::to_value(&**object),
@@ -289,6 +294,14 @@ static KINDS: &[Kind] = &[
         true,
         "gatewayparameters",
         GatewayParameters
+    ),
+    kind!(
+        parameters::GROUP,
+        "BackendTLSOverride",
+        ["v1alpha1"],
+        true,
+        "backendtlsoverride",
+        BackendTlsOverride
     ),
     kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
     kind!("", "Service", ["v1"], true, "service", Service),

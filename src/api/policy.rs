@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::{Key, ObjectMeta, Resource, resource};
 use super::reference::{LocalObjectReference, ParentRef};
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -43,12 +43,26 @@ pub struct BackendTlsPolicy {
 }
 resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 
-/// Spec of a [`BackendTlsPolicy`].
+/// A kind of policy on TLS to Services. The kinds have one shape.
+pub trait TlsPolicy: Resource + Eq {
+    /// Spec.
+    fn spec(&self) -> &BackendTlsSpec;
+}
+
+impl TlsPolicy for BackendTlsPolicy {
+    fn spec(&self) -> &BackendTlsSpec {
+        &self.spec
+    }
+}
+
+/// Spec of a policy on TLS to Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsSpec {
     /// Targets.
     pub target_refs: Vec<PolicyTargetRef>,
+    /// `TLS` (the default) or `None` for plain text (GEP-3875).
+    pub mode: Option<String>,
     /// What the backend's certificate has to satisfy.
     pub validation: BackendTlsValidation,
     /// Options under a domain prefix.
@@ -90,15 +104,44 @@ pub struct PolicyTargetRef {
     pub group: String,
     /// Kind.
     pub kind: String,
+    /// Namespace; absent means the policy's own (GEP-3875).
+    pub namespace: Option<String>,
     /// Name.
     pub name: String,
     /// Section: a port's name; absent means every port.
     pub section_name: Option<String>,
+    /// Whose requests are meant; absent means everybody's (GEP-3875).
+    pub from: Option<FromRef>,
+}
+
+/// An object of the policy's namespace whose requests are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FromRef {
+    /// Group, the Gateway API's by default.
+    #[serde(default = "gateway_group")]
+    pub group: String,
+    /// Kind: a Gateway, a ListenerSet or a kind of route.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// A listener, or a rule of a route; absent means all of the object.
+    pub section_name: Option<String>,
+}
+
+fn gateway_group() -> String {
+    GATEWAY_GROUP.to_owned()
 }
 
 impl PolicyTargetRef {
     /// Whether the target is a Service.
     pub fn is_service(&self) -> bool {
         self.group.is_empty() && self.kind == "Service"
+    }
+
+    /// The target of a policy in `own` namespace.
+    pub fn key(&self, own: &str) -> Key {
+        let namespace = self.namespace.as_deref().filter(|it| !it.is_empty());
+        Key::new(namespace.unwrap_or(own), &self.name)
     }
 }

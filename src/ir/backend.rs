@@ -16,7 +16,7 @@ pub struct BackendId {
     pub object: ObjectRef,
     /// The referenced port, such as a Service's.
     pub port: u16,
-    /// How TLS to it is decided on; nothing for plain text.
+    /// What decides on TLS to it; nothing where no policy applies.
     pub tls: Option<TlsUse>,
 }
 

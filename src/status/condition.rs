@@ -63,7 +63,10 @@ impl Condition {
                 self.status == ConditionStatus::True
             }
             // Two listeners may share hosts on purpose; the API asks for the condition, not for a repair.
-            ConditionType::OverlappingTLSConfig => false,
+            ConditionType::OverlappingTLSConfig
+            // Both are what somebody asked for.
+            | ConditionType::Overridden
+            | ConditionType::PlaintextToBackend => false,
         }
     }
 }
@@ -84,19 +87,23 @@ impl fmt::Display for Condition {
 pub enum ConditionType {
     Accepted,
     Conflicted,
+    Overridden,
     OverlappingTLSConfig,
     PartiallyInvalid,
+    PlaintextToBackend,
     Programmed,
     ResolvedRefs,
     SupportedVersion,
 }
 
 impl ConditionType {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Accepted,
         Self::Conflicted,
+        Self::Overridden,
         Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
+        Self::PlaintextToBackend,
         Self::Programmed,
         Self::ResolvedRefs,
         Self::SupportedVersion,
@@ -138,6 +145,7 @@ pub enum Reason {
     InvalidParameters,
     InvalidRouteKinds,
     ListenersNotValid,
+    ModeNone,
     NameTaken,
     NoMatchingListenerHostname,
     NoMatchingParent,
@@ -145,6 +153,7 @@ pub enum Reason {
     NoValidCACertificate,
     NotAllowed,
     NotAllowedByListeners,
+    Overridden,
     OverlappingCertificates,
     OverlappingHostnames,
     ParentNotAccepted,

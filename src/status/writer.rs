@@ -21,6 +21,7 @@ use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
 use crate::api_server::{FIELD_MANAGER, describe, request, retry_after};
 use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
 /// Writes that are under way at one time.
@@ -187,7 +188,7 @@ impl Writer {
                 let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
                 Some(Wanted::Route(&self.controller, parents))
             }
-            kind if kind.ends_with("Policy") => {
+            "BackendTLSPolicy" | "BackendTLSOverride" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
                 Some(Wanted::Policy(&self.controller, ancestors))
             }
@@ -278,9 +279,14 @@ fn stored(object: &DynamicObject) -> StoredStatus {
     StoredStatus::new(&version, &object.data["status"])
 }
 
-/// Where an object of the Gateway API is. Kinds with a status are all served as `v1`.
+/// Where an object is. Kinds of the Gateway API with a status are all served as `v1`, ours as `v1alpha1`.
 fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
-    let kind = GroupVersionKind::gvk(&object.group, "v1", &object.kind);
+    let version = if &*object.group == GATEWAY_GROUP {
+        "v1"
+    } else {
+        "v1alpha1"
+    };
+    let kind = GroupVersionKind::gvk(&object.group, version, &object.kind);
     let resource = ApiResource::from_gvk(&kind);
     if object.namespace.is_empty() {
         Api::all_with(client.clone(), &resource)

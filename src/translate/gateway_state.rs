@@ -143,6 +143,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         http_routes: _,
         unserved_routes,
         backend_tls_policies: _,
+        backend_tls_overrides: _,
         reference_grants,
         namespaces,
         services: _,

@@ -57,7 +57,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
     let prefix = only_prefix(&matches).cloned();
     let filters =
         |filters: &[HttpFilter], field: &str| filter::translate(filters, field, prefix.as_ref());
-    let forward = builder.forward(&spec.backend_refs, &field, filters);
+    let forward = builder.forward(&spec.backend_refs, &field, spec.name.as_deref(), filters);
     Some(builder.rule(RuleParts {
         index,
         name: spec.name.as_deref(),

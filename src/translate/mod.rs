@@ -156,7 +156,8 @@ impl Translator {
             parents: &self.gateways.parents,
         };
         let routes_changed = self.routes.follow(&change, &mut self.backends);
-        let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies;
+        let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies
+            || before.backend_tls_overrides != snapshot.backend_tls_overrides;
         if gateways_changed || routes_changed || policies_changed {
             self.assemble(&input);
         }

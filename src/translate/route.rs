@@ -13,7 +13,7 @@ use crate::status::Condition;
 use super::Input;
 use super::attachment::{Attachment, ListenerIndex, Parents};
 use super::backend::{self, Backends, Resolution};
-use super::backend_tls::Consumer;
+use super::backend_tls::{Consumer, Requests};
 use super::listener::Protocol;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 
@@ -51,8 +51,8 @@ pub(super) struct Built {
     pub(super) unresolved: Option<Fault>,
     /// Backends that its rules forward to.
     pub(super) backends: Vec<BackendId>,
-    /// Services that it may refer to and refers to, whether they exist or not.
-    pub(super) services: Vec<Key>,
+    /// Services that it may refer to and refers to, whether they exist or not, each with the name of the rule.
+    pub(super) services: Vec<(Key, Option<Arc<str>>)>,
     /// Whether it is another one for another consumer.
     pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
@@ -162,7 +162,7 @@ pub(super) struct RouteBuilder<'a> {
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
     /// Services that it may refer to and refers to.
-    services: Vec<Key>,
+    services: Vec<(Key, Option<Arc<str>>)>,
     depends_on_consumer: bool,
     /// Number of rules that do at least a part of what they say.
     usable: usize,
@@ -200,11 +200,12 @@ impl RouteBuilder<'_> {
         self.faults.push(fault);
     }
 
-    /// Resolves the backendRefs of the rule at `field`. `filters` translates those of one backendRef.
+    /// Resolves the backendRefs of the rule at `field`, of this name. `filters` translates those of one backendRef.
     pub(super) fn forward<F>(
         &mut self,
         references: &[BackendRef<F>],
         field: &str,
+        rule: Option<&str>,
         filters: impl Fn(&[F], &str) -> Result<Vec<Filter>, Fault>,
     ) -> Forward {
         let mut broken = 0;
@@ -212,7 +213,7 @@ impl RouteBuilder<'_> {
         let mut targets = Vec::with_capacity(references.len());
         for (index, reference) in references.iter().enumerate() {
             let field = format!("{field}.backendRefs[{index}]");
-            let (target, backend) = self.resolve(&reference.backend, &field);
+            let (target, backend) = self.resolve(&reference.backend, &field, rule);
             let mut weighted = WeightedBackend {
                 weight: reference.weight.min(MAX_WEIGHT),
                 target,
@@ -277,20 +278,25 @@ impl RouteBuilder<'_> {
         &mut self,
         reference: &BackendObjectRef,
         field: &str,
+        rule: Option<&str>,
     ) -> (Target, Option<Arc<Backend>>) {
         let namespace = reference.namespace.as_deref();
         let namespace = namespace.unwrap_or(&self.route.namespace);
         let key = Key::new(namespace, &reference.name);
         self.references.push(key.clone());
-        let (input, from) = (self.input, self.route);
+        let requests = Requests {
+            route: self.route,
+            rule,
+            consumer: self.consumer,
+        };
         let resolution = self
             .backends
-            .resolve(input, from, self.consumer, reference, field);
+            .resolve(self.input, &requests, reference, field);
         let is_permitted =
             !matches!(&resolution, Err(fault) if fault.reason == Reason::RefNotPermitted);
         if is_permitted && backend::is_backend(&reference.group, &reference.kind) {
             self.depends_on_consumer |= self.backends.tls.target(&key);
-            self.services.push(key);
+            self.services.push((key, rule.map(Arc::from)));
         }
         match resolution {
             Ok(Resolution::Backend(backend)) => {

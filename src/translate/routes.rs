@@ -15,7 +15,7 @@ use crate::status::{Note, ParentStatus};
 
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
-use super::backend_tls::{Consumer, TlsPolicies, Uses};
+use super::backend_tls::{Consumer, TlsPolicies, Use, Uses};
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
 use super::{Input, report};
@@ -244,12 +244,16 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
         for entry in self.entries.values() {
             let built = entry.built.iter().take(1);
             let services = built.flat_map(|built| &built.services);
-            for service in services.filter(|service| policies.target(service)) {
-                let gateways = entry.attached.iter();
-                let gateways =
-                    gateways.map(|(index, _)| &parents.listeners[*index].consumer.gateway);
+            for (service, rule) in services.filter(|(service, _)| policies.target(service)) {
+                let listeners = entry.attached.iter();
+                let of_listener = |(index, _): &(ListenerIndex, _)| Use {
+                    gateway: parents.listeners[*index].consumer.gateway.clone(),
+                    listener: parents.listeners[*index].key.clone(),
+                    route: entry.name.clone(),
+                    rule: rule.clone(),
+                };
                 let known = uses.entry(service.clone()).or_default();
-                known.extend(gateways.cloned());
+                known.extend(listeners.map(of_listener));
             }
         }
     }

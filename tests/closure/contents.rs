@@ -13,6 +13,7 @@ const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
     let version = match kind {
         "Service" | "Secret" | "ConfigMap" | "Namespace" => "v1",
+        "BackendTLSOverride" => "portcullis.dev/v1alpha1",
         _ => GATEWAY_API,
     };
     let metadata = json!({"namespace": namespace, "name": name});
@@ -209,6 +210,46 @@ fn objects_of_other_namespaces_need_a_grant() {
     assert_eq!(followed.put(&apps), [change]);
     let change = "g: -Secret keys/key -ReferenceGrant keys/Gateway-Secret";
     assert_eq!(followed.delete(&keys), [change]);
+}
+
+#[test]
+fn overrides_go_to_the_gateways_of_their_namespace_and_to_those_of_their_services() {
+    let policy = |namespace: &str, name: &str| {
+        let target = json!({"group": "", "kind": "Service", "name": "app", "namespace": "apps"});
+        let authority = json!({"group": "", "kind": "ConfigMap", "name": "ca"});
+        let validation = json!({"hostname": "h", "caCertificateRefs": [authority]});
+        let spec = json!({"targetRefs": [target], "validation": validation});
+        object("BackendTLSOverride", namespace, name, spec)
+    };
+    let authority = |namespace: &str| object("ConfigMap", namespace, "ca", Value::Null);
+    let backend = json!({"name": "app", "port": 80});
+    let mut followed = Followed::new([
+        class(),
+        http("one"),
+        route("apps", "r", "one", backend),
+        service("apps", "app"),
+        policy("infra", "consumer"),
+        policy("apps", "producer"),
+        policy("elsewhere", "stranger"),
+        authority("infra"),
+        authority("apps"),
+        authority("elsewhere"),
+    ]);
+    let own = ["BackendTLSOverride infra/consumer", "ConfigMap infra/ca"];
+    let all = [
+        "BackendTLSOverride apps/producer",
+        own[0],
+        "ConfigMap apps/ca",
+        own[1],
+        "HTTPRoute apps/r",
+        "Service apps/app",
+    ];
+    assert_eq!(followed.of("one"), all);
+    // A Gateway that comes later gets what is for all Gateways of its namespace.
+    followed.put(&http("two"));
+    assert_eq!(followed.of("two"), own);
+    followed.delete(&policy("infra", "consumer"));
+    assert!(followed.of("two").is_empty());
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         3 => service(),
         3 => slice(),
         2 => policy(),
+        3 => tls_override(),
         3 => secret(),
         2 => config_map(),
     ]
@@ -336,6 +337,45 @@ fn policy() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Whose requests an override is for.
+fn from() -> impl Strategy<Value = Value> {
+    let object = prop_oneof![
+        named("g").prop_map(|name| ("Gateway", name)),
+        named("set").prop_map(|name| ("ListenerSet", name)),
+        named("r").prop_map(|name| ("HTTPRoute", name)),
+    ];
+    (object, weighted(0.3, named_listener())).prop_map(|((kind, name), section)| {
+        let group = "gateway.networking.k8s.io";
+        json!({"group": group, "kind": kind, "name": name, "sectionName": section})
+    })
+}
+
+fn tls_override() -> impl Strategy<Value = Value> {
+    let target = (named("v"), other_namespace(), of(Just("o")), of(from()));
+    let target = target.prop_map(|(name, namespace, section, from)| {
+        json!({
+            "group": "", "kind": "Service", "namespace": namespace, "name": name, "sectionName": section,
+            "from": from,
+        })
+    });
+    let authority = named("cm");
+    let authority =
+        authority.prop_map(|name| json!([{"group": "", "kind": "ConfigMap", "name": name}]));
+    let validation = weighted(0.6, authority);
+    (metadata("t"), vec(target, 1..3), validation).prop_map(|(metadata, targets, authorities)| {
+        let spec = match authorities {
+            None => json!({"mode": "None", "targetRefs": targets}),
+            Some(authorities) => json!({
+                "targetRefs": targets, "validation": {"hostname": "h", "caCertificateRefs": authorities},
+            }),
+        };
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "BackendTLSOverride", "metadata": metadata,
+            "spec": spec,
+        })
+    })
+}
+
 fn secret() -> impl Strategy<Value = Value> {
     let certificate = prop_oneof![3 => (0..2_usize).prop_map(Some), 1 => Just(None)];
     (metadata("s"), certificate).prop_map(|(metadata, certificate)| {
@@ -349,7 +389,11 @@ fn secret() -> impl Strategy<Value = Value> {
 }
 
 fn config_map() -> impl Strategy<Value = Value> {
-    (metadata("cm"), select(vec!["1", "2"])).prop_map(|(metadata, data)| {
+    let data = prop_oneof![
+        1 => Just("none"),
+        3 => (0..2_usize).prop_map(|index| &*CERTIFICATES[index].0),
+    ];
+    (metadata("cm"), data).prop_map(|(metadata, data)| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": data}})
     })
 }

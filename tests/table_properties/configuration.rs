@@ -162,7 +162,6 @@ pub(crate) fn listener(
         },
         hostname: own.clone(),
         protocol: Protocol::Http,
-        tls: None,
         routes: attached.iter().filter_map(attach).filter(once).collect(),
     })
 }

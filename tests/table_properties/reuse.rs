@@ -36,6 +36,7 @@ fn pair() -> Ir {
         Arc::new(Backend {
             id: backend_id(index),
             protocol: UpstreamProtocol::Http1,
+            tls: None,
             endpoints: vec![([127, 0, 0, 1], 1).into()],
         })
     });

@@ -3,10 +3,11 @@
 use kube::api::DynamicObject;
 use serde_json::Value;
 
+use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
 use crate::api::{Kind, ObjectRef, Resource};
 
-/// Is told of every object of the Gateway API that can have a status, also of those that cannot be read.
+/// Is told of every object that can have a status of ours, also of those that cannot be read.
 ///
 /// Called by one thread, in the order of what happens, and before a snapshot with the object is published: whoever has
 /// a snapshot has been told of all its objects.
@@ -56,7 +57,8 @@ fn text(text: Option<&str>) -> Box<str> {
 
 /// Whether observers are told of a kind.
 pub(super) fn is_observed(kind: &Kind) -> bool {
-    kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
+    let is_ours = kind.kind == BackendTlsOverride::KIND;
+    is_ours || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Which Secrets and ConfigMaps are held: those that a Gateway, a ListenerSet or a BackendTLSPolicy names, whether or
+//! Which Secrets and ConfigMaps are held: those that a Gateway, a ListenerSet or a policy on TLS to backends names, whether or
 //! not it may. Owns what is known of each of them. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::gateway::{Gateway, Listener, ListenerSet};
-use crate::api::policy::BackendTlsPolicy;
+use crate::api::policy::TlsPolicy;
 use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
 use crate::api::{Kind, ObjectRef};
 use crate::snapshot::Snapshot;
@@ -16,7 +16,10 @@ pub(super) fn is_held_by_name(kind: &Kind) -> bool {
 
 /// Whether objects of a kind can name such objects.
 pub(super) fn can_name(kind: &Kind) -> bool {
-    matches!(kind.kind, "Gateway" | "ListenerSet" | "BackendTLSPolicy")
+    matches!(
+        kind.kind,
+        "Gateway" | "ListenerSet" | "BackendTLSPolicy" | "BackendTLSOverride"
+    )
 }
 
 /// What is known of an object that is named.
@@ -136,7 +139,10 @@ fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
             of_listeners(&set.spec.listeners, namespace)
         });
     let policies = snapshot.backend_tls_policies.iter();
-    let policies = policies.flat_map(|policy| of_policy(policy));
+    let policies = policies.flat_map(|policy| of_policy(&**policy));
+    let overrides = snapshot.backend_tls_overrides.iter();
+    let overrides = overrides.flat_map(|policy| of_policy(&**policy));
+    let policies = policies.chain(overrides);
     gateways.chain(sets).chain(policies).collect()
 }
 
@@ -176,9 +182,9 @@ fn of_listeners(listeners: &[Listener], namespace: &str) -> impl Iterator<Item =
         .filter_map(move |reference| of_secret_ref(reference, namespace))
 }
 
-fn of_policy(policy: &BackendTlsPolicy) -> impl Iterator<Item = ObjectRef> {
-    let namespace = &policy.metadata.namespace;
-    let references = &policy.spec.validation.ca_certificate_refs;
+fn of_policy<P: TlsPolicy>(policy: &P) -> impl Iterator<Item = ObjectRef> {
+    let namespace = &policy.meta().namespace;
+    let references = &policy.spec().validation.ca_certificate_refs;
     references
         .iter()
         .filter_map(move |LocalObjectReference { group, kind, name }| {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL};
-use crate::api::policy::BackendTlsPolicy;
 use crate::api::{Key, Resource};
 use crate::snapshot::Objects;
 
@@ -21,14 +20,6 @@ impl OfServices for EndpointSlice {
         service
             .map(|service| Key::new(&self.metadata.namespace, service))
             .into_iter()
-    }
-}
-
-impl OfServices for BackendTlsPolicy {
-    fn services(&self) -> impl Iterator<Item = Key> {
-        let targets = self.spec.target_refs.iter();
-        let services = targets.filter(|target| target.group.is_empty() && target.kind == "Service");
-        services.map(|target| Key::new(&self.metadata.namespace, &target.name))
     }
 }
 

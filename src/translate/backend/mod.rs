@@ -20,7 +20,7 @@ pub(super) use self::index::OfServices;
 
 use self::index::ByService;
 use super::Input;
-use super::backend_tls::{Consumer, Decision, TlsPolicies};
+use super::backend_tls::{Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
 
 /// Finds a backend of one kind, or tells what is wrong with it as the end of a sentence.
@@ -108,17 +108,18 @@ impl Backends {
         touched
     }
 
-    /// The backend that `reference` in object `from` names, for requests of a consumer; `field` is the path of the
-    /// reference.
+    /// The backend that `reference` names, for requests of its route; `field` is the path of the reference.
     pub(super) fn resolve(
         &mut self,
         input: &Input<'_>,
-        from: &ObjectRef,
-        consumer: Option<&Consumer>,
+        requests: &Requests<'_>,
         reference: &BackendObjectRef,
         field: &str,
     ) -> Result<Resolution, Fault> {
-        let namespace = reference.namespace.as_deref().unwrap_or(&from.namespace);
+        let namespace = reference
+            .namespace
+            .as_deref()
+            .unwrap_or(&requests.route.namespace);
         let name = ObjectRef::new(
             &reference.group,
             &reference.kind,
@@ -130,7 +131,7 @@ impl Backends {
             .find(|kind| kind.group == &*name.group && kind.kind == &*name.kind);
         let kind = kind.ok_or_else(|| unknown(&name, field))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
-        input.grants.check(from, &name, field)?;
+        input.grants.check(requests.route, &name, field)?;
         let told =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
         let mut found = None;
@@ -146,15 +147,15 @@ impl Backends {
         let port_name = port.name.as_deref();
         let decision = self
             .tls
-            .decide(&service, port_name, port.protocol, consumer);
+            .decide(&service, port_name, port.protocol, requests);
         let (used, tls) = match decision {
-            Decision::Plain => (None, None),
+            Decision::Plain(used) => (used, None),
             Decision::Tls(used, tls) => (Some(used), Some(tls)),
             Decision::Refused(why) => {
                 return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
             }
         };
-        port.permits(tls.as_ref()).map_err(told)?;
+        port.permits(used.as_ref()).map_err(told)?;
         let backend = match found {
             Some(found) => Some(self.add(found, used, tls)),
             None => self.of_known(&name, reference.port.unwrap_or_default(), used, tls),
@@ -303,14 +304,14 @@ impl Backends {
     fn renew(&self, id: &BackendId, found: Found) -> Option<(Backend, Port)> {
         let Found { mut backend, port } = found;
         let former = self.resolved.get(id)?.backend.tls.as_ref();
-        let tls = match (&id.tls, former) {
-            (Some(used), Some(former)) => {
-                let certificate = former.client_certificate.clone();
-                Some(self.tls.renew(used, certificate, port.protocol)?)
+        let tls = match &id.tls {
+            Some(used) => {
+                let certificate = former.and_then(|it| it.client_certificate.clone());
+                self.tls.renew(used, certificate, port.protocol)?
             }
-            _ => None,
+            None => None,
         };
-        port.permits(tls.as_ref()).ok()?;
+        port.permits(id.tls.as_ref()).ok()?;
         let same = former.filter(|former| tls.as_ref() == Some(former));
         backend.tls = same.cloned().or_else(|| tls.map(Arc::new));
         backend.id = id.clone();
@@ -319,10 +320,11 @@ impl Backends {
 }
 
 impl Port {
-    /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS.
-    fn permits(&self, tls: Option<&ClientTls>) -> Result<(), Fault> {
+    /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS, unless a policy asks for
+    /// that.
+    fn permits(&self, used: Option<&TlsUse>) -> Result<(), Fault> {
         match &self.speaks_tls {
-            Some(name) if tls.is_none() => {
+            Some(name) if used.is_none() => {
                 let message = format!(
                     "has appProtocol {name}, and no BackendTLSPolicy says how to verify its certificate; add one whose \
                      targetRefs name this Service"

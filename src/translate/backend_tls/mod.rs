@@ -1,6 +1,7 @@
-//! TLS to backends: which policy applies to a use of a Service's port, and what it comes to. Follows policies from one
-//! translation to the next. Knows nothing of endpoints or connections.
+//! TLS to backends: which policy of consumers and producers applies to requests for a Service's port, and what it comes to.
+//! Follows policies from one translation to the next. Knows nothing of endpoints or connections.
 
+mod policy;
 mod settings;
 mod status;
 
@@ -9,18 +10,17 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::api::core::{ConfigMap, Secret};
-use crate::api::policy::BackendTlsPolicy;
+use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::{Key, Resource};
 use crate::ir::{Certificate, ClientTls, ListenerKey, ObjectRef, TlsUse, UpstreamProtocol};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::Input;
-use super::reason::Fault;
 
-use self::settings::TlsSettings;
+use self::policy::{Path, Policy};
+use self::settings::Settings;
 
-pub(super) use self::status::{Uses, statuses, unused};
+pub(super) use self::status::{Use, Uses, statuses, unused};
 
 /// Who sends requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,29 +36,14 @@ pub(super) struct Consumer {
 /// A client certificate, or why there is none.
 pub(super) type ClientCertificate = Result<Arc<Certificate>, Arc<str>>;
 
-/// A policy, read.
-#[derive(Debug, PartialEq, Eq)]
-struct Policy {
-    name: ObjectRef,
-    generation: i64,
-    created: Option<jiff::Timestamp>,
-    targets: Vec<Target>,
-    /// Makes `Accepted` false: it cannot be applied.
-    unusable: Option<Fault>,
-    /// Makes `ResolvedRefs` false.
-    unresolved: Option<Fault>,
-    /// What it asks for; nothing when it is unusable.
-    settings: Option<TlsSettings>,
-    /// ConfigMaps and Secrets that it refers to.
-    authorities: Vec<ObjectRef>,
-}
-
-/// A Service that a policy applies to.
-#[derive(Debug, PartialEq, Eq)]
-struct Target {
-    service: Key,
-    /// The name of one port.
-    section: Option<String>,
+/// The requests that a reference to a backend is for.
+#[derive(Clone, Copy)]
+pub(super) struct Requests<'a> {
+    pub(super) route: &'a ObjectRef,
+    /// The name of the rule.
+    pub(super) rule: Option<&'a str>,
+    /// `None` while nobody can send any.
+    pub(super) consumer: Option<&'a Consumer>,
 }
 
 /// The policies of a snapshot.
@@ -71,8 +56,8 @@ pub(super) struct TlsPolicies {
 
 /// What applies to a use of a backend.
 pub(super) enum Decision {
-    /// Plain text, since no policy applies.
-    Plain,
+    /// Plain text, since no policy applies or since this one asks for it.
+    Plain(Option<TlsUse>),
     /// TLS.
     Tls(TlsUse, ClientTls),
     /// No request may go there, for this reason.
@@ -83,29 +68,32 @@ impl TlsPolicies {
     /// Follows the change from one snapshot to the next. Returns the Services to which something else may apply now.
     pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<Key> {
         let now = input.snapshot;
-        let mut touched = FxHashSet::default();
-        let changes = now
-            .backend_tls_policies
-            .changes_since(&before.backend_tls_policies);
-        let mut reread: BTreeMap<ObjectRef, Option<Arc<BackendTlsPolicy>>> = changes
-            .iter()
-            .map(|change| (name_of(change.key), change.after.cloned()))
-            .collect();
-        let authorities = changed_authorities(now, before);
+        let mut changed = BTreeSet::new();
+        add_changed(
+            &now.backend_tls_policies,
+            &before.backend_tls_policies,
+            &mut changed,
+        );
+        add_changed(
+            &now.backend_tls_overrides,
+            &before.backend_tls_overrides,
+            &mut changed,
+        );
+        let mut authorities = BTreeSet::new();
+        add_changed(&now.config_maps, &before.config_maps, &mut authorities);
+        add_changed(&now.secrets, &before.secrets, &mut authorities);
         if !authorities.is_empty() {
-            for (name, policy) in &self.by_name {
-                if policy.authorities.iter().any(|it| authorities.contains(it)) {
-                    let object = &now.backend_tls_policies;
-                    let object = object.get(&name.namespace, &name.name).cloned();
-                    reread.entry(name.clone()).or_insert(object);
-                }
-            }
+            let policies = self.by_name.values();
+            let affected =
+                policies.filter(|it| it.authorities.iter().any(|it| authorities.contains(it)));
+            changed.extend(affected.map(|policy| policy.name.clone()));
         }
-        if reread.is_empty() {
+        let mut touched = FxHashSet::default();
+        if changed.is_empty() {
             return touched;
         }
-        for (name, object) in reread {
-            let policy = object.map(|object| Arc::new(Policy::read(input, &object)));
+        for name in changed {
+            let policy = read(input, &name).map(Arc::new);
             let former = match &policy {
                 Some(policy) => self.by_name.insert(name, policy.clone()),
                 None => self.by_name.remove(&name),
@@ -121,7 +109,7 @@ impl TlsPolicies {
     fn index(&mut self) {
         self.by_service.clear();
         let mut policies: Vec<_> = self.by_name.values().collect();
-        policies.sort_by_key(|policy| policy.age());
+        policies.sort_by(|one, two| one.age().cmp(&two.age()));
         for policy in policies {
             let services: BTreeSet<_> = policy.targets.iter().map(|it| &it.service).collect();
             for service in services {
@@ -141,125 +129,95 @@ impl TlsPolicies {
         self.by_service.contains_key(service)
     }
 
-    /// What applies to requests of a consumer for a port of this name, or of none, of a Service.
+    /// What applies to requests for a port of this name, or of none, of a Service.
     pub(super) fn decide(
         &self,
         service: &Key,
         port: Option<&str>,
         protocol: UpstreamProtocol,
-        consumer: Option<&Consumer>,
+        requests: &Requests<'_>,
     ) -> Decision {
-        let Some(policy) = self.winner(service, port) else {
-            return Decision::Plain;
+        let Some(policy) = self.winner(service, port, &requests.path()) else {
+            return Decision::Plain(None);
         };
-        let Some(settings) = &policy.settings else {
-            let why = policy.unusable.as_ref().map(|fault| &*fault.message);
-            return Decision::Refused(format!(
-                "its {} cannot be applied: {}; requests are refused rather than sent unverified",
-                policy.name,
-                why.unwrap_or_default()
-            ));
+        let used = |client| TlsUse {
+            policy: policy.name.clone(),
+            client,
         };
-        let client = consumer.and_then(|it| Some((it, it.client_certificate.as_ref()?)));
-        let (client, certificate) = match client {
-            None => (None, None),
-            Some((consumer, Ok(certificate))) => {
-                (Some(consumer.gateway.clone()), Some(certificate.clone()))
-            }
-            Some((consumer, Err(why))) => {
+        let settings = match &policy.settings {
+            Ok(Settings::Tls(settings)) => settings,
+            Ok(Settings::Plain) => return Decision::Plain(Some(used(None))),
+            Err(fault) => {
                 return Decision::Refused(format!(
-                    "{} has no client certificate to present: {why}",
-                    consumer.gateway
+                    "{} cannot be applied to it: {}; requests are refused rather than sent unverified",
+                    policy.name, fault.message
                 ));
             }
         };
-        let policy = policy.name.clone();
-        let tls = settings.with(protocol, certificate);
-        Decision::Tls(TlsUse { policy, client }, tls)
+        let consumer = requests.consumer;
+        match consumer.and_then(|it| Some((it, it.client_certificate.as_ref()?))) {
+            None => Decision::Tls(used(None), settings.with(protocol, None)),
+            Some((consumer, Ok(certificate))) => {
+                let tls = settings.with(protocol, Some(certificate.clone()));
+                Decision::Tls(used(Some(consumer.gateway.clone())), tls)
+            }
+            Some((consumer, Err(why))) => Decision::Refused(format!(
+                "{} has no client certificate to present: {why}",
+                consumer.gateway
+            )),
+        }
     }
 
-    /// The TLS of a use that is known, as its policy has it now; `None` when the policy does not give any.
+    /// The TLS of a use that is known, as its policy has it now, which may be none; `None` when the policy cannot be
+    /// applied any more.
     pub(super) fn renew(
         &self,
         known: &TlsUse,
         certificate: Option<Arc<Certificate>>,
         protocol: UpstreamProtocol,
-    ) -> Option<ClientTls> {
-        let settings = self.by_name.get(&known.policy)?.settings.as_ref()?;
-        Some(settings.with(protocol, certificate))
+    ) -> Option<Option<ClientTls>> {
+        match self.by_name.get(&known.policy)?.settings.as_ref().ok()? {
+            Settings::Plain => Some(None),
+            Settings::Tls(settings) => Some(Some(settings.with(protocol, certificate))),
+        }
     }
 
     /// The policy that applies: exactly one does, and a broken one is not passed over.
-    fn winner(&self, service: &Key, port: Option<&str>) -> Option<&Arc<Policy>> {
+    fn winner(&self, service: &Key, port: Option<&str>, path: &Path<'_>) -> Option<&Arc<Policy>> {
         let policies = self.by_service.get(service)?.iter();
-        let rank = |policy: &Policy| {
-            let targets = policy.targets.iter().filter(|it| it.service == *service);
-            targets.filter_map(|target| target.rank(port)).min()
-        };
+        let ranked =
+            policies.filter_map(|policy| Some((policy.rank(service, port, path)?, policy)));
         // They are in order of age, and of equal ones the first is taken.
-        let ranked = policies.filter_map(|policy| Some((rank(policy)?, policy)));
-        ranked
-            .min_by_key(|(rank, _)| *rank)
-            .map(|(_, policy)| policy)
+        let winner = ranked.min_by_key(|(rank, _)| *rank);
+        winner.map(|(_, policy)| policy)
     }
 }
 
-impl Policy {
-    fn read(input: &Input<'_>, object: &BackendTlsPolicy) -> Self {
-        let name = object.object_ref();
-        let namespace = &object.metadata.namespace;
-        let services = object.spec.target_refs.iter().filter(|it| it.is_service());
-        let targets = services.map(|target| Target {
-            service: Key::new(namespace, &target.name),
-            section: target.section_name.clone().filter(|name| !name.is_empty()),
-        });
-        let targets = targets.collect();
-        let read = settings::read(input, namespace, &object.spec);
-        Self {
-            name,
-            generation: object.metadata.generation,
-            created: object.metadata.creation_timestamp,
-            targets,
-            unusable: read.settings.as_ref().err().cloned(),
-            unresolved: read.unresolved,
-            settings: read.settings.ok(),
-            authorities: read.references,
-        }
-    }
-
-    /// Of two equal policies the older one applies, and then the one whose name comes first.
-    fn age(&self) -> (Option<jiff::Timestamp>, &ObjectRef) {
-        (self.created, &self.name)
-    }
-}
-
-impl Target {
-    /// How well the target fits a port of this name, less for better; `None` when it does not.
-    fn rank(&self, port: Option<&str>) -> Option<u8> {
-        match &self.section {
-            Some(section) => (port == Some(section)).then_some(0),
-            None => Some(1),
+impl<'a> Requests<'a> {
+    fn path(&self) -> Path<'a> {
+        Path {
+            route: self.route,
+            rule: self.rule,
+            through: self.consumer.map(|it| (&it.gateway, &it.listener)),
         }
     }
 }
 
-fn name_of(key: &Key) -> ObjectRef {
-    let (group, kind) = (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND);
-    ObjectRef::new(group, kind, &key.namespace, &key.name)
+fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
+    let (namespace, own) = (&*name.namespace, &*name.name);
+    if &*name.kind == BackendTlsOverride::KIND {
+        let object = input.snapshot.backend_tls_overrides.get(namespace, own)?;
+        return Some(Policy::read(input, &**object));
+    }
+    let object = input.snapshot.backend_tls_policies.get(namespace, own)?;
+    Some(Policy::read(input, &**object))
 }
 
-/// ConfigMaps and Secrets that are not what they were.
-fn changed_authorities(now: &Snapshot, before: &Snapshot) -> FxHashSet<ObjectRef> {
-    let mut changed = FxHashSet::default();
-    add_changed::<ConfigMap>(&now.config_maps, &before.config_maps, &mut changed);
-    add_changed::<Secret>(&now.secrets, &before.secrets, &mut changed);
-    changed
-}
-
+/// Adds the names of objects that are not what they were.
 fn add_changed<T: Resource + Eq>(
     now: &Objects<T>,
     before: &Objects<T>,
-    changed: &mut FxHashSet<ObjectRef>,
+    changed: &mut BTreeSet<ObjectRef>,
 ) {
     let changes = now.changes_since(before);
     let names = changes.iter().map(|change| {
@@ -268,3 +226,6 @@ fn add_changed<T: Resource + Eq>(
     });
     changed.extend(names);
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,15 @@ const MAX_BUNDLE: usize = 1 << 20;
 /// Certificates that a bundle may have.
 const MAX_AUTHORITIES: usize = 1024;
 
+/// What a policy asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Settings {
+    /// Plain text, whatever policies of other levels say.
+    Plain,
+    /// TLS.
+    Tls(TlsSettings),
+}
+
 /// What TLS to a target of the policy is like, whoever asks for it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TlsSettings {
@@ -36,7 +45,7 @@ pub(super) struct TlsSettings {
 
 /// A policy's settings, and what was found on the way.
 pub(super) struct ReadSettings {
-    pub(super) settings: Result<TlsSettings, Fault>,
+    pub(super) settings: Result<Settings, Fault>,
     pub(super) unresolved: Option<Fault>,
     /// ConfigMaps and Secrets that it refers to, whether or not they are there.
     pub(super) references: Vec<ObjectRef>,
@@ -69,23 +78,36 @@ pub(super) fn read(input: &Input<'_>, namespace: &str, spec: &BackendTlsSpec) ->
     let references = &spec.validation.ca_certificate_refs;
     let references = references.iter().map(|it| name_of(namespace, it)).collect();
     let mut unresolved = Vec::new();
-    let settings = (|| {
-        let authorities = authorities(input, namespace, &spec.validation, &mut unresolved)?;
-        let server_name = hostname(&spec.validation.hostname)?;
-        let names = names(&server_name, &spec.validation.subject_alt_names)?;
-        let (min_version, alpn) = options(&spec.options)?;
-        Ok(TlsSettings {
-            server_name,
-            verification: Verification { authorities, names },
-            min_version,
-            alpn,
-        })
-    })();
+    let settings = match spec.mode.as_deref() {
+        None | Some("" | "TLS") => tls(input, namespace, spec, &mut unresolved).map(Settings::Tls),
+        Some("None") => Ok(Settings::Plain),
+        Some(other) => Err(invalid(format!(
+            "spec.mode is {other:?}; it has to be TLS or None"
+        ))),
+    };
     ReadSettings {
         settings,
         unresolved: merge(&unresolved),
         references,
     }
+}
+
+fn tls(
+    input: &Input<'_>,
+    namespace: &str,
+    spec: &BackendTlsSpec,
+    unresolved: &mut Vec<Fault>,
+) -> Result<TlsSettings, Fault> {
+    let authorities = authorities(input, namespace, &spec.validation, unresolved)?;
+    let server_name = hostname(&spec.validation.hostname)?;
+    let names = names(&server_name, &spec.validation.subject_alt_names)?;
+    let (min_version, alpn) = options(&spec.options)?;
+    Ok(TlsSettings {
+        server_name,
+        verification: Verification { authorities, names },
+        min_version,
+        alpn,
+    })
 }
 
 fn name_of(namespace: &str, reference: &LocalObjectReference) -> ObjectRef {

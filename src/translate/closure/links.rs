@@ -7,7 +7,7 @@
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet, NamespacesFrom};
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
-use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::api::policy::{TlsPolicy, UnservedRoute};
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef, SecretRef};
 use crate::api::{Key, Object, Resource};
 use crate::ir::ObjectRef;
@@ -37,6 +37,8 @@ pub(super) enum Source {
     Object(ObjectRef),
     /// All ReferenceGrants of a namespace.
     GrantsOf(String),
+    /// Which Gateways a namespace has.
+    GatewaysOf(String),
 }
 
 /// The links of an object.
@@ -52,7 +54,8 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::ListenerSet(set) => collector.listener_set(set),
         Object::HttpRoute(route) => collector.http_route(route),
         Object::UnservedRoute(route) => collector.unserved_route(route),
-        Object::BackendTlsPolicy(policy) => collector.backend_tls_policy(policy),
+        Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
+        Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
         Object::EndpointSlice(slice) => collector.belongs_to_services(slice.services()),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
@@ -185,14 +188,27 @@ impl Collector<'_> {
         self.parents(&route.spec.parent_refs);
     }
 
+    /// A policy for Services of its own namespace belongs to them, and one for those of others to the Gateways of its own
+    /// namespace, for whose requests alone it is.
+    ///
     /// ConfigMaps only: a Secret is in no closure unless the Gateway or a ListenerSet of it refers to it.
-    fn backend_tls_policy(&mut self, policy: &BackendTlsPolicy) {
-        self.belongs_to_services(policy.services());
-        for authority in &policy.spec.validation.ca_certificate_refs {
+    fn tls_policy<P: TlsPolicy>(&mut self, policy: &P) {
+        let namespace = &*self.name.namespace;
+        let spec = policy.spec();
+        for target in spec.target_refs.iter().filter(|it| it.is_service()) {
+            let service = target.key(namespace);
+            if service.namespace == namespace {
+                self.belongs_to_services(std::iter::once(service));
+                continue;
+            }
+            self.depends_on(Source::GatewaysOf(namespace.to_owned()));
+            let gateways = self.input.snapshot.gateways.in_namespace(namespace);
+            let gateways = gateways.map(|gateway| gateway.object_ref());
+            self.links.belongs_to.extend(gateways);
+        }
+        for authority in &spec.validation.ca_certificate_refs {
             if authority.group.is_empty() && authority.kind == "ConfigMap" {
-                let namespace = &self.name.namespace;
-                let name = ObjectRef::core("ConfigMap", namespace, &authority.name);
-                self.refers_to(name);
+                self.refers_to(ObjectRef::core("ConfigMap", namespace, &authority.name));
             }
         }
     }

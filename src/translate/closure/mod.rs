@@ -114,6 +114,9 @@ impl Closures {
             if is_kind::<ReferenceGrant>(name) {
                 add(Source::GrantsOf(name.namespace.to_string()));
             }
+            if is_kind::<Gateway>(name) {
+                add(Source::GatewaysOf(name.namespace.to_string()));
+            }
             add(Source::Object(name.clone()));
         }
         for name in &names {

@@ -1,0 +1,25 @@
+//! BackendTLSOverride, a kind of ours: TLS to Services as those ask for it who send requests to them (GEP-3875). Its CRD is
+//! deploy/crds/backendtlsoverrides.yaml.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+use super::parameters::GROUP;
+use super::policy::{BackendTlsSpec, TlsPolicy};
+
+/// TLS to Services, as those ask for it who send requests to them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct BackendTlsOverride {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: BackendTlsSpec,
+}
+resource!(BackendTlsOverride, GROUP, "BackendTLSOverride");
+
+impl TlsPolicy for BackendTlsOverride {
+    fn spec(&self) -> &BackendTlsSpec {
+        &self.spec
+    }
+}
