@@ -119,7 +119,7 @@ pub(super) fn state(
     state
 }
 
-/// The Services of a Gateway: those that it needs, or, where its needs are unknown, those that it has.
+/// The Services of a Gateway: those that it needs and has, or, where its needs are unknown, those that it has.
 fn services(
     snapshot: &Snapshot,
     needs: &DesiredState,
@@ -127,9 +127,15 @@ fn services(
 ) -> impl Iterator<Item = Key> {
     let children = needs.children.get(gateway);
     let needed = children.into_iter().flat_map(|children| children.iter());
+    // One of that name may be another Gateway's.
+    let is_its_own = |key: &Key| {
+        let service = snapshot.services.get(&key.namespace, &key.name);
+        service.is_some_and(|service| is_made_for(&service.metadata.labels, &gateway.name))
+    };
     let needed = needed
         .filter(|child| child.kind == ChildKind::Service)
-        .map(|child| Key::new(&child.namespace, &child.name));
+        .map(|child| Key::new(&child.namespace, &child.name))
+        .filter(is_its_own);
     let is_kept = needs.retained.contains(gateway);
     let all = is_kept.then(|| snapshot.services.iter()).into_iter();
     let kept = all.flatten().filter(|service| {

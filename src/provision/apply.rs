@@ -5,22 +5,21 @@ use std::sync::Arc;
 
 use kube::Client;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch,
-    PatchParams, PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams,
+    Preconditions,
 };
 use serde_json::{Value, json};
 
 use super::desired::{Failure, FailureReason};
+use super::fields::{take_over, take_over_fields};
 use super::inventory::{ChildKey, Existing, Slim, resource};
 use super::ownership::{is_applied_by_us, is_owned_by, owner};
 use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
+use super::response::{Response, failure, is_taken, refusal, unreachable};
 use super::{Child, ChildKind};
-use crate::api_server::{FIELD_MANAGER, describe, request};
+use crate::api_server::{FIELD_MANAGER, request};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-
-/// How often fields are taken over while others write the same object.
-const TAKE_OVER_ATTEMPTS: u32 = 5;
 
 /// The steps of one Gateway.
 pub(super) struct Job {
@@ -43,6 +42,8 @@ pub(super) struct Done {
     pub(super) failure: Option<Failure>,
     /// Whether something is left to do: an object is being deleted or has just changed.
     pub(super) is_blocked: bool,
+    /// Whether the Gateway is gone or being deleted, of which what is desired will tell.
+    pub(super) is_gateway_gone: bool,
 }
 
 /// Why a step did not succeed.
@@ -52,6 +53,21 @@ enum Fault {
     GatewayGone,
     /// An object of this name is being deleted.
     Terminating,
+}
+
+/// The Gateway as the API server has it.
+struct FoundGateway {
+    /// `None` if there is none.
+    uid: Option<String>,
+    is_deleting: bool,
+}
+
+/// What an object turns out to be whose name is needed.
+enum Found {
+    /// One of ours, of this UID.
+    Ours(String),
+    /// Nothing any more.
+    Gone,
 }
 
 impl From<Failure> for Fault {
@@ -69,12 +85,12 @@ impl Job {
             deleted: Vec::new(),
             failure: None,
             is_blocked: false,
+            is_gateway_gone: false,
         };
-        // The UID of the Gateway as it was seen to be alive.
-        let mut alive = None;
+        let mut found = None;
         for step in &self.steps {
             let taken = match step {
-                Step::Create(write) => self.create(write, &mut alive, &mut done).await,
+                Step::Create(write) => self.create(write, &mut found, &mut done).await,
                 Step::Apply {
                     write,
                     uid,
@@ -82,12 +98,14 @@ impl Job {
                 } => self.apply(write, uid, *has_updated_fields, &mut done).await,
                 // What replaces it could not be written.
                 Step::Delete(_) if done.failure.is_some() || done.is_blocked => return done,
-                Step::Delete(delete) => self.delete(delete, &mut alive, &mut done).await,
+                Step::Delete(delete) => self.delete(delete, &mut found, &mut done).await,
             };
             match taken {
                 Ok(()) => {}
-                // A change of what is desired will tell.
-                Err(Fault::GatewayGone) => return done,
+                Err(Fault::GatewayGone) => {
+                    done.is_gateway_gone = true;
+                    return done;
+                }
                 Err(Fault::Terminating) => done.is_blocked = true,
                 Err(Fault::Failed(failure)) => {
                     let may_go_on = failure.reason == FailureReason::Refused;
@@ -128,11 +146,15 @@ impl Job {
     async fn create(
         &self,
         write: &Write,
-        alive: &mut Option<String>,
+        found: &mut Option<FoundGateway>,
         done: &mut Done,
     ) -> Result<(), Fault> {
         let (child, object) = self.child(write)?;
-        self.check_gateway(&child.gateway_uid, alive).await?;
+        let gateway = self.find_gateway(found).await?;
+        // What is desired may be older than the Gateway, whose objects the garbage collector may be deleting.
+        if gateway.uid.as_deref() != Some(&child.gateway_uid) || gateway.is_deleting {
+            return Err(Fault::GatewayGone);
+        }
         let key = ChildKey::of(child);
         let api = api(&self.client, &key);
         let body = serde_json::from_value(object).map_err(|error| Failure {
@@ -143,33 +165,31 @@ impl Job {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        match request(api.create(&params, &body)).await {
+        let mut made = request(api.create(&params, &body)).await;
+        if is_taken(&made) {
+            match self.resolve(child, &api).await? {
+                Found::Ours(uid) => return self.apply(write, &uid, true, done).await,
+                Found::Gone => made = request(api.create(&params, &body)).await,
+            }
+        }
+        match made {
             Ok(Ok(made)) => {
                 tracing::debug!("{key} is made for {}", self.gateway);
                 let made = take_over_fields(&api, &key, made).await?;
                 done.record(child, write, &made);
                 Ok(())
             }
-            Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists" => {
-                self.resolve(child, write, &api, done).await
-            }
+            made if is_taken(&made) => Err(Fault::Terminating),
             made => Err(refusal(&key, "made", made).into()),
         }
     }
 
-    /// Applies an object that turns out to exist, if it is ours.
-    async fn resolve(
-        &self,
-        child: &Child,
-        write: &Write,
-        api: &Api<DynamicObject>,
-        done: &mut Done,
-    ) -> Result<(), Fault> {
+    /// What an object is that turns out to exist. One of a former Gateway is deleted.
+    async fn resolve(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Found, Fault> {
         let key = ChildKey::of(child);
         let found = match request(api.get_metadata_opt(&key.name)).await {
             Ok(Ok(Some(found))) => found.metadata,
-            // It is gone again.
-            Ok(Ok(None)) => return Err(Fault::Terminating),
+            Ok(Ok(None)) => return Ok(Found::Gone),
             found => return Err(refusal(&key, "read", found).into()),
         };
         let uid = found.uid.clone().unwrap_or_default();
@@ -183,17 +203,17 @@ impl Job {
         if found.deletion_timestamp.is_some() {
             return Err(Fault::Terminating);
         }
-        if !is_ours {
-            let former = Delete {
-                key: key.clone(),
-                uid,
-                resource_version: found.resource_version.unwrap_or_default(),
-                owner_uid: String::new(),
-            };
-            delete(&self.client, &former).await?;
-            return Err(Fault::Terminating);
+        if is_ours {
+            return Ok(Found::Ours(uid));
         }
-        self.apply(write, &uid, true, done).await
+        let former = Delete {
+            key,
+            uid,
+            resource_version: found.resource_version.unwrap_or_default(),
+            owner_uid: String::new(),
+        };
+        delete(&self.client, &former).await?;
+        Ok(Found::Gone)
     }
 
     /// Whether an object was made for a Gateway of the same name that is gone: nobody else deletes it as soon.
@@ -227,25 +247,36 @@ impl Job {
         Ok(())
     }
 
-    /// Deletes an object, unless that is the garbage collector's business.
+    /// Deletes an object, unless its Gateway is being deleted: who did that says what becomes of its objects. Those of a
+    /// Gateway that is gone would go anyway.
     async fn delete(
         &self,
         step: &Delete,
-        alive: &mut Option<String>,
+        found: &mut Option<FoundGateway>,
         done: &mut Done,
     ) -> Result<(), Fault> {
-        self.check_gateway(&step.owner_uid, alive).await?;
+        let gateway = self.find_gateway(found).await?;
+        if gateway.uid.as_ref() == Some(&step.owner_uid) && gateway.is_deleting {
+            return Err(Fault::GatewayGone);
+        }
         delete(&self.client, step).await?;
         done.deleted.push(step.key.clone());
         Ok(())
     }
 
-    /// Fails unless the Gateway of this UID exists and stays. What is known of it may be older than what is known of its
-    /// objects, which the garbage collector may be deleting.
-    async fn check_gateway(&self, uid: &str, alive: &mut Option<String>) -> Result<(), Fault> {
-        if alive.as_deref() == Some(uid) {
-            return Ok(());
-        }
+    /// The Gateway as it is now, asked for once.
+    async fn find_gateway<'a>(
+        &self,
+        found: &'a mut Option<FoundGateway>,
+    ) -> Result<&'a FoundGateway, Failure> {
+        let gateway = match found.take() {
+            Some(gateway) => gateway,
+            None => self.read_gateway().await?,
+        };
+        Ok(found.insert(gateway))
+    }
+
+    async fn read_gateway(&self) -> Result<FoundGateway, Failure> {
         let resource = ApiResource {
             group: GATEWAY_GROUP.to_owned(),
             version: "v1".to_owned(),
@@ -258,23 +289,17 @@ impl Job {
         } = self;
         let api: Api<DynamicObject> =
             Api::namespaced_with(client.clone(), &gateway.namespace, &resource);
+        let what = || format!("{gateway} cannot be read");
         let found = match request(api.get_metadata_opt(&gateway.name)).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => {
-                return Err(failure(&error, &format!("{gateway} cannot be read")).into());
-            }
-            Err(timeout) => {
-                return Err(unreachable(format!("{gateway} cannot be read: {timeout}")).into());
-            }
+            Ok(Err(error)) => return Err(failure(&error, &what())),
+            Err(timeout) => return Err(unreachable(format!("{}: {timeout}", what()))),
         };
-        let is_alive = found.is_some_and(|PartialObjectMeta { metadata, .. }| {
-            metadata.uid.as_deref() == Some(uid) && metadata.deletion_timestamp.is_none()
-        });
-        if !is_alive {
-            return Err(Fault::GatewayGone);
-        }
-        *alive = Some(uid.to_owned());
-        Ok(())
+        let metadata = found.map(|found| found.metadata).unwrap_or_default();
+        Ok(FoundGateway {
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            uid: metadata.uid,
+        })
     }
 }
 
@@ -340,8 +365,6 @@ async fn send(
     sent_object(&key, sent)
 }
 
-type Response<T> = Result<Result<T, kube::Error>, String>;
-
 fn sent_object(key: &ChildKey, sent: Response<DynamicObject>) -> Result<DynamicObject, Failure> {
     match sent {
         Ok(Ok(object)) => Ok(object),
@@ -365,83 +388,10 @@ fn has_foreign_ports(child: &Child, sent: &Response<DynamicObject>) -> bool {
         }
 }
 
-/// Sees to it that the next application removes what it does not name: that goes only for fields that are recorded as
-/// applied, and creating or merging records them as updated.
-async fn take_over_fields(
-    api: &Api<DynamicObject>,
-    key: &ChildKey,
-    mut object: DynamicObject,
-) -> Result<DynamicObject, Failure> {
-    if let Some(metadata) = take_over(api, key, object.metadata.clone()).await? {
-        object.metadata = metadata;
-    }
-    Ok(object)
-}
-
-/// Like [`take_over_fields`], of an object of which only metadata is known. Returns that after a change.
-async fn take_over(
-    api: &Api<DynamicObject>,
-    key: &ChildKey,
-    mut metadata: ObjectMeta,
-) -> Result<Option<ObjectMeta>, Failure> {
-    for _ in 0..TAKE_OVER_ATTEMPTS {
-        let Some(patch) = field_patch(&metadata) else {
-            return Ok(None);
-        };
-        let patch = serde_json::from_value(patch);
-        let patch =
-            patch.map_err(|error| unreachable(format!("{key} cannot be written: {error}")))?;
-        let patch = Patch::<Value>::Json(patch);
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        match request(api.patch_metadata(&key.name, &params, &patch)).await {
-            Ok(Ok(patched)) => return Ok(Some(patched.metadata)),
-            // Somebody else has written in the meantime.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {}
-            patched => return Err(refusal(key, "written", patched)),
-        }
-        metadata = match request(api.get_metadata(&key.name)).await {
-            Ok(Ok(found)) => found.metadata,
-            found => return Err(refusal(key, "read", found)),
-        };
-    }
-    let message = format!("{key} cannot be written: it changes all the time");
-    Err(unreachable(message))
-}
-
-/// A JSON patch by which our updated fields become applied ones, if there are any.
-fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
-    let entries = metadata.managed_fields.as_deref().unwrap_or_default();
-    let of = |operation: &'static str| {
-        let is_ours =
-            move |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
-                entry.manager.as_deref() == Some(FIELD_MANAGER)
-                    && entry.operation.as_deref() == Some(operation)
-                    && entry.subresource.as_deref().unwrap_or_default().is_empty()
-            };
-        entries.iter().position(is_ours)
-    };
-    let updated = of("Update")?;
-    let path = format!("/metadata/managedFields/{updated}");
-    // Of two entries of one name and operation the API server keeps one; what is applied next is recorded in full.
-    let change = match of("Apply") {
-        Some(_) => json!({"op": "remove", "path": path}),
-        None => json!({"op": "replace", "path": format!("{path}/operation"), "value": "Apply"}),
-    };
-    Some(json!([
-        {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
-        {"op": "test", "path": format!("{path}/manager"), "value": FIELD_MANAGER},
-        {"op": "test", "path": format!("{path}/operation"), "value": "Update"},
-        change,
-    ]))
-}
-
 fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failure {
     let whose = match owner(found) {
         Some(owner) => format!("belongs to Gateway {}", owner.name),
-        None => "was made by somebody else".to_owned(),
+        None => "belongs to another owner".to_owned(),
     };
     Failure {
         reason: FailureReason::NameTaken,
@@ -449,35 +399,6 @@ fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failur
             "{key} exists already and {whose}: rename Gateway {}, or delete that object",
             gateway.name
         ),
-    }
-}
-
-fn unreachable(message: String) -> Failure {
-    Failure {
-        reason: FailureReason::Unreachable,
-        message,
-    }
-}
-
-/// The failure of a request about an object.
-fn refusal<T>(key: &ChildKey, verb: &str, response: Response<T>) -> Failure {
-    let what = format!("{key} cannot be {verb}");
-    match response {
-        Ok(Err(error)) => failure(&error, &what),
-        Err(timeout) => unreachable(format!("{what}: {timeout}")),
-        Ok(Ok(_)) => unreachable(what),
-    }
-}
-
-fn failure(error: &kube::Error, what: &str) -> Failure {
-    // Conflicts and a server that has too much to do pass; everything else that it says of an object stays.
-    let is_refused = matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && !matches!(status.code, 408 | 409 | 429));
-    Failure {
-        reason: match is_refused {
-            true => FailureReason::Refused,
-            false => FailureReason::Unreachable,
-        },
-        message: format!("{what}: {}", describe(error)),
     }
 }
 

@@ -349,3 +349,96 @@ fn follow_kind(client: &Client, kind: ChildKind) -> BoxStream<'static, (ChildKin
     });
     events.boxed()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A Service of Gateway `web`.
+    fn service(uid: &str, version: u64, change: impl FnOnce(&mut Value)) -> Slim {
+        let mut object = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": uid,
+                "resourceVersion": version.to_string(),
+                "ownerReferences": [{
+                    "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web",
+                    "uid": "1", "controller": true,
+                }],
+                "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply"}],
+            },
+            "spec": {"ports": [{"port": 80}]},
+        });
+        change(&mut object);
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn name() -> ChildKey {
+        ChildKey {
+            kind: ChildKind::Service,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        }
+    }
+
+    fn learn(inventory: &mut Inventory, object: &Slim) {
+        inventory.learn(&name(), &Existing::of(object).unwrap());
+    }
+
+    fn uid(inventory: &Inventory) -> Option<&str> {
+        inventory.get(&name()).map(|existing| existing.uid.as_str())
+    }
+
+    #[test]
+    fn response_that_is_older_than_a_deletion_brings_nothing_back() {
+        let mut inventory = Inventory::default();
+        let gone = Event::Delete(service("a", 7, |_| {}));
+        inventory.take(ChildKind::Service, gone);
+        learn(&mut inventory, &service("a", 5, |_| {}));
+        assert_eq!(uid(&inventory), None);
+        learn(&mut inventory, &service("b", 6, |_| {}));
+        assert_eq!(uid(&inventory), Some("b"));
+    }
+
+    #[test]
+    fn event_that_is_older_than_a_response_changes_nothing() {
+        let mut inventory = Inventory::default();
+        learn(&mut inventory, &service("a", 5, |_| {}));
+        let old = service("a", 4, |service| service["spec"]["ports"] = json!([]));
+        let changes = inventory.take(ChildKind::Service, Event::Apply(old));
+        assert_eq!(changes, Changes::default());
+        let new = service("a", 6, |service| service["spec"]["ports"] = json!([]));
+        let changes = inventory.take(ChildKind::Service, Event::Apply(new));
+        assert_eq!(changes.gateways.len(), 1);
+    }
+
+    #[test]
+    fn list_replaces_what_was_known() {
+        let mut inventory = Inventory::default();
+        learn(&mut inventory, &service("a", 5, |_| {}));
+        inventory.take(ChildKind::Service, Event::Init);
+        assert_eq!(uid(&inventory), Some("a"));
+        let changes = inventory.take(ChildKind::Service, Event::InitDone);
+        assert_eq!(changes.freed, [name()]);
+        assert_eq!(uid(&inventory), None);
+        assert_eq!(inventory.owners().count(), 0);
+    }
+
+    #[test]
+    fn status_is_no_change_and_spec_is() {
+        let hash = |change: fn(&mut Value)| Existing::of(&service("a", 5, change)).unwrap().hash;
+        let plain = hash(|_| {});
+        let status = hash(|service| {
+            service["metadata"]["resourceVersion"] = json!("6");
+            service["status"] = json!({"loadBalancer": {}});
+        });
+        assert_eq!(plain, status);
+        assert_ne!(plain, hash(|service| service["spec"]["ports"] = json!([])));
+        assert_ne!(
+            plain,
+            hash(|service| service["metadata"]["labels"] = json!({"a": "b"}))
+        );
+    }
+}

@@ -49,8 +49,8 @@ impl Plan<'_> {
                     "kind": Gateway::KIND,
                     "name": metadata.name,
                     "uid": metadata.uid,
+                    // Nothing blocks: a Gateway that is deleted in the foreground does not wait for its pods to drain.
                     "controller": true,
-                    "blockOwnerDeletion": true,
                 }],
             },
         });

@@ -67,8 +67,6 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     /// Whether the workload waits until it is this Gateway's turn.
     pub(super) waits: bool,
-    /// Whether an object has to go before it can be made anew.
-    pub(super) is_blocked: bool,
 }
 
 /// Plans what is to be done for a Gateway that needs `children`. `permit` says whether a workload that exists may change.
@@ -80,6 +78,7 @@ pub(super) fn plan(
     permit: impl Fn(&Child, &Existing) -> Permission,
 ) -> Plan {
     let mut plan = Plan::default();
+    let mut is_complete = true;
     for (index, child) in children.iter().enumerate() {
         let key = ChildKey::of(child);
         let existing = inventory.get(&key);
@@ -91,7 +90,8 @@ pub(super) fn plan(
             continue;
         };
         if existing.is_deleting {
-            plan.is_blocked = true;
+            // It is made anew when it is gone, and what it replaces stays until then.
+            is_complete = false;
             continue;
         }
         let started = match permit(child, existing) {
@@ -111,6 +111,9 @@ pub(super) fn plan(
                 has_updated_fields: existing.has_updated_fields,
             });
         }
+    }
+    if !is_complete {
+        return plan;
     }
     let needed: BTreeSet<_> = children.iter().map(ChildKey::of).collect();
     let superfluous = inventory

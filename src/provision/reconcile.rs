@@ -243,8 +243,7 @@ impl State {
             Some(revision) => rollouts.permit(gateway, existing.record.as_ref(), revision),
             None => Permission::Free,
         };
-        let Plan { steps, waits, .. } =
-            plan(gateway, children, &self.inventory, &self.applied, permit);
+        let Plan { steps, waits } = plan(gateway, children, &self.inventory, &self.applied, permit);
         match workload(children).filter(|_| waits) {
             Some((_, revision)) => self.rollouts.enqueue(gateway, revision),
             None => self.rollouts.dequeue(gateway),
@@ -336,6 +335,7 @@ impl State {
             Some(failure) => self.fail(gateway, failure),
             // What was left out is tried again.
             None if done.is_blocked => {}
+            None if done.is_gateway_gone => self.troubles.forget(gateway),
             None => {
                 if outcome == Outcome::Written {
                     self.queue.touch(gateway);

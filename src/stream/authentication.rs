@@ -67,6 +67,15 @@ pub(super) struct Identity {
     service_account_uid: String,
     pub(super) pod: String,
     pod_uid: String,
+    /// When the token expires, in seconds since 1970.
+    expires: u64,
+}
+
+impl Identity {
+    /// How long the token is good for.
+    pub(super) fn lifetime(&self) -> Duration {
+        Duration::from_secs(self.expires.saturating_sub(seconds()))
+    }
 }
 
 /// Asks the API server who pods are.
@@ -81,8 +90,6 @@ pub(super) struct Authenticator {
 struct Reviewed {
     token: String,
     identity: Identity,
-    /// Seconds since 1970.
-    expires: u64,
 }
 
 impl Authenticator {
@@ -108,9 +115,17 @@ impl Authenticator {
         if let Some(identity) = self.recall(token, now) {
             return Ok(identity);
         }
-        let identity = self.review(token).await?;
-        self.remember(token, &identity, &claims, now);
+        let identity = self.review(token, &claims).await?;
+        self.remember(token, &identity, now);
         Ok(identity)
+    }
+
+    /// Whether the pod is gone for certain.
+    pub(super) async fn is_gone(&self, identity: &Identity) -> bool {
+        match self.metadata::<Pod>(identity, &identity.pod).await {
+            Ok(pod) => pod.uid.as_deref() != Some(&identity.pod_uid),
+            Err(refusal) => matches!(refusal, Refusal::Forbidden(_)),
+        }
     }
 
     /// Checks that the pod is one of the Gateway's own: its ServiceAccount and its workload were made by us for it.
@@ -205,7 +220,7 @@ impl Authenticator {
         }
     }
 
-    async fn review(&self, token: &str) -> Result<Identity, Refusal> {
+    async fn review(&self, token: &str, claims: &Claims) -> Result<Identity, Refusal> {
         let review = TokenReview {
             spec: TokenReviewSpec {
                 audiences: Some(vec![AUDIENCE.to_owned()]),
@@ -231,7 +246,7 @@ impl Authenticator {
             return Err(Refusal::Unauthenticated(message));
         }
         let user = status.user.unwrap_or_default();
-        identity(&user).ok_or_else(|| {
+        identity(&user, claims).ok_or_else(|| {
             let name = user.username.as_deref().unwrap_or_default();
             forbidden(format!("the token of {name} is not bound to a pod"))
         })
@@ -240,19 +255,18 @@ impl Authenticator {
     fn recall(&self, token: &str, now: u64) -> Option<Identity> {
         let known = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get(&self.hash(token))?;
-        (known.token == token && known.expires > now).then(|| known.identity.clone())
+        (known.token == token && known.identity.expires > now).then(|| known.identity.clone())
     }
 
-    fn remember(&self, token: &str, identity: &Identity, claims: &Claims, now: u64) {
+    fn remember(&self, token: &str, identity: &Identity, now: u64) {
         let mut reviewed = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
         if reviewed.len() >= REMEMBERED {
-            reviewed.retain(|_, one| one.expires > now);
+            reviewed.retain(|_, one| one.identity.expires > now);
         }
         if reviewed.len() < REMEMBERED {
             let one = Reviewed {
                 token: token.to_owned(),
                 identity: identity.clone(),
-                expires: claims.expires,
             };
             reviewed.insert(self.hash(token), one);
         }
@@ -264,7 +278,7 @@ impl Authenticator {
 }
 
 /// The pod that a reviewed token is bound to.
-fn identity(user: &UserInfo) -> Option<Identity> {
+fn identity(user: &UserInfo, claims: &Claims) -> Option<Identity> {
     let name = user.username.as_deref()?;
     let name = name.strip_prefix("system:serviceaccount:")?;
     let (namespace, service_account) = name.split_once(':')?;
@@ -278,6 +292,7 @@ fn identity(user: &UserInfo) -> Option<Identity> {
         service_account_uid: user.uid.clone()?,
         pod: extra("pod-name")?,
         pod_uid: extra("pod-uid")?,
+        expires: claims.expires,
     })
 }
 

@@ -20,6 +20,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rand::RngExt;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -43,6 +44,8 @@ const MAX_OF_PEER: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a pod is asked for a sign of life, and how long that may take. A node that is gone says nothing.
 const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+/// How often it is looked whether a pod that is connected is still there, at the longest.
+const CHECK: Duration = Duration::from_secs(50);
 /// Requests of one connection at one time.
 const MAX_STREAMS: u32 = 4;
 /// Bytes of a request's headers. A token has some 1,100.
@@ -203,8 +206,8 @@ async fn respond(
     }
     sessions.fetch_add(1, Relaxed);
     let guard = Counted(sessions);
-    let pod = match admit(&request, &gateway, &shared).await {
-        Ok(identity) => identity.pod,
+    let identity = match admit(&request, &gateway, &shared).await {
+        Ok(identity) => identity,
         Err(refusal) => {
             let status = refusal.status();
             shared.stats.refused(status);
@@ -212,7 +215,7 @@ async fn respond(
             return refuse(status, refusal.message());
         }
     };
-    let Some((session, revisions)) = shared.hub.connect(&gateway, &pod) else {
+    let Some((session, revisions)) = shared.hub.connect(&gateway, &identity.pod) else {
         return refuse(StatusCode::NOT_FOUND, "the Gateway is gone");
     };
     let have = position(&request, shared.hub.instance());
@@ -227,6 +230,7 @@ async fn respond(
         tokio::select! {
             () = session::run(&shared.hub, &session, outlook, have, lines) => {}
             () = listen(incoming, &shared.hub, &session) => {}
+            () = outlive(&shared.authenticator, &identity) => {}
         }
         shared.hub.disconnect(&session);
         shared.stats.closed();
@@ -236,6 +240,25 @@ async fn respond(
     let kind = HeaderValue::from_static("application/x-ndjson");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+/// Returns when a token is no longer good: it has expired, or its pod is gone. A pod that is there comes back with a new
+/// one, and gets the difference.
+async fn outlive(authenticator: &Authenticator, identity: &Identity) {
+    let expired = sleep(identity.lifetime());
+    let gone = async {
+        loop {
+            let period = CHECK.mul_f64(rand::rng().random_range(0.5..1.0));
+            sleep(period).await;
+            if authenticator.is_gone(identity).await {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = expired => {}
+        () = gone => {}
+    }
 }
 
 /// A session, or a request that may become one, that keeps its connection open.

@@ -12,13 +12,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
 	"time"
 )
 
-const fakepodsUsage = `usage: testcluster fakepods --url URL --ca FILE [--connect ADDRESS:PORT] [--silent] [--brief] <PODS
+const fakepodsUsage = `usage: testcluster fakepods --url URL --ca FILE [--connect ADDRESS:PORT]
+         [--sources PREFIX] [--silent] [--brief] <PODS
 
 Connects to a controller of Portcullis as pods of Gateways do, each on a connection
 of its own, reports what it is given as served, and stays until standard input ends.
@@ -30,6 +32,8 @@ PODS has a line of JSON for each pod: {"name": ..., "gateway": "NAMESPACE/NAME",
   {"pod": NAME, "at": NANOSECONDS, "end": REASON}
 
   --connect ADDRESS:PORT  where the host of URL is
+  --sources PREFIX        pods come from addresses of this IPv4 prefix, which has to be
+                          local (ip route add local PREFIX dev lo), each from its own
   --silent                reports nothing
   --brief                 shows of a "put" only the kind and name of the object
 `
@@ -42,7 +46,8 @@ type fakePod struct {
 // fakePods connects all pods, and prints what happens to them.
 type fakePods struct {
 	url           string
-	transport     func() *http.Transport
+	transport     func(source *net.TCPAddr) *http.Transport
+	sources       netip.Prefix
 	silent, brief bool
 
 	mu  sync.Mutex
@@ -66,6 +71,7 @@ func runFakePods(args []string) error {
 	fs.StringVar(&f.url, "url", "", "")
 	ca := fs.String("ca", "", "")
 	connect := fs.String("connect", "", "")
+	fs.TextVar(&f.sources, "sources", netip.Prefix{}, "")
 	fs.BoolVar(&f.silent, "silent", false, "")
 	fs.BoolVar(&f.brief, "brief", false, "")
 	if err := fs.Parse(args); err != nil || f.url == "" || *ca == "" || fs.NArg() > 0 {
@@ -79,7 +85,7 @@ func runFakePods(args []string) error {
 	if !roots.AppendCertsFromPEM(pem) {
 		return fmt.Errorf("%s has no certificate", *ca)
 	}
-	f.transport = func() *http.Transport {
+	f.transport = func(source *net.TCPAddr) *http.Transport {
 		return &http.Transport{
 			ForceAttemptHTTP2: true,
 			TLSClientConfig:   &tls.Config{RootCAs: roots},
@@ -87,7 +93,11 @@ func runFakePods(args []string) error {
 				if *connect != "" {
 					address = *connect
 				}
-				return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, address)
+				dialer := net.Dialer{Timeout: 5 * time.Second}
+				if source != nil {
+					dialer.LocalAddr = source
+				}
+				return dialer.DialContext(ctx, network, address)
 			},
 		}
 	}
@@ -96,24 +106,26 @@ func runFakePods(args []string) error {
 
 // run connects a pod for each line of the input, and ends with it.
 func (f *fakePods) run(input io.Reader) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	var pods sync.WaitGroup
 	lines := bufio.NewReader(input)
+	source := f.sources.Addr()
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			cancel()
-			pods.Wait()
-			return nil
+			return nil // all connections end with the process
 		}
 		var pod fakePod
 		if err := json.Unmarshal(line, &pod); err != nil {
 			return fmt.Errorf("%q is no pod: %w", line, err)
 		}
-		pods.Go(func() {
-			end := f.follow(ctx, pod)
+		var local *net.TCPAddr
+		if source.IsValid() {
+			source = source.Next()
+			local = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+		}
+		go func() {
+			end := f.follow(context.Background(), pod, local)
 			f.print(event{Pod: pod.Name, End: end.Error()})
-		})
+		}()
 	}
 }
 
@@ -125,7 +137,7 @@ func (f *fakePods) print(e event) {
 }
 
 // follow is one connection of a pod; it returns why it is over.
-func (f *fakePods) follow(ctx context.Context, pod fakePod) error {
+func (f *fakePods) follow(ctx context.Context, pod fakePod, source *net.TCPAddr) error {
 	namespace, name, _ := strings.Cut(pod.Gateway, "/")
 	url := fmt.Sprintf("%s/v1alpha1/gateways/%s/%s/stream", f.url, namespace, name)
 	body, reports := io.Pipe()
@@ -140,7 +152,7 @@ func (f *fakePods) follow(ctx context.Context, pod fakePod) error {
 	if pod.Position != "" {
 		request.Header.Set("Portcullis-Position", pod.Position)
 	}
-	transport := f.transport()
+	transport := f.transport(source)
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -160,17 +172,17 @@ func (f *fakePods) follow(ctx context.Context, pod fakePod) error {
 type update struct {
 	Begin *struct {
 		Instance string `json:"instance"`
-	} `json:"begin"`
+	} `json:"begin,omitempty"`
 	Put *struct {
 		Kind     string `json:"kind"`
 		Metadata struct {
 			Namespace string `json:"namespace"`
 			Name      string `json:"name"`
 		} `json:"metadata"`
-	} `json:"put"`
+	} `json:"put,omitempty"`
 	Commit *struct {
 		Revision uint64 `json:"revision"`
-	} `json:"commit"`
+	} `json:"commit,omitempty"`
 }
 
 // read prints what a pod is given, and reports what is committed as served.

@@ -23,6 +23,8 @@ class Event:
     namespace: str
     name: str
     code: int
+    is_forbidden: bool
+    """Refused for want of a right, and not by a quota or webhook."""
 
 
 def read(log: Path) -> Iterator[Event]:
@@ -39,7 +41,7 @@ def read(log: Path) -> Iterator[Event]:
         target, user = event["objectRef"], event["user"]
         yield Event(
             time=event["requestReceivedTimestamp"],
-            user=user["username"],
+            user=user.get("username", ""),
             pod=user.get("extra", {}).get(_POD, [""])[0],
             verb=event["verb"],
             group=target.get("apiGroup", ""),
@@ -47,6 +49,7 @@ def read(log: Path) -> Iterator[Event]:
             namespace=target.get("namespace", ""),
             name=target.get("name", ""),
             code=event["responseStatus"]["code"],
+            is_forbidden=event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid",
         )
 
 

@@ -38,7 +38,8 @@ class Tally:
             self._attempt(f"{subject.__name__}: {one.promise}", one, cluster, True)
 
     def _is_chosen(self, subject: str, promise: str) -> bool:
-        return self._only is None or self._only == subject or self._only in promise
+        is_part = self._only not in _SUBJECTS and self._only in promise if self._only else True
+        return is_part or self._only == subject
 
     def _attempt(self, name: str, function, cluster, is_told: bool) -> bool:
         """Runs a function; tells of it when it is to be told, or fails."""

@@ -8,7 +8,7 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
-from api import Api, has, wait_for
+from api import Api, condition, has, wait_for
 
 SYSTEM = "portcullis-system"
 CONTROLLER_PODS = "app.kubernetes.io/component=controller"
@@ -32,7 +32,11 @@ class Cluster:
             conditions = gateway.get("status", {}).get("conditions", [])
             return has(conditions, "Programmed", programmed, gateway["metadata"]["generation"]) and gateway
 
-        return wait_for(f"Gateway {namespace}/{name} has Programmed {programmed} for its generation", look, seconds)
+        try:
+            return wait_for(f"Gateway {namespace}/{name} has Programmed {programmed} for its generation", look, seconds)
+        except AssertionError as error:
+            found = self.api.get("Gateway", name, namespace).get("status", {}).get("conditions", [])
+            raise AssertionError(f"{error}; it is {condition(found, 'Programmed')}") from None
 
     def ready_pods(self, namespace: str, labels: str) -> list[dict]:
         pods = self.api.list("Pod", namespace, labels)

@@ -1,18 +1,20 @@
 """Two controllers: one leads and alone writes, and the other takes over when it leaves, dies or stands still."""
 
 import signal
+import time
 
 import audit
 from api import has, wait_for
 from checks import check
 from cluster import CONTROLLER_PODS, SYSTEM, frozen, send
-from objects import gateway, namespace, redirect
+from objects import gateway, namespace, parameters, parameters_ref, redirect
 
 NS = "leaders"
+KILLS = 4
 
 
 def prepare(cluster):
-    cluster.apply(namespace(NS), gateway(NS, "edge"))
+    cluster.apply(namespace(NS), gateway(NS, "edge"), parameters(NS, "one", workload={"replicas": 1}))
     cluster.gateway_is(NS, "edge")
 
 
@@ -57,32 +59,40 @@ def told_to_go(cluster):
     works(cluster, "after-term", 5)
 
 
-@check("a leader that dies with its pod is followed within 20 s")
+@check("a leader that dies with its pod is followed within 10 s")
 def dies(cluster):
     pods = both(cluster)
     leader = leader_of(cluster, pods)
     # A process that stands still hears no SIGTERM, so that it cannot give the Lease back.
     send(pods[leader], signal.SIGSTOP)
     cluster.api.delete("Pod", leader, SYSTEM, grace=0)
-    wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 20)
+    wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 9)
     works(cluster, "after-death", 5)
 
 
-@check("a leader whose process is killed leads again, or another does, within 20 s")
+@check(f"a leader whose process is killed delays a new Gateway by no more than 10 s: {KILLS} times")
 def is_killed(cluster):
-    pods = both(cluster)
-    send(pods[leader_of(cluster, pods)], signal.SIGKILL)
-    works(cluster, "after-kill", 20)
+    took = []
+    for number in range(KILLS):
+        pods = both(cluster)
+        send(pods[leader_of(cluster, pods)], signal.SIGKILL)
+        began = time.monotonic()
+        name = f"after-kill-{number}"
+        cluster.apply(gateway(NS, name, parametersRef=parameters_ref("one")))
+        cluster.gateway_is(NS, name, seconds=10)
+        took.append(time.monotonic() - began)
+        cluster.api.delete("Gateway", name, NS)
+    return ", ".join(f"{seconds:.1f} s" for seconds in took)
 
 
-@check("a leader that stands still is followed within 20 s, and writes nothing when it goes on")
+@check("a leader that stands still is followed within 10 s, and writes nothing when it goes on")
 def stands_still(cluster):
     pods = both(cluster)
     leader = leader_of(cluster, pods)
     with frozen(pods[leader]):
         # Something to write for the one that stands still.
         cluster.apply(redirect(NS, "meanwhile", ["edge"], "any.test"))
-        wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 20)
+        wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 9)
     wait_for("it says so", lambda: "is no longer the leader" in cluster.log(leader), 10)
     works(cluster, "after-thaw", 5)
 
@@ -93,7 +103,8 @@ def only_the_holder(cluster):
     # The log is written before an answer is sent, so all that came before is in it.
     holder, changes, strays = None, 0, []
     for event in audit.of_account(cluster.audit_log, SYSTEM, "portcullis-controller"):
-        if event.verb not in audit.WRITES:
+        # Every controller asks whose a token is, which changes nothing.
+        if event.verb not in audit.WRITES or event.resource == "tokenreviews":
             continue
         if event.resource == "leases":
             if event.code < 300:

@@ -15,14 +15,16 @@ CLUSTER = Path(__file__).resolve().parents[2] / "target" / "cluster" / "bin" / "
 AUDIENCE = "portcullis.dev/controller"
 URL = f"https://portcullis-controller-stream.{SYSTEM}.svc:19443"
 PORT = 19443
+SOURCES = "10.201.0.0/16"
 
 
 class FakePods:
     """Pods that connect to the controller at an address: `status`, `lines` and `ends` by the name of a pod.
 
-    With `brief` lines of objects have only their kind and name; with `silent` pods report nothing."""
+    With `brief` lines of objects have only their kind and name; with `silent` pods report nothing. With `sources` each comes
+    from an address of its own."""
 
-    def __init__(self, cluster, address: str, brief: bool = False, silent: bool = False):
+    def __init__(self, cluster, address: str, brief: bool = False, silent: bool = False, sources: bool = False):
         self.status: dict[str, int] = {}
         self.refusals: dict[str, str] = {}
         self.lines: dict[str, list[tuple[int, dict]]] = {}
@@ -32,8 +34,11 @@ class FakePods:
         self._ca.flush()
         command = [CLUSTER, "fakepods", "--url", URL, "--ca", self._ca.name, "--connect", f"{address}:{PORT}"]
         command += ["--brief"] * brief + ["--silent"] * silent
+        if sources:
+            subprocess.run(["ip", "route", "replace", "local", SOURCES, "dev", "lo"], check=True)
+            command += ["--sources", SOURCES]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._thread = threading.Thread(target=self._read)
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def __enter__(self):

@@ -162,6 +162,20 @@ def where_the_leader_is(cluster):
             wait_for(f"{name} tells of {expected}", lambda: told() and told()[-1] == expected, 5)  # noqa: B023
 
 
+@check("a stream ends within a minute of the pod whose token it began with", open_because="a token is looked at when a stream begins")
+def ends_with_its_pod(cluster):
+    old = pod_of(cluster, "a")
+    with FakePods(cluster, cluster.controller) as pods:
+        pods.connect("old", f"{NS}/a", token_of(cluster, old))
+        pods.committed("old")
+        cluster.api.delete("Pod", old["metadata"]["name"], NS, grace=0)
+        try:
+            wait_for("the stream ends", lambda: "old" in pods.ends, 60, every=0.5)
+        finally:
+            others = lambda: [one for one in cluster.api.list("Pod", NS, f"{GATEWAY_LABEL}=a") if one["metadata"]["uid"] != old["metadata"]["uid"]]  # noqa: E731
+            cluster.pod["a"] = wait_for("there is another pod", others, 20)[0]
+
+
 def refusals(cluster) -> dict[str, float]:
     """Refused streams of the leader, by status."""
     leader = next(one for one in cluster.controllers() if one["metadata"]["name"] == cluster.leader())

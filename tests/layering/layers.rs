@@ -95,6 +95,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         PURE,
     ),
     layer("provision/apply", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/fields", PROVISION_IO, NO_TRAFFIC),
+    layer("provision/response", PROVISION_IO, NO_TRAFFIC),
     layer("provision/former", PROVISION_IO, NO_TRAFFIC),
     layer("provision/inventory", PROVISION_IO, NO_TRAFFIC),
     layer("provision/reconcile", PROVISION_IO, NO_TRAFFIC),

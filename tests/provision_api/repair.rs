@@ -125,12 +125,16 @@ async fn gateway_that_is_being_deleted_gets_nothing_applied() {
         .collect();
     assert!(of_web.is_empty(), "{of_web:?}");
     // Then it is known.
-    let mut state = (*desired(&[]).unwrap()).clone();
+    let other = Asked {
+        namespace: "barrier".to_owned(),
+        ..asked("two")
+    };
+    server.with(|state| state.put(&gateway_key(&other), other.gateway()));
+    let mut state = (*desired(std::slice::from_ref(&other)).unwrap()).clone();
     state.retained.insert(web.object_ref());
     scene.desired.send_replace(Some(state.into()));
     server.with(|state| state.remove(&web.key("poddisruptionbudgets")));
-    server.with(|state| state.remove(&gateway_key(&web)));
-    scene.catch_up(&[], "two").await;
+    scene.has_all(&other).await;
     let writes = server.take_writes();
     let of_web: Vec<_> = writes
         .iter()
@@ -140,20 +144,43 @@ async fn gateway_that_is_being_deleted_gets_nothing_applied() {
 }
 
 #[tokio::test]
-async fn objects_of_a_deleted_gateway_are_left_to_the_garbage_collector() {
+async fn objects_of_a_deleted_gateway_go_with_or_without_a_garbage_collector() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
-    server.take_writes();
     server.with(|state| state.remove(&gateway_key(&web)));
+    scene.desired.send_replace(desired(&[]));
+    server
+        .until("nothing left", |state| {
+            state.objects.is_empty().then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn orphaned_objects_stay() {
+    let server = Server::start();
+    let web = asked("web");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.come_to_rest(std::slice::from_ref(&web)).await;
+    // The garbage collector takes the owners away, and then lets the Gateway go.
+    server.with(|state| {
+        for child in web.children() {
+            let name = key(child.kind.plural(), &child.namespace, &child.name);
+            state.edit(&name, |object| {
+                let metadata = object["metadata"].as_object_mut().unwrap();
+                metadata.remove("ownerReferences");
+            });
+        }
+        state.remove(&gateway_key(&web));
+    });
     scene.catch_up(&[], "one").await;
-    let writes = server.take_writes();
-    let of_web: Vec<_> = writes
-        .iter()
-        .filter(|write| write.namespace == "shop")
-        .collect();
-    assert!(of_web.is_empty(), "{of_web:?}");
+    for child in web.children() {
+        let name = key(child.kind.plural(), &child.namespace, &child.name);
+        let object = server.object(&name).unwrap();
+        assert!(object["metadata"]["ownerReferences"].is_null(), "{name:?}");
+    }
 }
 
 #[tokio::test]

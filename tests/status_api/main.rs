@@ -22,8 +22,11 @@ use crate::api::Api;
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Values, and when each was seen.
+type Entries<T> = Vec<(Instant, T)>;
+
 /// What was seen of something, and when.
-struct History<T>(Arc<(Mutex<Vec<(Instant, T)>>, Condvar)>);
+struct History<T>(Arc<(Mutex<Entries<T>>, Condvar)>);
 
 impl<T> Clone for History<T> {
     fn clone(&self) -> Self {

@@ -1,10 +1,13 @@
 //! Who gets nothing, and that it is counted.
 
+use std::time::SystemTime;
+
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::api_server::Fault;
-use crate::scene::{Controller, block_on, object, token, uid};
+use crate::scene::{Controller, PATIENCE, block_on, object, token, uid};
 
 /// The status and the text that a request of this token for a Gateway gets.
 async fn ask(controller: &Controller, gateway: &str, token: &str) -> (StatusCode, String) {
@@ -215,5 +218,27 @@ fn nobody_is_refused_for_good_while_the_api_server_is_away() {
         );
         controller.api.fail("Pod", None);
         assert_eq!(ask(&controller, "edge", &token).await.0, StatusCode::OK);
+    });
+}
+
+#[test]
+fn a_stream_ends_with_the_token_that_it_began_with() {
+    block_on(async {
+        let controller = Controller::start().await;
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap();
+        let token = token(&json!({"sub": "brief", "exp": now.as_secs() + 3}));
+        controller.accept(&token, "edge-portcullis", "edge-1");
+        let (status, pod) = controller
+            .send(controller.request("edge", &token, None))
+            .await;
+        assert_eq!(status, StatusCode::OK);
+        let text = timeout(PATIENCE, pod.rest()).await.unwrap();
+        assert!(text.contains("commit"), "{text}");
+        assert_eq!(
+            ask(&controller, "edge", &token).await.0,
+            StatusCode::UNAUTHORIZED
+        );
     });
 }

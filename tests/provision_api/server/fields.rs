@@ -63,7 +63,7 @@ fn entry(object: &Value, manager: &str, operation: &str) -> Paths {
 
 fn set_entry(object: &mut Value, manager: &str, operation: &str, paths: &Paths) {
     let mut all = entries(object);
-    all.retain(|(of, by, paths)| !(of == manager && by == operation) && !paths.is_empty());
+    all.retain(|(of, by, paths)| !paths.is_empty() && (of != manager || by != operation));
     all.push((manager.to_owned(), operation.to_owned(), paths.clone()));
     // As a real server orders them.
     all.sort_by(|one, two| (&one.1, &one.0).cmp(&(&two.1, &two.0)));

@@ -130,7 +130,7 @@ impl State {
                 (409, status(409, "AlreadyExists", &message))
             }
             ("APPLY", known) => self.apply(call, &key, known),
-            ("PATCH", Some(known)) => self.patch(call, &key, known),
+            ("PATCH", Some(known)) => self.patch(call, &key, &known),
             ("DELETE", Some(known)) => self.delete(call, &key, &known),
             _ => (404, status(404, "NotFound", "not found")),
         }
@@ -182,7 +182,7 @@ impl State {
         (200, self.store(key, object))
     }
 
-    fn patch(&mut self, call: &Call, key: &Key, known: Value) -> (u16, Value) {
+    fn patch(&mut self, call: &Call, key: &Key, known: &Value) -> (u16, Value) {
         let mut object = known.clone();
         if call.content.contains("json-patch") {
             for change in call.body.as_array().unwrap() {
@@ -195,7 +195,7 @@ impl State {
             if object["metadata"]["uid"] != known["metadata"]["uid"] {
                 return (409, status(409, "Conflict", "uid mismatch"));
             }
-            fields::updated(&known, &mut object, &call.manager());
+            fields::updated(known, &mut object, &call.manager());
         }
         (200, self.store(key, object))
     }

@@ -1,0 +1,159 @@
+"""What stands in the way of a Gateway's objects: other Gateways that need the same names, those who refuse, those who say
+nothing, its own deletion, and what former versions have left."""
+
+import socket
+import time
+from datetime import UTC, datetime
+
+import audit
+from api import condition, has, wait_for
+from checks import check
+from cluster import GATEWAY_LABEL, SYSTEM, answers
+from objects import gateway, gateway_class, namespace, parameters, parameters_ref, redirect
+
+NS, HANGING = "contention", "hanging"
+KINDS = ["ServiceAccount", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment"]
+OTHER_CLASS = "internal-portcullis"
+SOON = 5
+FORMER = "portcullis-data-plane"
+
+
+def prepare(cluster):
+    one = {"workload": {"replicas": 1}}
+    cluster.apply(namespace(NS), namespace(HANGING), gateway_class(OTHER_CLASS))
+    cluster.apply(parameters(NS, "one", **one), parameters(HANGING, "one", **one))
+
+
+def conditions(cluster, name: str, where: str = NS) -> list[dict]:
+    return cluster.api.get("Gateway", name, where).get("status", {}).get("conditions", [])
+
+
+def uids(cluster, name: str) -> dict[str, str]:
+    """What the objects of a Gateway are, by kind."""
+    found = {kind: cluster.api.list(kind, NS, f"{GATEWAY_LABEL}={name}") for kind in KINDS}
+    return {kind: objects[0]["metadata"]["uid"] for kind, objects in found.items() if objects}
+
+
+@check("of two Gateways that need the same names the second touches nothing and says so, and gets them when the first goes")
+def collision(cluster):
+    cluster.apply(gateway(NS, "web", class_name=OTHER_CLASS), redirect(NS, "web", ["web"], "web.test"))
+    cluster.gateway_is(NS, "web")
+    address, before = cluster.address(NS, "web"), uids(cluster, "web")
+    assert set(before) == set(KINDS), before
+    cluster.apply(gateway(NS, "web-internal"))
+    refused = lambda: condition(conditions(cluster, "web-internal"), "Accepted").get("status") == "False"  # noqa: E731
+    wait_for("the second is not accepted", refused, 15)
+    accepted = condition(conditions(cluster, "web-internal"), "Accepted")
+    assert "web" in accepted["message"] and accepted["reason"] not in {"Pending", "Accepted"}, accepted
+    after = uids(cluster, "web")
+    assert before == after, f"they were {before} and are {after}"
+    assert not uids(cluster, "web-internal"), uids(cluster, "web-internal")
+    assert answers(address, 8080, "web.test"), "the first does not answer any more"
+    cluster.gateway_is(NS, "web", seconds=1)
+    told = [one["message"] for one in conditions(cluster, "web-internal")]
+    pods = [pod["metadata"]["name"] for pod in cluster.replicas(NS, "web", 2)]
+    assert not any(pod in message for pod in pods for message in told), f"it speaks of the other's pods: {told}"
+    cluster.api.delete("Gateway", "web", NS)
+    cluster.gateway_is(NS, "web-internal")
+    cluster.api.delete("Gateway", "web-internal", NS)
+    return accepted["reason"]
+
+
+@check("a Gateway that is deleted in the foreground goes with its pods, and nothing of it is made anew")
+def foreground(cluster):
+    drain = {"delay": "1s", "deadline": "2s"}
+    cluster.apply(parameters(NS, "brief", workload={"replicas": 1}, drain=drain))
+    # A cluster that has just started looks after owners of new kinds only some time later.
+    for name in "warm", "front":
+        cluster.apply(gateway(NS, name, parametersRef=parameters_ref("brief")))
+        cluster.gateway_is(NS, name)
+    cluster.api.delete("Gateway", "warm", NS, foreground=True)
+    wait_for("the garbage collector works", lambda: not cluster.api.get("Gateway", "warm", NS), 60)
+    deleted = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    began = time.monotonic()
+    cluster.api.delete("Gateway", "front", NS, foreground=True)
+    wait_for("it is gone", lambda: not cluster.api.get("Gateway", "front", NS), 10, every=0.02)
+    took = time.monotonic() - began
+    wait_for("so are its objects", lambda: not uids(cluster, "front"), 10)
+    time.sleep(1)
+    events = audit.of_account(cluster.audit_log, SYSTEM, "portcullis-controller")
+    late = [event for event in events if event.namespace == NS and event.name.startswith("front-") and event.time > deleted]
+    made = [f"{event.verb} {event.resource}" for event in late if event.verb in {"create", "patch"} and event.code < 300]
+    assert not made, made
+    # The Deployment's own deletion waits for its pod: a second of delay, and its end.
+    assert took < 4, f"it took {took:.1f} s"
+    return f"{took:.1f} s"
+
+
+@check("a quota that refuses an object is named in the Gateway's conditions, and its end is noticed")
+def quota(cluster):
+    limit = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": NS, "name": "none"}, "spec": {"hard": {"count/services": "0"}}}
+    cluster.apply(limit)
+    wait_for("the quota counts", lambda: cluster.api.get("ResourceQuota", "none", NS).get("status", {}).get("hard"), 10)
+    cluster.apply(gateway(NS, "poor", parametersRef=parameters_ref("one")))
+    told = lambda: "exceeded quota" in condition(conditions(cluster, "poor"), "Programmed").get("message", "")  # noqa: E731
+    wait_for("the Gateway says so", told, 10)
+    programmed = condition(conditions(cluster, "poor"), "Programmed")
+    assert programmed["status"] == "False", programmed
+    cluster.api.delete("ResourceQuota", "none", NS)
+    cluster.gateway_is(NS, "poor", seconds=40)
+    cluster.api.delete("Gateway", "poor", NS)
+
+
+@check(f"a namespace whose webhook hangs delays nobody else: ten Gateways wait there, and one elsewhere is programmed within {SOON} s")
+def hanging_webhook(cluster):
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
+        port = silent.getsockname()[1]
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["services", "serviceaccounts"]}
+        hook = {
+            "name": "hangs.example.com",
+            "clientConfig": {"url": f"https://127.0.0.1:{port}/"},
+            "rules": [rule],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": HANGING}},
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+            "timeoutSeconds": 30,
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+        cluster.apply({**kind, "metadata": {"name": "hangs"}, "webhooks": [hook]})
+        try:
+            # The API server takes a moment to know of a webhook; it is known once it stops somebody.
+            time.sleep(1)
+            for number in range(10):
+                cluster.apply(gateway(HANGING, f"stuck-{number}", parametersRef=parameters_ref("one")))
+            time.sleep(0.5)
+            began = time.monotonic()
+            cluster.apply(gateway(NS, "free", parametersRef=parameters_ref("one")))
+            cluster.gateway_is(NS, "free", seconds=SOON)
+            took = time.monotonic() - began
+            for number in range(10):
+                found = conditions(cluster, f"stuck-{number}", HANGING)
+                assert not has(found, "Programmed", "True"), "the webhook stops nobody"
+        finally:
+            cluster.api.delete("ValidatingWebhookConfiguration", "hangs")
+    cluster.api.delete("Gateway", "free", NS)
+    for number in range(10):
+        cluster.api.delete("Gateway", f"stuck-{number}", HANGING)
+    return f"{took:.1f} s"
+
+
+@check("what a former version let the pods of all Gateways read is taken away, by whoever leads next")
+def former_rights(cluster):
+    group, labels = "rbac.authorization.k8s.io", {"app.kubernetes.io/name": "portcullis"}
+    metadata = {"name": FORMER, "labels": labels}
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}]
+    cluster.apply(
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": FORMER},
+            "subjects": [{"kind": "ServiceAccount", "namespace": NS, "name": "any"}],
+        },
+    )
+    cluster.api.delete("Pod", cluster.leader(), SYSTEM)
+    for kind in "ClusterRoleBinding", "ClusterRole":
+        wait_for(f"the {kind} is gone", lambda: not cluster.api.get(kind, FORMER), 20)  # noqa: B023
+    wait_for("two controllers are ready", lambda: len(cluster.controllers()) == 2, 40)
