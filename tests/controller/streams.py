@@ -162,7 +162,7 @@ def where_the_leader_is(cluster):
             wait_for(f"{name} tells of {expected}", lambda: told() and told()[-1] == expected, 5)  # noqa: B023
 
 
-@check("a stream ends within a minute of the pod whose token it began with", open_because="a token is looked at when a stream begins")
+@check("a stream ends within a minute of the pod whose token it began with")
 def ends_with_its_pod(cluster):
     old = pod_of(cluster, "a")
     with FakePods(cluster, cluster.controller) as pods:

@@ -21,6 +21,8 @@ use super::connect::{Target, connect};
 use super::lines::{Lines, parse};
 use crate::stream::message::{self, POSITION, Position, Report, Serves, Update};
 
+/// From the beginning to the end of the TLS handshake. The kernel accepts connections for a controller that is frozen.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// From the beginning to the head of the response. The controller may have to ask the API server who connects.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A controller that is frozen is left after both: within 5 s.
@@ -115,9 +117,10 @@ async fn run(
     reports: watch::Receiver<Option<Serves>>,
     updates: mpsc::Sender<Update>,
 ) -> Result<Infallible, Failure> {
-    let deadline = Instant::now() + OPEN_TIMEOUT;
+    let now = Instant::now();
+    let deadline = now + OPEN_TIMEOUT;
     let request = request(settings, position.as_ref())?;
-    let (io, address) = connect(settings, target, deadline).await?;
+    let (io, address) = connect(settings, target, now + CONNECT_TIMEOUT).await?;
     let (sender, mut connection) = Builder::new()
         .enable_push(false)
         .initial_window_size(WINDOW)
