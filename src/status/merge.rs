@@ -368,6 +368,35 @@ mod tests {
     }
 
     #[test]
+    fn ancestors_of_policies_are_merged_like_parents_of_routes() {
+        let ancestor = |name: &str| AncestorStatus {
+            ancestor_ref: parent(name, 1).parent_ref,
+            controller_name: OURS.into(),
+            conditions: vec![accepted(1)],
+        };
+        let of = |count: usize| -> Vec<_> {
+            (0..count)
+                .map(|index| ancestor(&index.to_string()))
+                .collect()
+        };
+        let mut other = entry("other", "a", 1);
+        other["ancestorRef"] = other["parentRef"].take();
+        let merge = |status: &Value, wanted: &[AncestorStatus]| {
+            merge(status, Wanted::Policy(OURS, wanted), NOW).unwrap()
+        };
+        let stored = json!({"ancestors": [other]});
+        let merged = merge(&stored, &of(MAX_ANCESTORS + 4)).unwrap();
+        let ancestors = merged["ancestors"].as_array().unwrap();
+        assert_eq!(ancestors.len(), MAX_ANCESTORS);
+        assert_eq!(
+            (&ancestors[0], &ancestors[1]["ancestorRef"]["name"]),
+            (&other, &json!("0"))
+        );
+        assert_eq!(merge(&merged, &of(MAX_ANCESTORS + 4)), None);
+        assert_eq!(merge(&merged, &[]), Some(stored));
+    }
+
+    #[test]
     fn listeners_are_ours_but_for_conditions_of_others() {
         let foreign = stored("example.com/Ready", "True", 1);
         let listener = ListenerStatus {

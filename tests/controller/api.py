@@ -33,6 +33,7 @@ KINDS = {
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "GatewayParameters": ("/apis/portcullis.dev/v1alpha1", "gatewayparameters", True),
+    "BackendTLSOverride": ("/apis/portcullis.dev/v1alpha1", "backendtlsoverrides", True),
     "GatewayClass": (GATEWAY, "gatewayclasses", False),
     "Gateway": (GATEWAY, "gateways", True),
     "ListenerSet": (GATEWAY, "listenersets", True),

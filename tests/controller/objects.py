@@ -80,6 +80,17 @@ def backend_tls(namespace: str, name: str, service: str, ca: str) -> dict:
     return _object("BackendTLSPolicy", namespace, name, spec)
 
 
+def backend_tls_override(namespace: str, name: str, service: str, gateway: str) -> dict:
+    """Plain text from one Gateway to a Service, whatever its policies say."""
+    target = {"group": "", "kind": "Service", "name": service, "from": {"kind": "Gateway", "name": gateway}}
+    return {
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "BackendTLSOverride",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"targetRefs": [target], "mode": "None"},
+    }
+
+
 def echo(namespace: str, name: str, replicas: int = 1, **pod) -> list[dict]:
     """A Deployment of echo-basic, which leaves as a sane program does, and its Service. `pod` goes into the pod's spec."""
     variables = [

@@ -7,13 +7,13 @@ import audit
 from audit import WRITES
 from checks import check
 from cluster import SYSTEM
-from objects import backend_tls, echo, gateway, gateway_class, https_listener, key_material, listener_set, namespace
+from objects import backend_tls, backend_tls_override, echo, gateway, gateway_class, https_listener, key_material, listener_set, namespace
 from objects import parameters, parameters_ref, to_backend
 from api import condition, wait_for
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides"]
 # Rights that no request shows, and why they are granted nevertheless.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
@@ -46,7 +46,7 @@ def prepare(cluster):
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
     edge["spec"]["listeners"].append(https_listener(8443, "keys"))
-    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"))
+    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"))
     cluster.gateway_is(NS, "edge")
     told = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
     wait_for("the ListenerSet has a status", lambda: condition(told(), "Programmed").get("observedGeneration"), 10)

@@ -91,43 +91,65 @@ async fn certificates_that_do_not_verify_get_no_request() {
         params.not_before = rcgen::date_time_ymd(2100, 1, 1);
     });
     let uri = "spiffe://example.com/app";
-    let rows: [(&str, Issued, Value); 8] = [
-        ("wrong authority", other.issue(&[NAME]), trust(NAME)),
+    let rows: [(&str, Issued, Value, &str); 8] = [
+        (
+            "wrong authority",
+            other.issue(&[NAME]),
+            trust(NAME),
+            "unknown_authority",
+        ),
         (
             "wrong name",
             authority.issue(&["other.example.com"]),
             trust(NAME),
+            "name",
         ),
-        ("expired", authority.issue_expired(&[NAME]), trust(NAME)),
-        ("not yet valid", not_yet, trust(NAME)),
+        (
+            "expired",
+            authority.issue_expired(&[NAME]),
+            trust(NAME),
+            "expired",
+        ),
+        ("not yet valid", not_yet, trust(NAME), "not_yet_valid"),
         (
             "wrong alternative name, which takes the place of the right hostname",
             authority.issue(&[NAME]),
             alternatives("Hostname", "hostname", "other.example.com"),
+            "name",
         ),
         (
             "wrong URI",
             authority.issue(&[NAME, "spiffe://example.com/other"]),
             alternatives("URI", "uri", uri),
+            "name",
         ),
         (
             "a wildcard that the certificate does not have",
             authority.issue(&["a.example.com"]),
             alternatives("Hostname", "hostname", "*.example.com"),
+            "name",
         ),
         (
             "an authority that the platform does not know",
             authority.issue(&[NAME]),
             json!({"hostname": NAME, "wellKnownCACertificates": "System"}),
+            "unknown_authority",
         ),
     ];
-    for (what, certificate, validation) in rows {
+    for (what, certificate, validation, reason) in rows {
         let origin = TlsOrigin::start(&certificate).await;
         let scene = Scene::start(&with_policy(&origin, &authority, &validation));
         assert_eq!(status(&scene, 80).await, 503, "{what}");
         assert!(origin.connections() > 0, "{what}");
         assert_eq!(origin.requests(), 0, "{what}");
         origin.assert_encrypted(SECRET);
+        let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
+        let mut lines = metrics.text().lines();
+        let counted = lines.any(|line| {
+            line.contains("upstream_tls_failures_total{")
+                && line.contains(&format!("reason=\"{reason}\""))
+        });
+        assert!(counted, "{what}: {reason}");
     }
 }
 
