@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use super::addresses::{self, Replica};
 use super::confirmation::{Confirmations, Verdict};
@@ -29,6 +29,8 @@ use crate::stream::Published;
 use crate::stream::hub::Reports;
 use crate::translate::{Options, Translation, Translator};
 
+/// How long a change waits until it is translated. Conditions wait for pods anyway, which must not wait for them.
+const DEBOUNCE: Duration = Duration::from_millis(5);
 /// The reason of events about replicas that do not serve the current configuration.
 const REPLICA_BEHIND: &str = "ReplicaBehind";
 /// The reason of events about certificates that are about to expire.
@@ -115,9 +117,12 @@ pub async fn run<P>(
             (outputs.publish)(&published.load, None);
         }
         tokio::select! {
-            changed = inputs.published.changed() => if changed.is_err() {
-                return;
-            },
+            changed = inputs.published.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                sleep(DEBOUNCE).await;
+            }
             Ok(()) = inputs.reports.changed() => {}
             Ok(()) = inputs.nodes.changed() => {}
             Ok(()) = inputs.failures.changed() => {}
