@@ -77,10 +77,7 @@ pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
 async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let (stored, mut changes) = Stored::new();
     let stored = Arc::new(stored);
-    let provider = KubernetesProvider::from_environment()
-        .await?
-        .observed_by(Arc::new(Seen(stored.clone())));
-    let client = provider.client();
+    let client = KubernetesProvider::from_environment().await?.client();
     let stats = Arc::new(ControllerStats::default());
     let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
     let state = Arc::new(AdminState::new(
@@ -111,10 +108,10 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     );
     let (events, mut publisher) = events::channel(&settings.identity);
     let channels = Channels::new(events);
-    let (loads, fed) = watch::channel(Arc::<Load>::default());
     let mut stream = StreamThread::start(
         settings,
-        fed,
+        Arc::new(Seen(stored.clone())),
+        state.clone(),
         channels.leading.subscribe(),
         stats.stream.clone(),
         leaving.clone(),
@@ -126,7 +123,6 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         biased;
         () = leaving.leaving() => {}
         () = candidate.campaign(&channels.leading) => {}
-        () = provider.watch(loads, || state.stats.config.contacted()) => {}
         // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(&outputs, reports, settings, &channels, &state) => {}

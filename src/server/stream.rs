@@ -1,5 +1,5 @@
-//! The thread that serves the configuration stream of a controller: on one of its own, so that pods need not wait while the
-//! cluster is translated. Owns its runtime and its end.
+//! The thread that watches the cluster and serves the configuration stream of a controller: on one of its own, so that
+//! pods need not wait while the cluster is translated and conditions are written. Owns its runtime and its end.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use super::controller::ControllerSettings;
-use crate::admin;
-use crate::provider::{KubernetesProvider, Load};
+use crate::admin::{self, AdminState};
+use crate::provider::{KubernetesProvider, Load, Observer};
 use crate::shutdown::Shutdown;
 use crate::status::lease::Leadership;
 use crate::stream::hub::Reports;
@@ -30,7 +30,8 @@ impl StreamThread {
     /// Binds the address and starts the thread.
     pub(super) fn start(
         settings: &ControllerSettings,
-        loads: watch::Receiver<Arc<Load>>,
+        observer: Arc<dyn Observer>,
+        state: Arc<AdminState>,
         leadership: watch::Receiver<Leadership>,
         stats: Arc<SessionStats>,
         shutdown: Shutdown,
@@ -38,8 +39,9 @@ impl StreamThread {
         let address = settings.stream.address;
         let listener = admin::bind(address)
             .with_context(|| format!("the stream's address {address} cannot be bound"))?;
+        let (loads, fed) = watch::channel(Arc::<Load>::default());
         let inputs = Inputs {
-            loads,
+            loads: fed,
             leadership,
             namespace: settings.namespace.clone(),
             host: settings.stream.url.host.clone(),
@@ -57,7 +59,9 @@ impl StreamThread {
             .spawn(move || {
                 // Dropped when the thread ends, also by a panic.
                 let _alive: oneshot::Sender<()> = alive;
-                let serving = serve(&stream, listener, inputs, &of_thread, stats, shutdown);
+                let serve = serve(&stream, listener, inputs, &of_thread, stats);
+                let watch = watch(observer, loads, &state);
+                let serving = until(shutdown, serve, watch);
                 if let Err(error) = runtime.block_on(serving) {
                     tracing::error!("the configuration stream has ended: {error:#}");
                 }
@@ -82,14 +86,36 @@ async fn serve(
     inputs: Inputs,
     outputs: &Outputs,
     stats: Arc<SessionStats>,
-    mut shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     // A client lives on the runtime that it is made on.
     let client = KubernetesProvider::from_environment().await?.client();
     let listener = TcpListener::from_std(listener)?;
-    tokio::select! {
-        () = stream.run(client, listener, inputs, outputs, stats) => {}
-        () = shutdown.leaving() => {}
-    }
+    stream.run(client, listener, inputs, outputs, stats).await;
     Ok(())
+}
+
+async fn watch(
+    observer: Arc<dyn Observer>,
+    loads: watch::Sender<Arc<Load>>,
+    state: &AdminState,
+) -> anyhow::Result<()> {
+    let provider = KubernetesProvider::from_environment().await?;
+    let provider = provider.observed_by(observer);
+    provider
+        .watch(loads, || state.stats.config.contacted())
+        .await;
+    Ok(())
+}
+
+/// Runs both until one ends or the process is told to leave.
+async fn until(
+    mut shutdown: Shutdown,
+    serve: impl Future<Output = anyhow::Result<()>>,
+    watch: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = shutdown.leaving() => Ok(()),
+        ended = serve => ended,
+        ended = watch => ended,
+    }
 }

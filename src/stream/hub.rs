@@ -154,11 +154,6 @@ impl Hub {
         feeds.by_gateway.iter().map(configured).collect()
     }
 
-    /// Whether no pod is connected.
-    pub(super) fn is_idle(&self) -> bool {
-        self.reports.borrow().is_empty()
-    }
-
     /// The Gateway of this name, if it is ours.
     pub(super) fn gateway(&self, name: &ObjectRef) -> Option<Arc<Gateway>> {
         let feeds = self.feeds();

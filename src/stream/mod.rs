@@ -17,12 +17,10 @@ pub mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use self::authentication::Authenticator;
 use self::hub::{Hub, Reports};
@@ -32,10 +30,6 @@ use crate::ir::ObjectRef;
 use crate::provider::Load;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
-
-/// How long changes are collected while no pod is connected: a replica that stands by must not take the processor from the
-/// one that is waited for.
-const IDLE_DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// A state of the cluster that has been fed to the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,9 +112,6 @@ async fn follow(
     published: &watch::Sender<Arc<Published>>,
 ) {
     while loads.changed().await.is_ok() {
-        if hub.is_idle() {
-            sleep(IDLE_DEBOUNCE).await;
-        }
         let load = loads.borrow_and_update().clone();
         let revisions = hub.follow(&load.snapshot);
         published.send_replace(Arc::new(Published { load, revisions }));
