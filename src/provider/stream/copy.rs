@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::lines::parse;
 use super::objects::{Intake, State, Step};
@@ -17,8 +17,8 @@ use crate::api::Key;
 /// The copy's name, and that of the next one until it is whole.
 const FILE: &str = "objects.ndjson";
 const NEXT: &str = "objects.ndjson.next";
-/// How long after a change the copy is written: changes often come together.
-const DEBOUNCE: Duration = Duration::from_millis(200);
+/// The shortest time between two copies: changes often come together.
+const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The next copy waits this many times as long as the last one took, so that constant change costs 5 % of a core at most.
 const REST: u32 = 19;
 /// How long after a failure the next copy is tried.
@@ -63,15 +63,16 @@ fn read_lines(lines: impl BufRead) -> Result<State, String> {
 
 /// Writes every state, or the latest of several, for as long as it is polled.
 pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) {
-    let mut pause = DEBOUNCE;
+    // The first change after a rest is written at once.
+    let mut rested = Instant::now();
     let mut logged = String::new();
     while states.changed().await.is_ok() {
-        sleep(pause).await;
+        sleep_until(rested).await;
         let state = states.borrow_and_update().clone();
         let begun = Instant::now();
         let target = dir.clone();
         let written = tokio::task::spawn_blocking(move || write(&target, &state)).await;
-        pause = DEBOUNCE.max(begun.elapsed() * REST);
+        rested = Instant::now() + DEBOUNCE.max(begun.elapsed() * REST);
         let failure = match written {
             Ok(Ok(())) => {
                 logged.clear();
@@ -89,7 +90,7 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
         }
         logged = failure;
         states.mark_changed();
-        pause = RETRY;
+        rested = Instant::now() + RETRY;
     }
 }
 
