@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+#[path = "harness/ports.rs"]
+mod ports;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -435,15 +438,9 @@ fn echo_answers_with_what_it_received() {
     assert_eq!(running.terminate(), Some(0));
 }
 
-/// Ports that were free a moment ago.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    held.map(|listener| listener.local_addr().unwrap().port())
-}
-
 #[test]
 fn quickstart_serves_what_it_prints() {
-    let [http, https, admin] = free_ports().map(|port: u16| port.to_string());
+    let [http, https, admin] = ports::free_ports().map(|port: u16| port.to_string());
     let address = format!("127.0.0.1:{admin}");
     let flags = [
         "quickstart",

@@ -10,6 +10,7 @@ pub(crate) mod client;
 pub(crate) mod h2;
 pub(crate) mod http;
 pub(crate) mod origin;
+pub(crate) mod ports;
 pub(crate) mod server;
 pub(crate) mod tls;
 pub(crate) mod yaml;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::plane::{DataPlane, free_ports};
+use crate::harness::ports::free_ports;
+use crate::plane::DataPlane;
 use crate::{eventually, route};
 
 /// How long one object may keep others waiting: far more than it takes in a program that is optimized.
@@ -144,7 +145,7 @@ fn routes_that_no_definition_would_let_through_cost_no_others() {
 #[test]
 fn gateways_that_no_definition_would_let_through_cost_no_others() {
     let mut scene = Scene::start();
-    let (one, other) = free_ports();
+    let [one, other] = free_ports();
     let (one, other) = (i64::from(one), i64::from(other));
     scene.judge(
         listening(&json!([listener("l", 70_000)])),

@@ -10,8 +10,9 @@ use serde_json::json;
 
 use crate::api::Api;
 use crate::harness::origin::Origin;
+use crate::harness::ports::free_ports;
 use crate::harness::tls::{Certificate, client};
-use crate::plane::{DataPlane, free_ports};
+use crate::plane::DataPlane;
 use crate::watching::Watching;
 use crate::{PATIENCE, eventually, route, route_with};
 
@@ -151,7 +152,7 @@ fn handshake(port: u16) -> Option<()> {
 fn a_certificate_that_comes_after_its_gateway_is_used_at_once() {
     let api = Api::start();
     let plane = DataPlane::start(&api);
-    let (port, _) = free_ports();
+    let [port] = free_ports();
     plane.wait_for("nothing.example", "404");
     api.apply(&format!(
         "

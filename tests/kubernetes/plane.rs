@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::api::Api;
+use crate::harness::ports::free_ports;
 use crate::{PATIENCE, eventually};
 
 /// A data plane, ended with the test.
@@ -26,18 +27,6 @@ impl Drop for DataPlane {
     }
 }
 
-/// Ports that were free a moment ago.
-pub(crate) fn free_ports() -> (u16, u16) {
-    let (one, two) = (
-        TcpListener::bind("127.0.0.1:0").unwrap(),
-        TcpListener::bind("127.0.0.1:0").unwrap(),
-    );
-    (
-        one.local_addr().unwrap().port(),
-        two.local_addr().unwrap().port(),
-    )
-}
-
 impl DataPlane {
     /// A data plane of `api`, whose Gateway `edge` is there.
     pub(crate) fn start(api: &Api) -> Self {
@@ -53,7 +42,7 @@ impl DataPlane {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig(user)).unwrap();
-        let (admin, port) = free_ports();
+        let [admin, port] = free_ports();
         api.apply(&format!(
             "
 apiVersion: gateway.networking.k8s.io/v1

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::api::{Api, Fault};
-use crate::plane::{DataPlane, free_ports, request};
+use crate::harness::ports::free_ports;
+use crate::plane::{DataPlane, request};
 use crate::{eventually, eventually_within, route};
 
 #[test]
@@ -144,7 +145,7 @@ fn a_kind_that_comes_later_is_picked_up() {
 #[test]
 fn one_gateway_of_several_can_be_served_alone() {
     let api = Api::start();
-    let (other, _) = free_ports();
+    let [other] = free_ports();
     api.apply(&format!(
         "
 apiVersion: gateway.networking.k8s.io/v1

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use crate::controller::Controller;
 use crate::eventually;
 use crate::objects::route;
-use crate::pod::{Node, free_ports};
+use crate::pod::Node;
+use crate::ports::free_ports;
 
 #[test]
 fn pod_moves_to_the_leader_once_it_has_everything_there() {

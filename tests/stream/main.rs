@@ -10,6 +10,8 @@ mod faults;
 mod leader;
 mod objects;
 mod pod;
+#[path = "../harness/ports.rs"]
+mod ports;
 mod service;
 mod serving;
 mod trust;

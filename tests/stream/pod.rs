@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::controller::{Authority, Controller, Stream};
 use crate::objects::{class, gateway, route};
+use crate::ports::free_ports;
 use crate::service::Service;
 use crate::{PATIENCE, eventually};
 
@@ -178,12 +179,6 @@ impl Pod<'_> {
             .parse()
             .unwrap()
     }
-}
-
-/// Ports that were free a moment ago.
-pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    held.map(|listener| listener.local_addr().unwrap().port())
 }
 
 /// The response to a request; nothing without one.

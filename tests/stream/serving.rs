@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use serde_json::json;
 
 use crate::objects::{gateway, route};
-use crate::pod::{Node, free_ports};
+use crate::pod::Node;
+use crate::ports::free_ports;
 
 #[test]
 fn first_state_is_served_and_reported() {
