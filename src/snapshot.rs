@@ -13,6 +13,7 @@ use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
 use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The objects of one kind, in key order. Copies share them until one of the copies changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -169,17 +170,6 @@ macro_rules! snapshot {
                 }
             }
 
-            /// Takes an object out, and tells whether it was there.
-            pub fn remove(&mut self, kind: &Kind, key: &Key) -> bool {
-                match (kind.group, kind.kind) {
-                    $(($kind::GROUP, $kind::KIND) => self.$objects.remove(key),)+
-                    (_, kind) => {
-                        let key = unserved(kind, &key.namespace, &key.name);
-                        self.unserved_routes.remove(&key)
-                    }
-                }
-            }
-
             /// All objects, kind by kind.
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
@@ -203,14 +193,15 @@ macro_rules! snapshot {
             }
 
             /// Takes the object of this name out, and tells whether it was there.
-            pub fn remove_object(&mut self, name: &ObjectRef) -> bool {
+            pub fn remove(&mut self, name: &ObjectRef) -> bool {
                 let key = Key::new(&name.namespace, &name.name);
                 match (&*name.group, &*name.kind) {
                     $(($kind::GROUP, $kind::KIND) => self.$objects.remove(&key),)+
-                    (_, kind) => {
+                    (GATEWAY_GROUP, kind) => {
                         let key = unserved(kind, &name.namespace, &name.name);
                         self.unserved_routes.remove(&key)
                     }
+                    _ => false,
                 }
             }
 

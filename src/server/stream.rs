@@ -34,7 +34,7 @@ impl StreamThread {
         state: Arc<AdminState>,
         leadership: watch::Receiver<Leadership>,
         stats: Arc<SessionStats>,
-        shutdown: Shutdown,
+        mut shutdown: Shutdown,
     ) -> anyhow::Result<Self> {
         let address = settings.stream.address;
         let listener = admin::bind(address)
@@ -59,9 +59,19 @@ impl StreamThread {
             .spawn(move || {
                 // Dropped when the thread ends, also by a panic.
                 let _alive: oneshot::Sender<()> = alive;
-                let serve = serve(&stream, listener, inputs, &of_thread, stats);
-                let watch = watch(observer, loads, &state);
-                let serving = until(shutdown, serve, watch);
+                let serving = async {
+                    // A client lives on the runtime that it is made on.
+                    let provider = KubernetesProvider::from_environment().await?;
+                    let provider = provider.observed_by(observer);
+                    let client = provider.client();
+                    let listener = TcpListener::from_std(listener)?;
+                    tokio::select! {
+                        () = shutdown.leaving() => {}
+                        () = provider.watch(loads, || state.stats.config.contacted()) => {}
+                        () = stream.run(client, listener, inputs, &of_thread, stats) => {}
+                    }
+                    anyhow::Ok(())
+                };
                 if let Err(error) = runtime.block_on(serving) {
                     tracing::error!("the configuration stream has ended: {error:#}");
                 }
@@ -77,45 +87,5 @@ impl StreamThread {
     pub(super) async fn ended(&mut self) {
         // The sender never sends.
         let _ = (&mut self.ended).await;
-    }
-}
-
-async fn serve(
-    stream: &Stream,
-    listener: std::net::TcpListener,
-    inputs: Inputs,
-    outputs: &Outputs,
-    stats: Arc<SessionStats>,
-) -> anyhow::Result<()> {
-    // A client lives on the runtime that it is made on.
-    let client = KubernetesProvider::from_environment().await?.client();
-    let listener = TcpListener::from_std(listener)?;
-    stream.run(client, listener, inputs, outputs, stats).await;
-    Ok(())
-}
-
-async fn watch(
-    observer: Arc<dyn Observer>,
-    loads: watch::Sender<Arc<Load>>,
-    state: &AdminState,
-) -> anyhow::Result<()> {
-    let provider = KubernetesProvider::from_environment().await?;
-    let provider = provider.observed_by(observer);
-    provider
-        .watch(loads, || state.stats.config.contacted())
-        .await;
-    Ok(())
-}
-
-/// Runs both until one ends or the process is told to leave.
-async fn until(
-    mut shutdown: Shutdown,
-    serve: impl Future<Output = anyhow::Result<()>>,
-    watch: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    tokio::select! {
-        () = shutdown.leaving() => Ok(()),
-        ended = serve => ended,
-        ended = watch => ended,
     }
 }

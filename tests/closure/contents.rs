@@ -115,7 +115,7 @@ impl Followed {
         let object = decode(object);
         let meta = object.meta();
         let name = object.kind().object_ref(&meta.namespace, &meta.name);
-        assert!(self.cluster.remove_object(&name));
+        assert!(self.cluster.remove(&name));
         self.follow()
     }
 

@@ -46,7 +46,7 @@ fn take(cluster: &mut Snapshot, step: &Step) {
         Step::Delete(index) => {
             let names = names(cluster);
             if !names.is_empty() {
-                assert!(cluster.remove_object(index.get(&names)));
+                assert!(cluster.remove(index.get(&names)));
             }
         }
     }
@@ -296,7 +296,7 @@ fn apply(copies: &mut BTreeMap<ObjectRef, Snapshot>, differences: BTreeMap<Objec
                 for change in changes {
                     let is_news = match change {
                         ObjectChange::Put(object) => copy.insert(object),
-                        ObjectChange::Delete(name) => copy.remove_object(&name),
+                        ObjectChange::Delete(name) => copy.remove(&name),
                     };
                     assert!(is_news, "a difference tells what was known");
                 }

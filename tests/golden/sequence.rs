@@ -123,8 +123,10 @@ impl World {
                 .unwrap_or_default()
         };
         let key = Key::new(text("/metadata/namespace"), text("/metadata/name"));
-        Kind::find(text("/apiVersion"), text("/kind"))
-            .is_some_and(|kind| self.snapshot.remove(kind, &key))
+        Kind::find(text("/apiVersion"), text("/kind")).is_some_and(|kind| {
+            self.snapshot
+                .remove(&kind.object_ref(&key.namespace, &key.name))
+        })
     }
 }
 

@@ -169,7 +169,7 @@ impl Controller {
     /// Publishes a state of the cluster without this object.
     pub(crate) fn remove(&mut self, kind: &str, name: &str) {
         let name = ObjectRef::gateway_api(kind, "infra", name);
-        assert!(self.snapshot.remove_object(&name));
+        assert!(self.snapshot.remove(&name));
         self.publish();
     }
 

@@ -166,7 +166,7 @@ impl Store {
             for key in self.known(kind) {
                 let name = kind.object_ref(&key.namespace, &key.name);
                 if !self.referenced.has(&name) {
-                    self.forget(kind, &key, &name);
+                    self.forget(kind, &name);
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Store {
             if self.scopes[number].has(&key) && !listed.contains_key(&key) {
                 let name = kind.object_ref(&key.namespace, &key.name);
                 self.referenced.is_unlisted(&name);
-                changed |= self.forget(kind, &key, &name);
+                changed |= self.forget(kind, &name);
             }
         }
         for reading in listed.into_values().flatten() {
@@ -245,15 +245,15 @@ impl Store {
         if is_held_by_name(kind) && !self.referenced.is_watched(&name, version) {
             return false;
         }
-        self.forget(kind, key, &name)
+        self.forget(kind, &name)
     }
 
-    fn forget(&mut self, kind: &Kind, key: &Key, name: &ObjectRef) -> bool {
+    fn forget(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.gone(name);
         }
         let was_unreadable = self.problems.remove(name).is_some();
-        self.snapshot.remove(kind, key) | was_unreadable
+        self.snapshot.remove(name) | was_unreadable
     }
 }
 

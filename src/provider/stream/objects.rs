@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Key, Kind, ObjectRef, Severity};
+use crate::api::{Kind, ObjectRef, Severity};
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -127,12 +127,7 @@ impl State {
 
     fn delete(&mut self, name: &ObjectRef) {
         self.unreadable.remove(name);
-        let mut kinds = Kind::all().iter();
-        let is_kind = |known: &&Kind| known.group == &*name.group && known.kind == &*name.kind;
-        if let Some(kind) = kinds.find(is_kind) {
-            self.snapshot
-                .remove(kind, &Key::new(&name.namespace, &name.name));
-        }
+        self.snapshot.remove(name);
     }
 
     /// Leaves only these objects.
@@ -140,8 +135,9 @@ impl State {
         self.unreadable.retain(|name, _| listed.contains(name));
         for kind in Kind::all() {
             for key in self.snapshot.keys(kind) {
-                if !listed.contains(&kind.object_ref(&key.namespace, &key.name)) {
-                    self.snapshot.remove(kind, &key);
+                let name = kind.object_ref(&key.namespace, &key.name);
+                if !listed.contains(&name) {
+                    self.snapshot.remove(&name);
                 }
             }
         }

@@ -75,7 +75,7 @@ impl Scene {
     }
 
     fn remove_gateway(&mut self) {
-        assert!(self.cluster.remove_object(&name()));
+        assert!(self.cluster.remove(&name()));
         assert!(self.hub.follow(&self.cluster).is_empty());
     }
 }

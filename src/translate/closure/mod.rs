@@ -186,7 +186,7 @@ impl Closure {
                 Some(object) if self.objects.insert(object.clone()) => {
                     changes.push(ObjectChange::Put(object));
                 }
-                None if self.objects.remove_object(&name) => {
+                None if self.objects.remove(&name) => {
                     changes.push(ObjectChange::Delete(name));
                 }
                 Some(_) | None => {}
