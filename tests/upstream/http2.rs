@@ -18,6 +18,7 @@ use tokio::task::{JoinSet, spawn_local};
 use crate::scene::{Endpoint, TestRequest, Worker, block_on, h2c};
 
 const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
@@ -45,16 +46,22 @@ impl Raw {
         let _ = self.0.write_all(&frame).await;
     }
 
+    /// Reads a frame: its kind and its stream.
+    async fn frame(&mut self) -> Option<(u8, u32)> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; length];
+        self.0.read_exact(&mut payload).await.ok()?;
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        Some((head[3], stream))
+    }
+
     /// Reads up to the next HEADERS frame: its stream.
     async fn request(&mut self) -> Option<u32> {
         loop {
-            let mut head = [0; 9];
-            self.0.read_exact(&mut head).await.ok()?;
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let mut payload = vec![0; length];
-            self.0.read_exact(&mut payload).await.ok()?;
-            if head[3] == HEADERS {
-                return Some(u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+            if let (HEADERS, stream) = self.frame().await? {
+                return Some(stream);
             }
         }
     }
@@ -74,6 +81,33 @@ impl Raw {
         let reason = u32::from(reason).to_be_bytes();
         self.send(RST_STREAM, 0, stream, &reason).await;
     }
+}
+
+#[test]
+fn learns_what_the_peer_allows_before_it_sends_requests() {
+    block_on(async {
+        let first = Rc::new(Cell::new(0));
+        let seen = first.clone();
+        let endpoint = Endpoint::start(move |mut socket, _| {
+            let seen = seen.clone();
+            async move {
+                let mut preface = [0; 24];
+                socket.read_exact(&mut preface).await.expect("a preface");
+                let mut raw = Raw(socket);
+                // Its SETTINGS are late.
+                while let Some((kind, _)) = raw.frame().await {
+                    if [HEADERS, PING].contains(&kind) {
+                        return seen.set(kind);
+                    }
+                }
+            }
+        })
+        .await;
+        let (worker, backend) = (Worker::new(), h2c(&[endpoint.address]));
+        let outcome = worker.send(&backend, &TestRequest::post()).await;
+        assert!(outcome.is_err());
+        assert_eq!(first.get(), PING);
+    });
 }
 
 #[test]

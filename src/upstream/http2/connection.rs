@@ -2,7 +2,7 @@
 //! requests. Knows no request.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
-use h2::{Ping, PingPong};
+use h2::{Ping, PingPong, Reason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
 
 use crate::clock::{Clock, Deadline};
 use crate::upstream::HeadLimits;
@@ -32,6 +33,9 @@ const REMEMBERED_RESETS: usize = 1000;
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// How long the peer may be silent after a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a new connection waits to learn what its peer allows.
+const SETTINGS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A connection that takes requests.
 pub(in crate::upstream) struct Http2Connection {
@@ -82,13 +86,14 @@ impl Http2Connection {
             streams: Cell::new(0),
             used: Cell::new(clock.now()),
         });
-        if let Some(pings) = connection.ping_pong() {
+        if let Some(mut pings) = connection.ping_pong() {
+            let is_answered = learn_settings(&mut connection, &mut pings).await?;
             let deadline = clock.deadline();
             deadline.set(PING_AFTER);
             tokio::task::spawn_local(Driver {
                 connection,
                 pings,
-                awaits_pong: false,
+                awaits_pong: !is_answered,
                 deadline,
                 clock: clock.clone(),
                 last_read,
@@ -220,6 +225,28 @@ impl Future for Driver {
             }
         }
     }
+}
+
+/// Waits for the SETTINGS of the peer, which come before its answer to a ping (RFC 9113, 3.4): requests that are sent
+/// before them could be more than it allows, and those beyond would wait on this connection for others to end. Returns
+/// whether the peer has answered; one that does not in time is taken for one that allows what is assumed.
+///
+/// # Errors
+/// When the connection ends meanwhile.
+async fn learn_settings(
+    connection: &mut client::Connection<WatchedIo, Bytes>,
+    pings: &mut PingPong,
+) -> Result<bool, h2::Error> {
+    pings.send_ping(Ping::opaque())?;
+    let answered = poll_fn(|cx| {
+        if let Poll::Ready(end) = Pin::new(&mut *connection).poll(cx) {
+            return Poll::Ready(end.and(Err(Reason::NO_ERROR.into())));
+        }
+        pings.poll_pong(cx).map_ok(|_| true)
+    });
+    timeout(SETTINGS_TIMEOUT, answered)
+        .await
+        .unwrap_or(Ok(false))
 }
 
 /// A stream that remembers when bytes came, and whose writes never fail: the peer may have sent GOAWAY before it closed
