@@ -3,6 +3,7 @@
 
 mod addresses;
 pub mod cluster;
+mod cluster_state;
 mod confirmation;
 mod expiry;
 

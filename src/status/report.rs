@@ -212,8 +212,9 @@ impl StatusReport {
             collect(&mut problems, object, "", &status.conditions);
             collect_listeners(&mut problems, object, &status.listeners);
         }
+        let routes = (!Arc::ptr_eq(&self.routes, &other.routes)).then(|| self.routes.iter());
         let is_bad = |parent: &&ParentStatus| parent.conditions.iter().any(Condition::is_problem);
-        for (object, parents) in self.routes.iter() {
+        for (object, parents) in routes.into_iter().flatten() {
             let mut bad = parents.iter().filter(is_bad).peekable();
             let shared = || {
                 other

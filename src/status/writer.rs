@@ -1,6 +1,7 @@
 //! Writes statuses to the API server: only what differs, never over something newer, a bounded number at a time and per
 //! second.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -308,21 +309,35 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
         &new.report.listener_sets,
         &mut visit,
     );
-    differing_entries(&old.report.routes, &new.report.routes, &mut visit);
+    if !Arc::ptr_eq(&old.report.routes, &new.report.routes) {
+        differing_entries(&old.report.routes, &new.report.routes, &mut visit);
+    }
     differing_entries(&old.report.policies, &new.report.policies, &mut visit);
     old.held.difference(&new.held).for_each(visit);
 }
 
-fn differing_entries<T: PartialEq>(
+/// Walks both maps side by side: a lookup of each key in the other map would cost more than all else of a small change.
+fn differing_entries<T: Eq>(
     old: &BTreeMap<ObjectRef, T>,
     new: &BTreeMap<ObjectRef, T>,
     visit: &mut impl FnMut(&ObjectRef),
 ) {
-    let changed = new
-        .iter()
-        .filter(|(object, status)| old.get(*object) != Some(*status));
-    let gone = old.iter().filter(|(object, _)| !new.contains_key(*object));
-    changed.chain(gone).for_each(|(object, _)| visit(object));
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return,
+        };
+        let former = old.next_if(|_| order.is_le());
+        let current = new.next_if(|_| order.is_ge());
+        if former.map(|(_, status)| status) != current.map(|(_, status)| status)
+            && let Some((object, _)) = current.or(former)
+        {
+            visit(object);
+        }
+    }
 }
 
 /// A hash of a status without its times, which are new in every try.
@@ -348,4 +363,63 @@ fn timeless(status: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     feed(status, &mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{ParentRef, ParentStatus};
+
+    fn route(name: &str) -> ObjectRef {
+        ObjectRef::gateway_api("HTTPRoute", "shop", name)
+    }
+
+    /// Statuses with these routes, each of the given number of parents.
+    fn statuses(routes: &[(&str, usize)], held: &[&str]) -> Statuses {
+        let parent = ParentStatus {
+            parent_ref: ParentRef {
+                group: GATEWAY_GROUP.to_owned(),
+                kind: "Gateway".to_owned(),
+                namespace: None,
+                name: "edge".to_owned(),
+                section_name: None,
+                port: None,
+            },
+            controller_name: "example.com/ours".into(),
+            conditions: Vec::new(),
+        };
+        let of_route =
+            |(name, parents): &(&str, usize)| (route(name), vec![parent.clone(); *parents].into());
+        let routes: BTreeMap<ObjectRef, Arc<[ParentStatus]>> =
+            routes.iter().map(of_route).collect();
+        Statuses {
+            report: Arc::new(StatusReport {
+                routes: Arc::new(routes),
+                ..StatusReport::default()
+            }),
+            held: Arc::new(held.iter().map(|name| route(name)).collect()),
+        }
+    }
+
+    fn names(old: &Statuses, new: &Statuses) -> Vec<String> {
+        let mut names = Vec::new();
+        differing(old, new, |object| names.push(object.name.to_string()));
+        names
+    }
+
+    #[test]
+    fn visits_added_changed_and_removed_routes() {
+        let old = statuses(&[("b", 1), ("c", 1), ("d", 1)], &[]);
+        let new = statuses(&[("a", 1), ("b", 1), ("c", 2), ("e", 1)], &[]);
+        assert_eq!(names(&old, &new), ["a", "c", "d", "e"]);
+        assert_eq!(names(&new, &old), ["a", "c", "d", "e"]);
+        assert!(names(&new, &new).is_empty());
+    }
+
+    #[test]
+    fn visits_objects_that_are_no_longer_held() {
+        let old = statuses(&[("a", 1), ("b", 1)], &["a", "b"]);
+        let new = statuses(&[("a", 1), ("b", 1)], &["b"]);
+        assert_eq!(names(&old, &new), ["a"]);
+    }
 }

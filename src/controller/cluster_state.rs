@@ -1,0 +1,271 @@
+//! What the controller makes of one state of the cluster: what its Gateways need, how far their data planes are, and the
+//! report that follows. Writes nothing and waits for nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::addresses::{self, Replica};
+use super::confirmation::{Confirmations, Verdict};
+use crate::api::Resource;
+use crate::events::{Events, Warning};
+use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::provider::Load;
+use crate::provision::{
+    self, ClassUsage, DesiredState, Failure, FailureReason, Failures, StreamEndpoint,
+};
+use crate::status::{AncestorStatus, DataPlaneState, ParentRef, Reason, StatusReport};
+use crate::stream::Published;
+use crate::stream::hub::Reports;
+use crate::translate::Translation;
+
+/// How far the data planes of each Gateway are.
+pub(super) type Verdicts = BTreeMap<ObjectRef, Verdict>;
+
+/// What is made of one snapshot.
+pub(super) struct ClusterState {
+    pub(super) published: Arc<Published>,
+    pub(super) translation: Translation,
+    /// How pods reach the controller; `None` before that is known.
+    pub(super) endpoint: Option<StreamEndpoint>,
+    pub(super) needs: Arc<DesiredState>,
+    replicas: BTreeMap<ObjectRef, BTreeSet<Replica>>,
+    /// Which Gateway a ListenerSet belongs to.
+    sets: BTreeMap<ObjectRef, ObjectRef>,
+}
+
+impl ClusterState {
+    /// What of `previous` is the same is used again.
+    pub(super) fn new(
+        published: Arc<Published>,
+        translation: Translation,
+        (image, endpoint): (&str, Option<StreamEndpoint>),
+        previous: Option<&Self>,
+    ) -> Self {
+        let snapshot = &published.load.snapshot;
+        let reached = endpoint.clone().unwrap_or_default();
+        let needs = needs(&published.load, &translation, image, &reached, previous);
+        let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
+            let parent = &set.spec.parent_ref;
+            let namespace = parent
+                .namespace
+                .as_deref()
+                .unwrap_or(&set.metadata.namespace);
+            (
+                set.object_ref(),
+                ObjectRef::gateway_api("Gateway", namespace, &parent.name),
+            )
+        };
+        Self {
+            replicas: addresses::replicas(snapshot, &needs),
+            needs: Arc::new(needs),
+            sets: snapshot.listener_sets.iter().map(set).collect(),
+            endpoint,
+            translation,
+            published,
+        }
+    }
+
+    /// Which classes of ours are in use.
+    pub(super) fn uses(&self) -> ClassUsage {
+        let snapshot = &self.published.load.snapshot;
+        let used: BTreeSet<_> = snapshot
+            .gateways
+            .iter()
+            .map(|gateway| &gateway.spec.gateway_class_name)
+            .collect();
+        let classes = self.translation.report.gateway_classes.keys();
+        classes
+            .map(|class| {
+                (
+                    class.name.to_string(),
+                    used.contains(&class.name.to_string()),
+                )
+            })
+            .collect()
+    }
+
+    /// What the data planes of every Gateway have come to.
+    pub(super) fn judge(&self, confirmations: &mut Confirmations, reports: &Reports) -> Verdicts {
+        let now = Instant::now();
+        let judge = |gateway: &ObjectRef| {
+            let reports = reports.get(gateway);
+            let report = |replica| {
+                let Replica { pod, .. }: &Replica = replica;
+                (replica, reports.and_then(|reports| reports.get(pod)))
+            };
+            let replicas = self.replicas.get(gateway).into_iter().flatten();
+            let replicas: Vec<_> = replicas.map(report).collect();
+            // One that is ours has been fed.
+            let revision = self.published.revisions.get(gateway).copied();
+            let verdict = confirmations.judge(gateway, revision.unwrap_or(0), &replicas, now);
+            (gateway.clone(), verdict)
+        };
+        self.translation.report.gateways.keys().map(judge).collect()
+    }
+
+    /// The Gateways whose ready replicas all serve their latest state.
+    pub(super) fn serving(verdicts: &Verdicts) -> BTreeSet<ObjectRef> {
+        let serving = verdicts.iter();
+        let serving = serving.filter(|(_, verdict)| matches!(verdict, Verdict::Confirmed(_)));
+        serving.map(|(gateway, _)| gateway.clone()).collect()
+    }
+
+    /// Emits a warning event about a Gateway.
+    pub(super) fn warn(
+        &self,
+        gateway: &ObjectRef,
+        reason: &'static str,
+        message: String,
+        events: &Events,
+    ) {
+        let gateways = &self.published.load.snapshot.gateways;
+        if let Some(object) = gateways.get(&gateway.namespace, &gateway.name) {
+            events.warn(Warning {
+                object: gateway.clone(),
+                version: "v1",
+                uid: object.metadata.uid.clone(),
+                reason,
+                action: "Program",
+                message,
+            });
+        }
+    }
+
+    /// Conditions and addresses of all objects, as far as data planes have confirmed them.
+    pub(super) fn report(
+        &self,
+        verdicts: &Verdicts,
+        failures: &Failures,
+        nodes: &BTreeSet<IpAddr>,
+        version: Option<&str>,
+    ) -> StatusReport {
+        let state = |(gateway, verdict): (&ObjectRef, &Verdict)| {
+            let mut state = self.addresses(gateway, nodes);
+            let failure = failures.get(gateway);
+            let is_taken = |failure: &&Failure| failure.reason == FailureReason::NameTaken;
+            state.refusal = failure
+                .filter(is_taken)
+                .map(|failure| (Reason::NameTaken, failure.message.clone()));
+            match verdict {
+                Verdict::Confirmed(unbound) => state.unbound = unbound.clone(),
+                Verdict::Awaited(_) => {}
+                Verdict::Lagging(message) => state.fault = Some((Reason::Pending, message.clone())),
+                Verdict::Absent => {
+                    let failure = failures.get(gateway);
+                    let failure = failure.map(|failure| failure.message.clone());
+                    let message = failure
+                        .unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());
+                    state.fault = Some((Reason::Pending, message));
+                }
+            }
+            (gateway.clone(), state)
+        };
+        let states: BTreeMap<_, _> = verdicts.iter().map(state).collect();
+        let report = self.translation.report.clone();
+        let mut report = report.with_bundle_version(version);
+        for problem in &self.published.load.problems {
+            if let Some(object) = &problem.object {
+                report.refuse(object, problem.generation, &problem.message);
+            }
+        }
+        report.with_data_planes(&states, |set| self.sets.get(set).cloned())
+    }
+
+    fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
+        let (snapshot, needs) = (&self.published.load.snapshot, &self.needs);
+        let requested = self.translation.data_planes.get(gateway);
+        let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
+        let replicas = self.replicas.get(gateway);
+        addresses::state(snapshot, needs, gateway, requested, replicas, nodes)
+    }
+
+    /// Objects whose status waits for data planes to follow.
+    pub(super) fn held(&self, verdicts: &Verdicts) -> HashSet<ObjectRef> {
+        let is_awaited =
+            |gateway: &ObjectRef| matches!(verdicts.get(gateway), Some(Verdict::Awaited(_)));
+        let mut held = HashSet::new();
+        if !verdicts.keys().any(is_awaited) {
+            return held;
+        }
+        held.extend(
+            verdicts
+                .keys()
+                .filter(|gateway| is_awaited(gateway))
+                .cloned(),
+        );
+        held.extend(
+            self.sets
+                .iter()
+                .filter(|(_, gateway)| is_awaited(gateway))
+                .map(|(set, _)| set.clone()),
+        );
+        for (route, parents) in self.translation.report.routes.iter() {
+            let gateway = |parent: &ParentRef| self.gateway_of(route, parent);
+            let mut gateways = parents
+                .iter()
+                .filter_map(|parent| gateway(&parent.parent_ref));
+            if gateways.any(|gateway| is_awaited(&gateway)) {
+                held.insert(route.clone());
+            }
+        }
+        for (policy, ancestors) in &self.translation.report.policies {
+            let gateway =
+                |ancestor: &AncestorStatus| self.gateway_of(policy, &ancestor.ancestor_ref);
+            if ancestors
+                .iter()
+                .filter_map(gateway)
+                .any(|it| is_awaited(&it))
+            {
+                held.insert(policy.clone());
+            }
+        }
+        held
+    }
+
+    /// The Gateway behind a reference of a route or policy to a Gateway or ListenerSet.
+    fn gateway_of(&self, object: &ObjectRef, parent: &ParentRef) -> Option<ObjectRef> {
+        if parent.group != GATEWAY_GROUP {
+            return None;
+        }
+        let namespace = parent.namespace.as_deref().unwrap_or(&object.namespace);
+        let name = ObjectRef::gateway_api(&parent.kind, namespace, &parent.name);
+        match parent.kind.as_str() {
+            "Gateway" => Some(name),
+            _ => self.sets.get(&name).cloned(),
+        }
+    }
+}
+
+/// What Gateways need. What those have whose class or parameters are at fault, or that are being deleted, stays.
+fn needs(
+    load: &Load,
+    translation: &Translation,
+    image: &str,
+    endpoint: &StreamEndpoint,
+    previous: Option<&ClusterState>,
+) -> DesiredState {
+    let mut needs = DesiredState::default();
+    for name in translation.report.gateways.keys() {
+        let gateway = load.snapshot.gateways.get(&name.namespace, &name.name);
+        let gateway = gateway.filter(|gateway| gateway.metadata.deletion_timestamp.is_none());
+        let Some((gateway, data_plane)) = gateway.zip(translation.data_planes.get(name)) else {
+            needs.retained.insert(name.clone());
+            continue;
+        };
+        let known = previous.and_then(|state| {
+            let snapshot = &state.published.load.snapshot;
+            let former = snapshot.gateways.get(&name.namespace, &name.name)?;
+            let is_same = Arc::ptr_eq(former, gateway)
+                && state.endpoint.as_ref() == Some(endpoint)
+                && state.translation.data_planes.get(name) == Some(data_plane);
+            state.needs.children.get(name).filter(|_| is_same).cloned()
+        });
+        let children = known
+            .unwrap_or_else(|| provision::children(gateway, data_plane, image, endpoint).into());
+        needs.children.insert(name.clone(), children);
+    }
+    needs
+}
