@@ -1,7 +1,7 @@
-//! A copy of the objects in a directory in memory, so that a restarted container need not wait for a controller. Owns the
-//! file; knows nothing of where objects come from.
+//! A copy of the objects in a directory in memory, so that a restarted container does not have to wait for a controller.
+//! It is a journal: changes are appended, and the whole is written anew when they outweigh it.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,18 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::lines::parse;
-use super::objects::{Intake, State, Step};
+use super::objects::{Intake, State};
 use crate::api::Key;
+use crate::stream::message::Update;
 
 /// The copy's name, and that of the next one until it is whole.
 const FILE: &str = "objects.ndjson";
 const NEXT: &str = "objects.ndjson.next";
-/// The shortest time between two copies: changes often come together.
-const DEBOUNCE: Duration = Duration::from_millis(50);
-/// The next copy waits this many times as long as the last one took, so that constant change costs 5 % of a core at most.
+/// Bytes that may always be appended to a whole copy.
+const APPENDED: u64 = 256 << 10;
+/// A write waits this many times as long as the one before it took, so that constant change costs 5 % of a core at most.
 const REST: u32 = 19;
-/// How long after a failure the next copy is tried.
+/// How long after a failure the next write is tried.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The copy of a Gateway's objects, if there is a whole one. The log says what is wrong with it otherwise.
@@ -46,23 +47,30 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
     .ok()
 }
 
-fn read_lines(lines: impl BufRead) -> Result<State, String> {
+/// The last state that was committed: a write that a crash has cut short leaves the one before it.
+fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
     let mut state = State::default();
     let mut intake = Intake::default();
-    let mut is_whole = false;
-    for line in lines.split(b'\n') {
-        let line = line.map_err(|error| error.to_string())?;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let length = lines.read_until(b'\n', &mut line);
+        if length.map_err(|error| error.to_string())? == 0 || !line.ends_with(b"\n") {
+            break;
+        }
         if let Some(update) = parse(&line)? {
-            is_whole = intake.take(update, &mut state)? == Step::Committed;
+            intake.take(update, &mut state)?;
         }
     }
-    is_whole
+    let is_committed = state.position.is_some();
+    is_committed
         .then_some(state)
-        .ok_or_else(|| "it does not end in a commit".to_owned())
+        .ok_or_else(|| "it has no commit".to_owned())
 }
 
 /// Writes every state, or the latest of several, for as long as it is polled.
 pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) {
+    let mut journal = Journal::new(dir);
     // The first change after a rest is written at once.
     let mut rested = Instant::now();
     let mut logged = String::new();
@@ -70,22 +78,29 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
         sleep_until(rested).await;
         let state = states.borrow_and_update().clone();
         let begun = Instant::now();
-        let target = dir.clone();
-        let written = tokio::task::spawn_blocking(move || write(&target, &state)).await;
-        rested = Instant::now() + DEBOUNCE.max(begun.elapsed() * REST);
-        let failure = match written {
-            Ok(Ok(())) => {
-                logged.clear();
-                continue;
+        let next = Journal::new(journal.dir.clone());
+        let mut taken = std::mem::replace(&mut journal, next);
+        let writing = tokio::task::spawn_blocking(move || {
+            let result = taken.write(state);
+            (taken, result)
+        });
+        let result = match writing.await {
+            Ok((written, result)) => {
+                journal = written;
+                result
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
+            Err(panic) => Err(io::Error::other(panic)),
+        };
+        rested = Instant::now() + begun.elapsed() * REST;
+        let Err(failure) = result.map_err(|error| error.to_string()) else {
+            logged.clear();
+            continue;
         };
         if failure != logged {
             tracing::warn!(
                 "the copy {} cannot be written: {failure}; a restarted container begins with an older one or waits for a \
                  controller",
-                dir.join(FILE).display()
+                journal.dir.join(FILE).display()
             );
         }
         logged = failure;
@@ -94,11 +109,68 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
     }
 }
 
-/// Replaces the copy as a whole.
-fn write(dir: &Path, state: &State) -> io::Result<()> {
-    let Some(updates) = state.updates() else {
-        return Ok(());
-    };
+/// The copy, and what has been appended to it.
+struct Journal {
+    dir: PathBuf,
+    /// The state that the copy holds, and the file to append to. `None` when it has to be written anew.
+    written: Option<(State, File)>,
+    /// Bytes of the last whole copy, and those that have been appended to it.
+    whole: u64,
+    appended: u64,
+}
+
+impl Journal {
+    fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            written: None,
+            whole: 0,
+            appended: 0,
+        }
+    }
+
+    /// Makes the copy hold this state.
+    fn write(&mut self, state: State) -> io::Result<()> {
+        // After a failure the end of the file is not known.
+        if let Some((before, file)) = self.written.take()
+            && let Some(file) = self.append(&before, &state, file)?
+        {
+            self.written = Some((state, file));
+            return Ok(());
+        }
+        let Some(updates) = state.updates() else {
+            return Ok(());
+        };
+        let file = replace(&self.dir, updates)?;
+        self.whole = file.metadata()?.len();
+        self.appended = 0;
+        self.written = Some((state, file));
+        Ok(())
+    }
+
+    /// Appends what has changed. Returns `None` when the copy has to be written anew instead.
+    fn append(
+        &mut self,
+        before: &State,
+        state: &State,
+        mut file: File,
+    ) -> io::Result<Option<File>> {
+        let Some(updates) = state.updates_since(before) else {
+            return Ok(None);
+        };
+        let mut lines = Vec::new();
+        write_lines(&mut lines, updates)?;
+        self.appended += lines.len() as u64;
+        if self.appended > APPENDED.max(self.whole / 2) {
+            return Ok(None);
+        }
+        file.write_all(&lines)?;
+        Ok(Some(file))
+    }
+}
+
+/// Replaces the copy as a whole, and returns it.
+fn replace(dir: &Path, updates: impl Iterator<Item = Update>) -> io::Result<File> {
     fs::create_dir_all(dir)?;
     let next = dir.join(NEXT);
     // What is left of one that was never finished may have another mode.
@@ -113,12 +185,18 @@ fn write(dir: &Path, state: &State) -> io::Result<()> {
         .mode(0o600)
         .open(&next)?;
     let mut file = BufWriter::new(file);
+    write_lines(&mut file, updates)?;
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    fs::rename(next, dir.join(FILE))?;
+    Ok(file)
+}
+
+fn write_lines(to: &mut impl Write, updates: impl IntoIterator<Item = Update>) -> io::Result<()> {
     for update in updates {
-        serde_json::to_writer(&mut file, &update)?;
-        file.write_all(b"\n")?;
+        serde_json::to_writer(&mut *to, &update)?;
+        to.write_all(b"\n")?;
     }
-    file.flush()?;
-    fs::rename(next, dir.join(FILE))
+    Ok(())
 }
 
 /// Warns when the directory is not in memory, as far as this can be told.
@@ -159,10 +237,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stream::message::Update;
 
     fn gateway(name: &str) -> Key {
         Key::new("infra", name)
+    }
+
+    fn write(dir: &Path, state: &State) -> io::Result<()> {
+        Journal::new(dir.to_owned()).write(state.clone())
+    }
+
+    /// A state with the Gateway and so many ConfigMaps of 10 kB.
+    fn grown(maps: u64, revision: u64) -> State {
+        let mut state = state("edge");
+        let mut intake = Intake::default();
+        let begin = Update::Begin {
+            instance: "5f2c".to_owned(),
+            base: Some(7),
+        };
+        let map = |number: u64| {
+            Update::Put(json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": format!("map-{number}"), "namespace": "infra"},
+                "data": {"ca.crt": "x".repeat(10_000)},
+            }))
+        };
+        let commit = Update::Commit { revision };
+        let updates = [begin]
+            .into_iter()
+            .chain((0..maps).map(map))
+            .chain([commit]);
+        for update in updates {
+            intake.take(update, &mut state).unwrap();
+        }
+        state
     }
 
     fn state(name: &str) -> State {
@@ -209,14 +316,69 @@ mod tests {
     }
 
     #[test]
+    fn appends_what_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let mut journal = Journal::new(dir.path().to_owned());
+        journal.write(state("edge")).unwrap();
+        let whole = fs::read(&file).unwrap();
+        for (maps, revision) in [(2, 8), (1, 9), (3, 10)] {
+            let state = grown(maps, revision);
+            journal.write(state.clone()).unwrap();
+            assert_eq!(read(dir.path(), &gateway("edge")), Some(state));
+        }
+        let all = fs::read(&file).unwrap();
+        assert!(all.starts_with(&whole) && all.len() > whole.len());
+    }
+
+    #[test]
+    fn append_that_a_crash_cut_short_leaves_the_state_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let mut journal = Journal::new(dir.path().to_owned());
+        journal.write(state("edge")).unwrap();
+        let before = fs::read(&file).unwrap().len();
+        journal.write(grown(2, 8)).unwrap();
+        let all = fs::read(&file).unwrap();
+        for end in (before..all.len()).step_by(997) {
+            fs::write(&file, &all[..end]).unwrap();
+            assert_eq!(
+                read(dir.path(), &gateway("edge")),
+                Some(state("edge")),
+                "{end}"
+            );
+        }
+    }
+
+    #[test]
+    fn copy_is_written_anew_when_appended_changes_outweigh_it_or_the_controller_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let mut journal = Journal::new(dir.path().to_owned());
+        let large = grown(30, 8);
+        journal.write(large.clone()).unwrap();
+        let limit = APPENDED + 2 * fs::metadata(&file).unwrap().len();
+        let mut revision = 8;
+        for maps in [1, 30].repeat(5) {
+            revision += 1;
+            journal.write(grown(maps, revision)).unwrap();
+            assert!(fs::metadata(&file).unwrap().len() < limit);
+        }
+        let small = state("edge");
+        let mut other = small.clone();
+        other.position.as_mut().unwrap().instance = "77aa".to_owned();
+        journal.write(other.clone()).unwrap();
+        assert_eq!(read(dir.path(), &gateway("edge")), Some(other));
+    }
+
+    #[test]
     fn torn_and_foreign_copies_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &state("edge")).unwrap();
         assert_eq!(read(dir.path(), &gateway("other")), None);
         let file = dir.path().join(FILE);
         let whole = fs::read(&file).unwrap();
-        // Without its line feed it still says everything.
-        for end in 0..whole.len() - 1 {
+        for end in 0..whole.len() {
             fs::write(&file, &whole[..end]).unwrap();
             assert_eq!(read(dir.path(), &gateway("edge")), None, "{end}");
         }

@@ -58,6 +58,38 @@ impl State {
         Some([begin].into_iter().chain(puts).chain([commit]))
     }
 
+    /// The lines that lead from `before` to this state; `None` when another controller process has numbered it.
+    pub(super) fn updates_since(&self, before: &Self) -> Option<Vec<Update>> {
+        let (position, former) = (self.position.as_ref()?, before.position.as_ref()?);
+        if position.instance != former.instance {
+            return None;
+        }
+        let mut names: BTreeSet<ObjectRef> = self
+            .snapshot
+            .names_changed_since(&before.snapshot)
+            .into_iter()
+            .collect();
+        let unreadable = self.unreadable.keys().chain(before.unreadable.keys());
+        let is_changed =
+            |name: &&ObjectRef| self.unreadable.get(*name) != before.unreadable.get(*name);
+        names.extend(unreadable.filter(is_changed).cloned());
+        let mut updates = Vec::new();
+        for name in names {
+            let count = updates.len();
+            let object = self.snapshot.object(&name);
+            let readable = object.and_then(|object| object.to_value().ok());
+            let unreadable = self.unreadable.get(&name).map(|it| (*it.value).clone());
+            updates.extend(readable.into_iter().chain(unreadable).map(Update::Put));
+            if updates.len() == count {
+                updates.push(Update::Delete(deleted(&name)));
+            }
+        }
+        updates.push(Update::Commit {
+            revision: position.revision,
+        });
+        Some(updates)
+    }
+
     fn problems(&self) -> Vec<Problem> {
         let unknown: BTreeSet<(&str, &str)> = self
             .unreadable
@@ -278,6 +310,15 @@ impl Begun {
             revision,
         });
         Ok(())
+    }
+}
+
+fn deleted(name: &ObjectRef) -> Deleted {
+    Deleted {
+        group: name.group.to_string(),
+        kind: name.kind.to_string(),
+        namespace: name.namespace.to_string(),
+        name: name.name.to_string(),
     }
 }
 

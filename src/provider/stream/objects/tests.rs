@@ -346,3 +346,40 @@ fn lines_of_a_state_make_up_an_equal_state() {
     assert_eq!(again, state);
     assert!(State::default().updates().is_none());
 }
+
+#[test]
+fn lines_between_two_states_lead_from_one_to_the_other() {
+    let steps = [
+        vec![service("one", 81), service("three", 80), unknown("x")],
+        vec![broken_service("one"), delete("", "Service", "two")],
+        vec![broken_service("new"), service("one", 81)],
+        vec![
+            service("new", 80),
+            delete("portcullis.dev", "Drawbridge", "x"),
+        ],
+        vec![delete("", "Service", "one"), delete("", "Service", "three")],
+        vec![],
+    ];
+    let mut now = state(&["one", "two"]);
+    for (revision, step) in (2..).zip(steps) {
+        let before = now.clone();
+        let begun = [begin("a", Some(revision - 1))].into_iter();
+        take_all(&mut now, begun.chain(step).chain([commit(revision)])).unwrap();
+        let updates = now.updates_since(&before).unwrap();
+        let mut led = before;
+        let begun = [begin("a", Some(revision - 1))].into_iter();
+        take_all(&mut led, begun.chain(updates)).unwrap();
+        assert_eq!(led, now, "{revision}");
+    }
+    assert_eq!(now.updates_since(&now).unwrap(), [commit(7)]);
+}
+
+#[test]
+fn no_lines_lead_to_the_state_of_another_process() {
+    let before = state(&["one"]);
+    let mut now = before.clone();
+    take_all(&mut now, [begin("b", None), service("one", 80), commit(1)]).unwrap();
+    assert_eq!(now.updates_since(&before), None);
+    assert_eq!(State::default().updates_since(&before), None);
+    assert_eq!(before.updates_since(&State::default()), None);
+}
