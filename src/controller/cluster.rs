@@ -18,6 +18,7 @@ use crate::api::parameters::ServiceType;
 use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::permissions::Permissions;
 use crate::provider::Load;
 use crate::provision::{
     self, ClassUsage, DesiredState, Failure, FailureReason, Failures, StreamEndpoint,
@@ -78,6 +79,8 @@ pub struct PodSettings {
     pub image: String,
     /// Where they get their configuration.
     pub controller_url: String,
+    /// What objects may do.
+    pub permissions: Permissions,
 }
 
 /// What is made of one snapshot.
@@ -172,7 +175,7 @@ impl Leader {
             let previous = self.state.as_ref();
             let served = previous.map(|state| &state.translation.ir);
             let translation = self.translator.translate(&published.load.snapshot, served);
-            let new = ClusterState::new(published, translation, (&pods.image, endpoint), previous);
+            let new = ClusterState::new(published, translation, (pods, endpoint), previous);
             let gateways = &new.translation.report.gateways;
             self.confirmations
                 .retain(|gateway| gateways.contains_key(gateway));
@@ -213,7 +216,7 @@ fn endpoint(trusted: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint>
 fn needs(
     load: &Load,
     translation: &Translation,
-    image: &str,
+    pods: &PodSettings,
     endpoint: &StreamEndpoint,
     previous: Option<&ClusterState>,
 ) -> DesiredState {
@@ -233,8 +236,12 @@ fn needs(
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
         });
-        let children = known
-            .unwrap_or_else(|| provision::children(gateway, data_plane, image, endpoint).into());
+        let children = known.unwrap_or_else(|| {
+            let PodSettings {
+                image, permissions, ..
+            } = pods;
+            provision::children(gateway, data_plane, image, endpoint, *permissions).into()
+        });
         needs.children.insert(name.clone(), children);
     }
     needs
@@ -274,12 +281,12 @@ impl ClusterState {
     fn new(
         published: Arc<Published>,
         translation: Translation,
-        (image, endpoint): (&str, Option<StreamEndpoint>),
+        (pods, endpoint): (&PodSettings, Option<StreamEndpoint>),
         previous: Option<&Self>,
     ) -> Self {
         let snapshot = &published.load.snapshot;
         let reached = endpoint.clone().unwrap_or_default();
-        let needs = needs(&published.load, &translation, image, &reached, previous);
+        let needs = needs(&published.load, &translation, pods, &reached, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent

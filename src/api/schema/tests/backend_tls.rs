@@ -15,6 +15,10 @@ fn policies_on_tls_have_the_fields_of_the_proposal() {
         format!("{{group: '', kind: Service, name: app, from: {{kind: {kind}, name: web}}}}")
     };
     let tls = "validation: {hostname: h, wellKnownCACertificates: System}";
+    let validation =
+        |rest: &str| format!("{{targetRefs: [{app}], validation: {{hostname: h, {rest}}}}}");
+    let pin = format!("sha256/{}=", "A".repeat(43));
+    let san = "{type: Hostname, hostname: h}";
     let rows = [
         (format!("{{targetRefs: [{app}], {tls}}}"), ""),
         (format!("{{targetRefs: [{app}], mode: None}}"), ""),
@@ -46,6 +50,31 @@ fn policies_on_tls_have_the_fields_of_the_proposal() {
             "other than a UDPRoute",
         ),
         (format!("{{targetRefs: [{app}], mode: Maybe}}"), "spec.mode"),
+        (validation("insecureSkipVerify: true"), ""),
+        (validation(&format!("pins: [{pin}]")), ""),
+        (
+            validation(&format!("insecureSkipVerify: true, pins: [{pin}]")),
+            "",
+        ),
+        (
+            validation(&format!("wellKnownCACertificates: System, pins: [{pin}]")),
+            "",
+        ),
+        (validation("insecureSkipVerify: false"), "must specify"),
+        (
+            validation("insecureSkipVerify: true, wellKnownCACertificates: System"),
+            "insecureSkipVerify excludes",
+        ),
+        (
+            validation(&format!("pins: [{pin}], subjectAltNames: [{san}]")),
+            "subjectAltNames need",
+        ),
+        (validation("pins: []"), "pins"),
+        (validation("pins: [sha256/short=]"), "pins[0]"),
+        (
+            format!("{{targetRefs: [{app}], validation: {{pins: [{pin}]}}}}"),
+            "hostname",
+        ),
     ];
     for (kind, version) in [
         ("BackendTLSOverride", "portcullis.dev/v1alpha1"),
