@@ -93,13 +93,13 @@ impl FromStr for PolicyLevel {
 
 impl fmt::Display for InsecureBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name(&Self::NAMES, *self))
+        f.write_str(name(&Self::NAMES, self))
     }
 }
 
 impl fmt::Display for PolicyLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name(&Self::NAMES, *self))
+        f.write_str(name(&Self::NAMES, self))
     }
 }
 
@@ -111,10 +111,10 @@ fn parse<T: Copy>(names: &[(T, &str)], text: &str) -> Result<T, String> {
     })
 }
 
-fn name<'a, T: PartialEq>(names: &[(T, &'a str)], value: T) -> &'a str {
+fn name<'a, T: PartialEq>(names: &[(T, &'a str)], value: &T) -> &'a str {
     let mut names = names.iter();
     names
-        .find(|(known, _)| *known == value)
+        .find(|(known, _)| known == value)
         .map_or("", |(_, name)| name)
 }
 

@@ -216,10 +216,10 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
             ancestor.namespace.as_deref() == Some(&*gateway.namespace)
                 && ancestor.name == *gateway.name
         };
-        if let Some(status) = ancestors.iter().find(of_gateway) {
-            if status.conditions[0].reason != Reason::TargetNotFound {
-                policies.insert(policy.clone(), status.clone());
-            }
+        let told = ancestors.iter().find(of_gateway);
+        let told = told.filter(|status| status.conditions[0].reason != Reason::TargetNotFound);
+        if let Some(status) = told {
+            policies.insert(policy.clone(), status.clone());
         }
     }
     policies
