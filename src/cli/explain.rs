@@ -26,8 +26,8 @@ Examples:
   portcullis explain config/quickstart 'POST http://demo.example.com:8080/hello?debug=1' -H 'X-Version: canary'
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
 
-Nothing is sent: the folder is read and translated as `run` would, and its table is asked. Of each backend, every policy
-on TLS is told with its level and why it applies or does not: give the same permissions as `run` has.
+Nothing is sent: the folder is read and translated as `run` would, and its table is asked. Every policy on TLS to its
+backends is shown with its level and why it applies or does not: give the same permissions as `run` has.
 Exit codes: 0 when the request gets to a rule, 1 when it does not or the folder cannot be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML

@@ -206,8 +206,8 @@ fn routes(
     routes
 }
 
-/// What policies are told of a Gateway, except that targets do not exist: a closure has no Services that no route of its
-/// Gateway refers to and no routes of other Gateways, and its data planes write no conditions.
+/// The status of policies for a Gateway, without TargetNotFound: a closure has neither Services that no route of its Gateway
+/// refers to nor routes of other Gateways. Only the controller, which has the whole cluster, writes conditions.
 fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, AncestorStatus> {
     let mut policies = BTreeMap::new();
     for (policy, ancestors) in &report.policies {
@@ -216,9 +216,9 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
             ancestor.namespace.as_deref() == Some(&*gateway.namespace)
                 && ancestor.name == *gateway.name
         };
-        let told = ancestors.iter().find(of_gateway);
-        let told = told.filter(|status| status.conditions[0].reason != Reason::TargetNotFound);
-        if let Some(status) = told {
+        let status = ancestors.iter().find(of_gateway);
+        let status = status.filter(|status| status.conditions[0].reason != Reason::TargetNotFound);
+        if let Some(status) = status {
             policies.insert(policy.clone(), status.clone());
         }
     }

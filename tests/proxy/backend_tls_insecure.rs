@@ -1,4 +1,4 @@
-//! TLS to backends that no authority vouches for, and pins of their keys: what is answered, and what is on the wire.
+//! TLS to backends without verification by authorities, and pins of their keys: what is answered, and what is on the wire.
 
 use portcullis::permissions::{InsecureBackend, PolicyLevel};
 use portcullis::settings::Settings;

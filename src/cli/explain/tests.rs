@@ -1,4 +1,4 @@
-//! What is told of policies on TLS.
+//! The lines on TLS policies.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -74,7 +74,7 @@ fn explained(objects: &str, permissions: Permissions) -> String {
 }
 
 #[test]
-fn every_policy_for_the_backend_is_told_with_its_reason() {
+fn shows_every_policy_for_the_backend_with_its_reason() {
     let tls = "validation: {hostname: h, wellKnownCACertificates: System}";
     let objects = [
         policy("app", "producer", "", tls),
@@ -108,7 +108,7 @@ of the Gateway nor that of the Service
 }
 
 #[test]
-fn forbidden_policies_are_told_with_the_flag() {
+fn shows_the_flag_that_forbids_a_policy() {
     let permissions = Permissions {
         backend_tls_floor: PolicyLevel::Gateway,
         ..Permissions::default()
@@ -136,6 +136,6 @@ fn forbidden_policies_are_told_with_the_flag() {
 }
 
 #[test]
-fn nothing_is_told_of_backends_without_policies() {
+fn shows_nothing_for_backends_without_policies() {
     assert_eq!(explained(OBJECTS, Permissions::default()), "");
 }

@@ -1,4 +1,5 @@
-//! Policies with targets that do not exist and that no requests meet: whom to tell so. Knows nothing of precedence.
+//! Status of policies whose targets do not exist and that therefore mean no requests: which Gateways get an entry, and with
+//! which message.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -172,14 +172,14 @@ proptest! {
         policies.push(asking(candidate, "added", asked));
         let after = protection(&policies, permissions);
         prop_assert!(after >= before, "{before:?} became {after:?}");
-        // Plain text is weaker than nothing: whoever asks for it is as if there were no such policy.
+        // Nothing is less protected than plain text, so that the policy can be passed over.
         if asked == Protection::PlainText {
             prop_assert_eq!(after, before);
         }
     }
 
     #[test]
-    fn nobody_weakens_tls_at_a_more_precise_level_than_the_floor(
+    fn no_policy_weakens_tls_at_a_more_precise_level_than_the_floor(
         policies in vec(any_policy(), 1..6),
         permissions in permissions(),
     ) {
