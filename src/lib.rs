@@ -16,6 +16,7 @@ pub mod data_plane;
 pub mod events;
 pub mod filter;
 pub mod ir;
+pub mod permissions;
 pub mod provider;
 pub mod provision;
 pub mod proxy;

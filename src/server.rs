@@ -22,6 +22,7 @@ use crate::admin::{self, AdminState};
 use crate::api::Key;
 use crate::controller::{Outcome, Outputs};
 use crate::ir::BindReport;
+use crate::permissions::Permissions;
 use crate::provider::{
     FileProvider, KubernetesProvider, Load, StreamEvent, StreamProvider, StreamSettings,
 };
@@ -183,6 +184,7 @@ impl Server {
             state: state.clone(),
             shutdown,
             publish,
+            permissions: settings.permissions,
         };
         let control = thread::Builder::new()
             .name("control".to_owned())
@@ -247,36 +249,51 @@ impl Objects {
         }
     }
 
+    /// Where objects come from, as far as it changes their meaning.
+    fn mode(&self) -> Mode {
+        match self {
+            Self::Folder(..) => Mode::Standalone,
+            Self::Cluster(_) => Mode::Kubernetes,
+            Self::Stream(_) => Mode::Dedicated,
+        }
+    }
+
     /// Drives the loop with what is there now and whenever that changes.
     async fn drive<F, P>(
         self,
         reloads: mpsc::Receiver<()>,
         reports: watch::Receiver<Option<Serves>>,
+        permissions: Permissions,
         outputs: Outputs<F, P>,
         state: &AdminState,
     ) where
         F: FnMut(&Table) -> BindReport,
         P: FnMut(Outcome),
     {
+        let options = Options {
+            mode: self.mode(),
+            permissions,
+            ..Options::default()
+        };
         match self {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
                 tokio::select! {
-                    () = crate::controller::run(loads, options(Mode::Standalone), outputs) => {}
+                    () = crate::controller::run(loads, options, outputs) => {}
                     () = provider.watch(sender, reloads) => {}
                 }
             }
             Self::Cluster(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, Mode::Kubernetes, outputs) => {}
+                    () = run_from_first(loads, options, outputs) => {}
                     () = provider.watch(sender, || state.stats.config.contacted()) => {}
                 }
             }
             Self::Stream(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, Mode::Dedicated, outputs) => {}
+                    () = run_from_first(loads, options, outputs) => {}
                     () = provider.watch(sender, reports, |event| note(event, state)) => {}
                 }
             }
@@ -295,24 +312,17 @@ fn stream_provider(source: &StreamSource) -> StreamProvider {
     })
 }
 
-fn options(mode: Mode) -> Options {
-    Options {
-        mode,
-        ..Options::default()
-    }
-}
-
 /// Runs the loop once there is something: nothing is served before the objects are known.
 async fn run_from_first<F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
-    mode: Mode,
+    options: Options,
     outputs: Outputs<F, P>,
 ) where
     F: FnMut(&Table) -> BindReport,
     P: FnMut(Outcome),
 {
     if loads.changed().await.is_ok() {
-        crate::controller::run(loads, options(mode), outputs).await;
+        crate::controller::run(loads, options, outputs).await;
     }
 }
 
@@ -337,6 +347,7 @@ struct Control {
     state: Arc<AdminState>,
     shutdown: Shutdown,
     publish: watch::Sender<Option<Outcome>>,
+    permissions: Permissions,
 }
 
 impl Control {
@@ -369,6 +380,7 @@ impl Control {
             state,
             mut shutdown,
             publish,
+            permissions,
         } = self;
         let mut leaving = shutdown.clone();
         let mut announced = Announced::default();
@@ -393,7 +405,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(reloads, reports, outputs, &state) => {}
+            () = objects.drive(reloads, reports, permissions, outputs, &state) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::permissions::Permissions;
+
 /// Static configuration of a data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -30,6 +32,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<IpNet>,
     /// How the process leaves.
     pub drain: Drain,
+    /// What objects may do.
+    pub permissions: Permissions,
 }
 
 impl Settings {
@@ -48,6 +52,7 @@ impl Settings {
             limits: Limits::default(),
             trusted_proxies: Vec::new(),
             drain: Drain::default(),
+            permissions: Permissions::default(),
         }
     }
 }

@@ -82,6 +82,10 @@ pub struct BackendTlsValidation {
     pub hostname: String,
     /// Names of which the certificate must have one.
     pub subject_alt_names: Vec<SubjectAltName>,
+    /// Whether the certificate is not verified by authorities and names.
+    pub insecure_skip_verify: bool,
+    /// `sha256/` and the base64 of the SHA-256 of a SubjectPublicKeyInfo; the certificate must have one of these keys.
+    pub pins: Vec<String>,
 }
 
 /// A name of a certificate.

@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::flags::PermissionFlags;
 use crate::api::Severity;
+use crate::permissions::Permissions;
 use crate::provider::{FileProvider, Load};
 use crate::status::{Condition, ListenerStatus, StatusReport};
 use crate::translate::{Options, Translation, translate};
@@ -24,6 +26,9 @@ pub struct Args {
     /// Folder of Gateway API YAML
     #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
     config_dir: PathBuf,
+    /// What objects may do.
+    #[command(flatten)]
+    permissions: PermissionFlags,
     /// Print problems only
     #[arg(long, short, env = "PORTCULLIS_CHECK_QUIET")]
     quiet: bool,
@@ -31,7 +36,7 @@ pub struct Args {
 
 /// Prints what is wrong, and what is not.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (load, translation) = translate_folder(&args.config_dir)?;
+    let (load, translation) = translate_folder(&args.config_dir, &options(&args.permissions))?;
     let mut out = io::stdout().lock();
     let accepted = print(&load, &translation.report, args.quiet, &mut out)?;
     Ok(if accepted {
@@ -42,10 +47,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads and translates a folder.
-pub(super) fn translate_folder(folder: &Path) -> anyhow::Result<(Load, Translation)> {
+pub(super) fn translate_folder(
+    folder: &Path,
+    options: &Options,
+) -> anyhow::Result<(Load, Translation)> {
     let load = FileProvider::new(folder.to_owned()).load()?;
-    let translation = translate(&load.snapshot, None, &Options::default());
+    let translation = translate(&load.snapshot, None, options);
     Ok((load, translation))
+}
+
+/// What a folder is translated with.
+pub(super) fn options(permissions: &PermissionFlags) -> Options {
+    Options {
+        permissions: Permissions::from(permissions),
+        ..Options::default()
+    }
 }
 
 fn print(

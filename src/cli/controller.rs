@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
-use super::flags::LogFlags;
+use super::flags::{LogFlags, PermissionFlags};
 use super::value::AdminAddress;
+use crate::permissions::Permissions;
 use crate::provision::RolloutOptions;
 use crate::server::controller::{self, ControllerSettings, StreamSettings};
 use crate::settings::{ControllerUrl, Settings};
@@ -60,6 +61,9 @@ pub struct Args {
         default_value = "1"
     )]
     concurrent_rollouts: NonZeroUsize,
+    /// What objects may do; the pods of Gateways get the same.
+    #[command(flatten)]
+    permissions: PermissionFlags,
     /// Log.
     #[command(flatten)]
     log: LogFlags,
@@ -89,6 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ..RolloutOptions::default()
         },
         admin: args.admin.0,
+        permissions: Permissions::from(&args.permissions),
         image: args.image.clone(),
         namespace: args.lease_namespace.clone(),
         identity: args.identity.clone().unwrap_or_else(own),

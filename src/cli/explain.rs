@@ -2,6 +2,7 @@
 //! table that serves traffic; knows no rule of its own.
 
 mod describe;
+mod policies;
 mod request;
 
 use std::fmt::Write;
@@ -10,9 +11,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use self::request::Asked;
-use super::check::translate_folder;
+use super::check;
+use super::flags::PermissionFlags;
 use crate::ir::{Ir, PortProtocol};
+use crate::provider::FileProvider;
 use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
+use crate::translate::Translator;
 
 /// Explain which listener, rule and backends a request gets, and why others are passed over.
 #[derive(clap::Args, Debug)]
@@ -20,8 +24,10 @@ use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
 Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
   portcullis explain config/quickstart 'POST http://demo.example.com:8080/hello?debug=1' -H 'X-Version: canary'
+  portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
 
-Nothing is sent: the folder is read and translated as `run` would, and its table is asked.
+Nothing is sent: the folder is read and translated as `run` would, and its table is asked. Every policy on TLS to its
+backends is shown with its level and why it applies or does not: give the same permissions as `run` has.
 Exit codes: 0 when the request gets to a rule, 1 when it does not or the folder cannot be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML
@@ -33,17 +39,27 @@ pub struct Args {
     /// A header field of the request; may be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = request::header)]
     header: Vec<request::Header>,
+    /// What objects may do.
+    #[command(flatten)]
+    permissions: PermissionFlags,
 }
 
 /// Prints the way of the request.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (load, translation) = translate_folder(&args.config_dir)?;
+    let load = FileProvider::new(args.config_dir.clone()).load()?;
+    let mut translator = Translator::new(check::options(&args.permissions));
+    let translation = translator.translate(&load.snapshot, None);
     let faults = load.problems.len() + translation.report.problems().count();
     let ir = Arc::new(translation.ir);
     let table = Table::build(ir.clone(), None);
     let mut asked = args.request.clone();
     asked.add_headers(&args.header);
-    let (text, found) = explain(&table, &ir, &asked);
+    let configuration = Configuration {
+        table: &table,
+        ir: &ir,
+        translator: &translator,
+    };
+    let (text, found) = explain(configuration, &asked);
     print!("{text}");
     if faults > 0 {
         println!("\n{faults} problems in the folder: see `portcullis check`");
@@ -55,8 +71,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What is asked.
+#[derive(Clone, Copy)]
+struct Configuration<'a> {
+    table: &'a Table,
+    ir: &'a Ir,
+    /// Knows the policies that do not apply, of which there is nothing in the IR.
+    translator: &'a Translator,
+}
+
 /// The explanation, and whether the request gets to a rule.
-fn explain(table: &Table, ir: &Ir, asked: &Asked) -> (String, bool) {
+fn explain(configuration: Configuration<'_>, asked: &Asked) -> (String, bool) {
+    let table = configuration.table;
     let mut text = format!("{asked}\n");
     let ports = candidates(table, asked);
     if ports.is_empty() {
@@ -66,7 +92,7 @@ fn explain(table: &Table, ir: &Ir, asked: &Asked) -> (String, bool) {
     let mut found = false;
     for port in ports {
         text.push('\n');
-        found |= explain_port(&mut text, port, ir, asked);
+        found |= explain_port(&mut text, port, configuration, asked);
     }
     (text, found)
 }
@@ -113,7 +139,12 @@ fn protocol(protocol: PortProtocol) -> &'static str {
     }
 }
 
-fn explain_port(text: &mut String, port: &Port, ir: &Ir, asked: &Asked) -> bool {
+fn explain_port(
+    text: &mut String,
+    port: &Port,
+    configuration: Configuration<'_>,
+    asked: &Asked,
+) -> bool {
     let place = format!(
         "{} ({}) of {}",
         port.bind(),
@@ -141,7 +172,14 @@ fn explain_port(text: &mut String, port: &Port, ir: &Ir, asked: &Asked) -> bool 
         return false;
     };
     explain_listeners(text, port, listener, asked);
-    explain_rules(text, listener, ir, asked)
+    let chosen = explain_rules(text, listener, configuration.ir, asked);
+    if let Some(rule) = chosen {
+        let translator = configuration.translator;
+        let (gateway, listener) = (&port.ir.gateway, &listener.ir.key);
+        let policies = translator.backend_policies(&rule.ir.id, gateway, listener);
+        labelled(text, "TLS policy", &policies::policies(&policies));
+    }
+    chosen.is_some()
 }
 
 fn explain_listeners(text: &mut String, port: &Port, chosen: &Arc<Listener>, asked: &Asked) {
@@ -166,7 +204,12 @@ fn explain_listeners(text: &mut String, port: &Port, chosen: &Arc<Listener>, ask
     }
 }
 
-fn explain_rules(text: &mut String, listener: &Listener, ir: &Ir, asked: &Asked) -> bool {
+fn explain_rules<'a>(
+    text: &mut String,
+    listener: &'a Listener,
+    ir: &Ir,
+    asked: &Asked,
+) -> Option<&'a Rule> {
     let view = asked.view();
     let considered = listener.explain(&view);
     let chosen = listener.find(&view);
@@ -189,7 +232,7 @@ fn explain_rules(text: &mut String, listener: &Listener, ir: &Ir, asked: &Asked)
         let count = format!("{others} matches of routes for other hostnames");
         line(text, label, &count);
     }
-    chosen.is_some()
+    chosen.map(AsRef::as_ref)
 }
 
 /// Number of matches on a listener, counted once per hostname as they are tried.
@@ -223,3 +266,6 @@ fn line(text: &mut String, label: &str, rest: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{label:<12}{rest}");
 }
+
+#[cfg(test)]
+mod tests;

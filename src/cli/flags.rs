@@ -5,6 +5,7 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::value::{AdminAddress, Size, Span, Switch};
+use crate::permissions::{InsecureBackend, Permissions, PolicyLevel};
 use crate::settings::{Drain, Limits, LogFormat, Ports, Settings, Source};
 
 /// Flags that every data plane has, wherever its objects come from.
@@ -25,6 +26,9 @@ pub struct ServeFlags {
         value_delimiter = ','
     )]
     pub trusted_proxies: Vec<IpNet>,
+    /// What objects may do.
+    #[command(flatten)]
+    pub permissions: PermissionFlags,
     /// Log and access log.
     #[command(flatten)]
     pub log: LogFlags,
@@ -34,6 +38,32 @@ pub struct ServeFlags {
     /// Timeouts and caps.
     #[command(flatten)]
     pub limits: LimitFlags,
+}
+
+/// What the operator permits objects to do. Every process that judges or serves them has to have the same.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Permissions")]
+pub struct PermissionFlags {
+    /// Whether policies may have backends verified by pins alone (pins-only), or not at all (skip-verify, with pins-only)
+    #[arg(long, value_name = "none|pins-only|skip-verify", env = "PORTCULLIS_ALLOW_INSECURE_BACKEND",
+          default_value_t = InsecureBackend::default())]
+    pub allow_insecure_backend: InsecureBackend,
+    /// The most precise level at which policies may weaken TLS to backends: route, listener-set, gateway, consumer or producer
+    #[arg(long, value_name = "LEVEL", env = "PORTCULLIS_BACKEND_TLS_FLOOR", default_value_t = PolicyLevel::default())]
+    pub backend_tls_floor: PolicyLevel,
+}
+
+impl From<&PermissionFlags> for Permissions {
+    fn from(flags: &PermissionFlags) -> Self {
+        let PermissionFlags {
+            allow_insecure_backend,
+            backend_tls_floor,
+        } = *flags;
+        Self {
+            insecure_backend: allow_insecure_backend,
+            backend_tls_floor,
+        }
+    }
 }
 
 /// What is logged, and how.
@@ -148,6 +178,7 @@ impl ServeFlags {
                 delay: self.drain.drain_delay.0,
                 deadline: self.drain.drain_deadline.0,
             },
+            permissions: Permissions::from(&self.permissions),
             ..settings
         }
     }

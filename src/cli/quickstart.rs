@@ -238,6 +238,7 @@ fn certificate() -> anyhow::Result<String> {
 mod tests {
     use super::*;
     use crate::cli::check::translate_folder;
+    use crate::translate::Options;
 
     #[test]
     fn everything_is_accepted() {
@@ -253,7 +254,7 @@ mod tests {
         };
         let backends = [7001, 7002].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         folder.fill(&args, &backends).unwrap();
-        let (load, translation) = translate_folder(&folder.0).unwrap();
+        let (load, translation) = translate_folder(&folder.0, &Options::default()).unwrap();
         assert_eq!(load.problems, []);
         assert_eq!(translation.report.problems().collect::<Vec<_>>(), []);
         let ports: Vec<u16> = translation

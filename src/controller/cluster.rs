@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
+pub use super::cluster_state::PodSettings;
 use super::cluster_state::{ClusterState, Verdicts};
 use super::confirmation::{Confirmations, Verdict};
 use super::expiry::{self, Expiry};
@@ -66,14 +67,6 @@ pub struct Outputs<P> {
     pub statuses: watch::Sender<Option<Statuses>>,
     /// Takes note of a report; of none while another process leads, which alone can make one.
     pub publish: P,
-}
-
-/// What is the same for all pods of Gateways.
-pub struct PodSettings {
-    /// What they run unless their parameters say otherwise.
-    pub image: String,
-    /// Where they get their configuration.
-    pub controller_url: String,
 }
 
 /// Runs until the provider is gone.
@@ -201,7 +194,7 @@ impl Leader {
         let previous = self.state.as_ref();
         let served = previous.map(|state| &state.translation.ir);
         let translation = self.translator.translate(&published.load.snapshot, served);
-        let new = ClusterState::new(published, translation, (&pods.image, endpoint), previous);
+        let new = ClusterState::new(published, translation, (pods, endpoint), previous);
         let gateways = &new.translation.report.gateways;
         self.confirmations
             .retain(|gateway| gateways.contains_key(gateway));

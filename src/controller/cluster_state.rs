@@ -12,6 +12,7 @@ use crate::api::Resource;
 use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::permissions::Permissions;
 use crate::provider::Load;
 use crate::provision::{
     self, ClassUsage, DesiredState, Failure, FailureReason, Failures, StreamEndpoint,
@@ -20,6 +21,16 @@ use crate::status::{AncestorStatus, DataPlaneState, ParentRef, Reason, StatusRep
 use crate::stream::Published;
 use crate::stream::hub::Reports;
 use crate::translate::Translation;
+
+/// What is the same for all pods of Gateways.
+pub struct PodSettings {
+    /// What they run unless their parameters say otherwise.
+    pub image: String,
+    /// Where they get their configuration.
+    pub controller_url: String,
+    /// What objects may do.
+    pub permissions: Permissions,
+}
 
 /// How far the data planes of each Gateway are.
 pub(super) type Verdicts = BTreeMap<ObjectRef, Verdict>;
@@ -41,12 +52,12 @@ impl ClusterState {
     pub(super) fn new(
         published: Arc<Published>,
         translation: Translation,
-        (image, endpoint): (&str, Option<StreamEndpoint>),
+        (pods, endpoint): (&PodSettings, Option<StreamEndpoint>),
         previous: Option<&Self>,
     ) -> Self {
         let snapshot = &published.load.snapshot;
         let reached = endpoint.clone().unwrap_or_default();
-        let needs = needs(&published.load, &translation, image, &reached, previous);
+        let needs = needs(&published.load, &translation, pods, &reached, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent
@@ -243,7 +254,7 @@ impl ClusterState {
 fn needs(
     load: &Load,
     translation: &Translation,
-    image: &str,
+    pods: &PodSettings,
     endpoint: &StreamEndpoint,
     previous: Option<&ClusterState>,
 ) -> DesiredState {
@@ -263,8 +274,12 @@ fn needs(
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
         });
-        let children = known
-            .unwrap_or_else(|| provision::children(gateway, data_plane, image, endpoint).into());
+        let PodSettings {
+            image, permissions, ..
+        } = pods;
+        let children = known.unwrap_or_else(|| {
+            provision::children(gateway, data_plane, image, endpoint, *permissions).into()
+        });
         needs.children.insert(name.clone(), children);
     }
     needs

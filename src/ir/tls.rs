@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::str::FromStr;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Serialize, Serializer};
 
@@ -40,8 +43,11 @@ pub struct ClientTls {
 pub struct Verification {
     /// Who may have issued it.
     pub authorities: Authorities,
-    /// Names of which it must have one; never empty.
+    /// Names of which it must have one; empty with [`Authorities::Unverified`] only.
     pub names: Vec<SubjectName>,
+    /// Keys of which it must have one, in order; empty means any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<KeyPin>,
 }
 
 /// Issuers of certificates.
@@ -51,6 +57,46 @@ pub enum Authorities {
     System,
     /// These, each once, in order of their fingerprints; never empty.
     Certificates(Vec<Authority>),
+    /// Anybody: neither issuer nor names nor validity are verified. A policy needs the operator's permission for that.
+    Unverified,
+}
+
+/// SHA-256 of the SubjectPublicKeyInfo of a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyPin(pub [u8; 32]);
+
+impl KeyPin {
+    const PREFIX: &str = "sha256/";
+}
+
+impl FromStr for KeyPin {
+    type Err = &'static str;
+
+    /// Reads `sha256/` and base64.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "must be sha256/ and 44 characters of base64";
+        let encoded = text.strip_prefix(Self::PREFIX).ok_or(SHAPE)?;
+        let bytes = STANDARD.decode(encoded).map_err(|_| SHAPE)?;
+        bytes.try_into().map(Self).map_err(|_| SHAPE)
+    }
+}
+
+impl fmt::Display for KeyPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", Self::PREFIX, STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for KeyPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for KeyPin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// The certificate of an issuer.

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
 use crate::data_plane::DataPlane;
+use crate::permissions::Permissions;
 
 pub use class::{ClassUsage, keep_finalizers};
 pub use desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
@@ -140,12 +141,14 @@ pub struct StreamEndpoint {
     pub ca: String,
 }
 
-/// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one.
+/// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one, and
+/// permit objects what the controller permits them.
 pub fn children(
     gateway: &Gateway,
     data_plane: &DataPlane,
     image: &str,
     stream: &StreamEndpoint,
+    permissions: Permissions,
 ) -> Vec<Child> {
     let plan = Plan {
         gateway,
@@ -153,6 +156,7 @@ pub fn children(
         parameters: &data_plane.parameters,
         image,
         stream,
+        permissions,
         name: service_account_name(gateway),
     };
     let mut children = vec![service_account(&plan), certificates(&plan)];
@@ -176,6 +180,7 @@ struct Plan<'a> {
     parameters: &'a Parameters,
     image: &'a str,
     stream: &'a StreamEndpoint,
+    permissions: Permissions,
     /// The name that most of the objects have.
     name: String,
 }

@@ -35,6 +35,7 @@ fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
         &data_plane,
         "registry.example/portcullis:1",
         &stream,
+        Permissions::default(),
     )
 }
 

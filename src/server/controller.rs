@@ -17,6 +17,7 @@ use crate::admin::{self, AdminState};
 use crate::controller::cluster::{self, Inputs, Outputs, PodSettings};
 use crate::events::{self, Events, Publisher};
 use crate::ir::ObjectRef;
+use crate::permissions::Permissions;
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
 use crate::settings::{ControllerUrl, Drain};
@@ -50,6 +51,8 @@ pub struct ControllerSettings {
     pub stream: StreamSettings,
     /// How changes of the controller itself reach Gateways.
     pub rollouts: RolloutOptions,
+    /// What objects may do, here and in the pods of Gateways.
+    pub permissions: Permissions,
 }
 
 /// Static configuration of the stream to pods.
@@ -179,6 +182,7 @@ async fn follow(
     }
     let options = Options {
         mode: Mode::Dedicated,
+        permissions: settings.permissions,
         ..Options::default()
     };
     let mut announced = Announced::default();
@@ -208,6 +212,7 @@ async fn follow(
     let pods = PodSettings {
         image: settings.image.clone(),
         controller_url: settings.stream.url.to_string(),
+        permissions: settings.permissions,
     };
     cluster::run(inputs, options, &pods, outputs).await;
 }

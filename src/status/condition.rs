@@ -64,7 +64,8 @@ impl Condition {
             }
             // Two listeners may share hosts on purpose; the API asks for the condition, not for a repair.
             ConditionType::OverlappingTLSConfig
-            // Both are what somebody asked for.
+            // These are what somebody asked for.
+            | ConditionType::InsecureBackend
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend => false,
         }
@@ -87,6 +88,7 @@ impl fmt::Display for Condition {
 pub enum ConditionType {
     Accepted,
     Conflicted,
+    InsecureBackend,
     Overridden,
     OverlappingTLSConfig,
     PartiallyInvalid,
@@ -97,9 +99,10 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Accepted,
         Self::Conflicted,
+        Self::InsecureBackend,
         Self::Overridden,
         Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
@@ -159,11 +162,13 @@ pub enum Reason {
     ParentNotAccepted,
     ParentNotProgrammed,
     Pending,
+    PinsOnly,
     PortUnavailable,
     Programmed,
     ProtocolConflict,
     RefNotPermitted,
     ResolvedRefs,
+    SkipVerify,
     SupportedVersion,
     TargetNotFound,
     Unsupported,

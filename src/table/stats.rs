@@ -128,6 +128,8 @@ pub enum TlsFailure {
     NotYetValid,
     /// The issuer of the certificate is not trusted.
     UnknownAuthority,
+    /// The key of the certificate is none of the pinned ones.
+    Pin,
     /// The certificate is bad in another way.
     Certificate,
     /// The endpoint refused the handshake, for example for want of a client certificate.
@@ -140,11 +142,12 @@ pub enum TlsFailure {
 
 impl TlsFailure {
     /// Every failure, in the order of their counters.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Name,
         Self::Expired,
         Self::NotYetValid,
         Self::UnknownAuthority,
+        Self::Pin,
         Self::Certificate,
         Self::Refused,
         Self::Protocol,
@@ -158,6 +161,7 @@ impl TlsFailure {
             Self::Expired => "expired",
             Self::NotYetValid => "not_yet_valid",
             Self::UnknownAuthority => "unknown_authority",
+            Self::Pin => "pin",
             Self::Certificate => "certificate",
             Self::Refused => "refused",
             Self::Protocol => "protocol",

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::aws_lc_rs::cipher_suite;
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
     verify_tls13_signature,
@@ -14,11 +15,12 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    SupportedCipherSuite,
 };
 use webpki::EndEntityCert;
 
 use super::versions;
-use crate::ir::tls::{Authorities, SubjectName, Verification};
+use crate::ir::tls::{Authorities, KeyPin, SubjectName, Verification};
 use crate::ir::{Certificate, ClientTls};
 
 /// What a handshake with a backend needs.
@@ -90,12 +92,22 @@ fn system_roots() -> Arc<RootCertStore> {
     ROOTS.get_or_init(read).clone()
 }
 
-/// Verifies the issuer and the name of a backend's certificate.
+/// Verifies the issuer, the name and the key of a backend's certificate, as far as that is asked for. That the backend has
+/// the key is verified always.
 #[derive(Debug)]
 struct Verifier {
+    /// `None` where neither issuer nor name count.
+    trust: Option<Trust>,
+    /// The keys of which the certificate must have one; empty means any.
+    pins: Vec<KeyPin>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// Who may have issued a certificate, and the names of which it must have one.
+#[derive(Debug)]
+struct Trust {
     roots: Arc<RootCertStore>,
     names: Vec<Name>,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 #[derive(Debug)]
@@ -107,7 +119,34 @@ enum Name {
 
 impl Verifier {
     fn new(verification: &Verification, provider: &CryptoProvider) -> Result<Self, Error> {
-        let roots = match &verification.authorities {
+        let Verification {
+            authorities,
+            names,
+            pins,
+        } = verification;
+        Ok(Self {
+            trust: Trust::new(authorities, names)?,
+            pins: pins.clone(),
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+
+    /// Whether the key is one of the pinned ones. Only the backend's own counts, not one of its issuers: it is verified
+    /// without authorities, too, and then nothing ties an issuer to it.
+    fn has_pin(&self, parsed: &ParsedCertificate<'_>) -> bool {
+        let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
+            return false;
+        };
+        let key = parsed.subject_public_key_info();
+        let digest = suite.common.hash_provider.hash(&key);
+        self.pins.iter().any(|pin| pin.0[..] == *digest.as_ref())
+    }
+}
+
+impl Trust {
+    fn new(authorities: &Authorities, names: &[SubjectName]) -> Result<Option<Self>, Error> {
+        let roots = match authorities {
+            Authorities::Unverified => return Ok(None),
             Authorities::System => system_roots(),
             Authorities::Certificates(authorities) => {
                 let mut roots = RootCertStore::empty();
@@ -124,15 +163,8 @@ impl Verifier {
                 SubjectName::Uri(uri) => Name::Uri(uri.clone()),
             })
         };
-        Ok(Self {
-            roots,
-            names: verification
-                .names
-                .iter()
-                .map(name)
-                .collect::<Result<_, Error>>()?,
-            algorithms: provider.signature_verification_algorithms,
-        })
+        let names = names.iter().map(name).collect::<Result<_, Error>>()?;
+        Ok(Some(Self { roots, names }))
     }
 
     fn has_name(&self, leaf: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>) -> bool {
@@ -159,19 +191,22 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let parsed = ParsedCertificate::try_from(leaf)?;
-        let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots,
-            intermediates,
-            now,
-            algorithms,
-        )?;
-        if self.has_name(leaf, &parsed) {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(CertificateError::NotValidForName.into())
+        if let Some(trust) = &self.trust {
+            verify_server_cert_signed_by_trust_anchor(
+                &parsed,
+                &trust.roots,
+                intermediates,
+                now,
+                self.algorithms.all,
+            )?;
+            if !trust.has_name(leaf, &parsed) {
+                return Err(CertificateError::NotValidForName.into());
+            }
         }
+        if !self.pins.is_empty() && !self.has_pin(&parsed) {
+            return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

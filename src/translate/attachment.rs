@@ -1,7 +1,7 @@
 //! Which listeners a route's parentRefs reach, and with which hostnames; refuses routes of kinds that are not served.
 //! Knows nothing of rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::gateway::NamespacesFrom;
@@ -10,7 +10,7 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Hostname, ListenerKey, ObjectRef};
 use crate::status::{self, ParentStatus};
 
-use super::backend_tls::Consumer;
+use super::backend_tls::{Consumer, Senders};
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
@@ -54,6 +54,24 @@ pub(super) struct Candidate<'a> {
 pub(super) type Attachment = Result<Vec<(ListenerIndex, Vec<Hostname>)>, Fault>;
 
 impl Parents {
+    /// The Gateways of those of these objects that have listeners.
+    pub(super) fn senders(&self, wanted: &BTreeSet<&ObjectRef>) -> Senders {
+        let mut senders = Senders::new();
+        if wanted.is_empty() {
+            return senders;
+        }
+        for listener in &self.listeners {
+            let gateway = &listener.consumer.gateway;
+            for name in [gateway, &listener.key.origin] {
+                if wanted.contains(name) {
+                    let known = senders.entry(name.clone()).or_default();
+                    known.insert(gateway.clone());
+                }
+            }
+        }
+        senders
+    }
+
     pub(super) fn new(gateways: &[GatewayDraft<'_>], sets: &[SetDraft]) -> Self {
         let mut listeners = Vec::new();
         let mut by_object: BTreeMap<ObjectRef, Vec<ListenerIndex>> = BTreeMap::new();

@@ -28,9 +28,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::data_plane::DataPlane;
-use crate::ir::{Ir, Listener, ObjectRef, Port};
+use crate::ir::{Ir, Listener, ListenerKey, ObjectRef, Port, RuleId};
+use crate::permissions::Permissions;
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
+
+pub use self::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
 
 use self::backend::Backends;
 use self::certificate::Certificates;
@@ -47,6 +50,8 @@ pub struct Options {
     pub controller_name: Arc<str>,
     /// Where the objects come from.
     pub mode: Mode,
+    /// What objects may do.
+    pub permissions: Permissions,
 }
 
 impl Default for Options {
@@ -54,6 +59,7 @@ impl Default for Options {
         Self {
             controller_name: CONTROLLER_NAME.into(),
             mode: Mode::Standalone,
+            permissions: Permissions::default(),
         }
     }
 }
@@ -157,7 +163,9 @@ impl Translator {
         };
         let routes_changed = self.routes.follow(&change, &mut self.backends);
         let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies
-            || before.backend_tls_overrides != snapshot.backend_tls_overrides;
+            || before.backend_tls_overrides != snapshot.backend_tls_overrides
+            // Conditions tell of targets that no route refers to.
+            || around.objects.iter().any(|object| self.backends.tls.target(object));
         if gateways_changed || routes_changed || policies_changed {
             self.assemble(&input);
         }
@@ -169,6 +177,20 @@ impl Translator {
             report: self.report.clone(),
             data_planes: self.gateways.data_planes.clone(),
         }
+    }
+
+    /// The policies on TLS that target the backends of a rule, and what becomes of each for the requests of a listener. For
+    /// people who ask why; of the objects that were translated last.
+    pub fn backend_policies(
+        &self,
+        rule: &RuleId,
+        gateway: &ObjectRef,
+        listener: &ListenerKey,
+    ) -> Vec<BackendPolicies> {
+        let policies = &self.backends.tls;
+        self.seen.as_ref().map_or_else(Vec::new, |snapshot| {
+            policies.of_rule(snapshot, rule, gateway, listener)
+        })
     }
 
     /// Puts routes on listeners, listeners on ports, and what was found into the report.
@@ -183,7 +205,8 @@ impl Translator {
         report.routes = self.routes.statuses.clone();
         let policies = &self.backends.tls;
         let uses = self.routes.uses(&self.gateways.parents, policies);
-        report.policies = backend_tls::statuses(input, policies, &uses);
+        let senders = self.routes.senders(&self.gateways.parents, policies);
+        report.policies = backend_tls::statuses(input, policies, &uses, &senders);
         report
             .notes
             .extend(backend_tls::unused(input, policies, &report.policies));

@@ -15,7 +15,7 @@ use crate::status::{Note, ParentStatus};
 
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
-use super::backend_tls::{Consumer, TlsPolicies, Use, Uses};
+use super::backend_tls::{Consumer, Senders, TlsPolicies, Use, Uses};
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
 use super::{Input, report};
@@ -71,6 +71,9 @@ trait Follow {
 
     /// Adds the routes to what others add up to.
     fn add_to(&self, totals: &mut Totals);
+
+    /// Adds the Gateways that these of the routes are attached to.
+    fn add_senders(&self, parents: &Parents, wanted: &BTreeSet<&ObjectRef>, senders: &mut Senders);
 
     /// Adds the Gateways that the routes are attached to by the Services that policies target.
     fn add_uses(&self, parents: &Parents, policies: &TlsPolicies, uses: &mut Uses);
@@ -182,6 +185,15 @@ impl Routes {
         totals
     }
 
+    /// The Gateways that send the requests of the objects that policies name.
+    pub(super) fn senders(&self, parents: &Parents, policies: &TlsPolicies) -> Senders {
+        let wanted = policies.senders();
+        let mut senders = parents.senders(&wanted);
+        let kinds = self.kinds.iter();
+        kinds.for_each(|kind| kind.add_senders(parents, &wanted, &mut senders));
+        senders
+    }
+
     /// The Gateways that routes are attached to by the Services that policies target.
     pub(super) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
         let mut uses = Uses::new();
@@ -237,6 +249,16 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
                 totals.counts[*index] += usize::from(entry.is_usable);
             }
             totals.notes.extend_from_slice(&entry.notes);
+        }
+    }
+
+    fn add_senders(&self, parents: &Parents, wanted: &BTreeSet<&ObjectRef>, senders: &mut Senders) {
+        for name in wanted.iter().filter(|name| &*name.kind == R::KIND) {
+            let entry = self.entries.get(&Key::new(&name.namespace, &name.name));
+            let listeners = entry.into_iter().flat_map(|entry| &entry.attached);
+            let gateways = listeners.map(|(index, _)| &parents.listeners[*index].consumer.gateway);
+            let known = senders.entry((*name).clone()).or_default();
+            known.extend(gateways.cloned());
         }
     }
 

@@ -158,6 +158,7 @@ fn tls_failure(error: &io::Error) -> TlsFailure {
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 TlsFailure::UnknownAuthority
             }
+            CertificateError::ApplicationVerificationFailure => TlsFailure::Pin,
             _ => TlsFailure::Certificate,
         },
         Some(rustls::Error::AlertReceived(_)) => TlsFailure::Refused,
@@ -174,6 +175,7 @@ fn tls_problem(failure: TlsFailure) -> &'static str {
         TlsFailure::UnknownAuthority => {
             "the backend's certificate is of an authority that its policy does not trust"
         }
+        TlsFailure::Pin => "the backend's key is none of those that its policy pins",
         TlsFailure::Certificate => "the backend's certificate cannot be verified",
         TlsFailure::Refused => "the backend refused the TLS handshake",
         TlsFailure::Protocol => "the backend does not speak TLS as its policy asks for",

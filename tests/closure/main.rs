@@ -7,6 +7,7 @@ mod contents;
 mod objects;
 mod properties;
 mod round_trip;
+mod stories;
 
 use portcullis::api::{Kind, Object};
 use portcullis::snapshot::Snapshot;

@@ -376,6 +376,24 @@ fn tls_override() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A Secret with a certificate.
+pub(crate) fn certificate_secret(namespace: &str, name: &str) -> Value {
+    let (chain, key) = &CERTIFICATES[0];
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": namespace, "name": name},
+        "type": "kubernetes.io/tls", "stringData": {"tls.crt": chain, "tls.key": key},
+    })
+}
+
+/// A ConfigMap with an authority.
+pub(crate) fn authority_map(namespace: &str, name: &str) -> Value {
+    let data = &*CERTIFICATES[0].0;
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name},
+        "data": {"ca.crt": data},
+    })
+}
+
 fn secret() -> impl Strategy<Value = Value> {
     let certificate = prop_oneof![3 => (0..2_usize).prop_map(Some), 1 => Just(None)];
     (metadata("s"), certificate).prop_map(|(metadata, certificate)| {

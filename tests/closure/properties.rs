@@ -1,5 +1,6 @@
 //! Over random clusters and random changes of them.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use portcullis::status::{
     AncestorStatus, Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason, StatusReport,
 };
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
-use portcullis::translate::{Mode, Options, Translation, translate};
+use portcullis::translate::{Mode, Options, PolicyVerdict, Translation, Translator, translate};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -22,6 +23,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::Value;
 
 use crate::objects::{CONTROLLER, object};
+use crate::stories::cluster;
 use crate::{decode, snapshot};
 
 /// What happens to a cluster.
@@ -60,12 +62,51 @@ fn closures() -> Closures {
     Closures::new(CONTROLLER.into())
 }
 
-fn run(objects: &Snapshot) -> Translation {
-    let options = Options {
+fn options() -> Options {
+    Options {
         controller_name: CONTROLLER.into(),
         mode: Mode::Dedicated,
-    };
-    translate(objects, None, &options)
+        ..Options::default()
+    }
+}
+
+fn run(objects: &Snapshot) -> Translation {
+    translate(objects, None, &options())
+}
+
+/// What policies on TLS come to in a cluster, each once.
+fn tls_of(cluster: &Snapshot) -> BTreeSet<String> {
+    let mut translator = Translator::new(options());
+    let ir = translator.translate(cluster, None).ir;
+    let mut found = BTreeSet::new();
+    for backend in ir.backends.iter() {
+        let used = backend.id.tls.as_ref();
+        if used.is_some() && backend.tls.is_none() {
+            found.insert("mode None".to_owned());
+        }
+        if used.is_some_and(|used| used.client.is_some()) {
+            found.insert("client certificate".to_owned());
+        }
+    }
+    for port in &ir.ports {
+        for listener in &port.listeners {
+            let routes = listener.routes.iter();
+            for rule in routes.flat_map(|attached| &attached.route.rules) {
+                let policies = translator.backend_policies(&rule.id, &port.gateway, &listener.key);
+                for policy in policies.into_iter().flat_map(|backend| backend.policies) {
+                    let level = policy.level;
+                    match policy.verdict {
+                        PolicyVerdict::Applies if &*policy.policy.kind == "BackendTLSOverride" => {
+                            found.insert(format!("override at level {level}"))
+                        }
+                        PolicyVerdict::Refuses(_) => found.insert("broken policy".to_owned()),
+                        _ => false,
+                    };
+                }
+            }
+        }
+    }
+    found
 }
 
 /// All of a translation that is about one Gateway.
@@ -165,7 +206,8 @@ fn routes(
     routes
 }
 
-/// What policies are told of a Gateway.
+/// The status of policies for a Gateway, without TargetNotFound: a closure has neither Services that no route of its Gateway
+/// refers to nor routes of other Gateways. Only the controller, which has the whole cluster, writes conditions.
 fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, AncestorStatus> {
     let mut policies = BTreeMap::new();
     for (policy, ancestors) in &report.policies {
@@ -174,7 +216,9 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
             ancestor.namespace.as_deref() == Some(&*gateway.namespace)
                 && ancestor.name == *gateway.name
         };
-        if let Some(status) = ancestors.iter().find(of_gateway) {
+        let status = ancestors.iter().find(of_gateway);
+        let status = status.filter(|status| status.conditions[0].reason != Reason::TargetNotFound);
+        if let Some(status) = status {
             policies.insert(policy.clone(), status.clone());
         }
     }
@@ -326,19 +370,37 @@ fn runner(cases: u32) -> TestRunner {
 
 #[test]
 fn closures_translate_to_what_their_gateways_are_in_the_cluster() {
-    let result = runner(400).run(&vec(object(), 10..80), |objects| {
+    let seen = RefCell::new(BTreeMap::new());
+    let result = runner(400).run(&cluster(10..80), |objects| {
         let cluster = snapshot(objects);
+        for what in tls_of(&cluster) {
+            *seen.borrow_mut().entry(what).or_insert(0) += 1;
+        }
         let mut closures = closures();
         closures.follow(&cluster);
         check_translations(&cluster, &closures);
         Ok(())
     });
     result.unwrap();
+    let seen = seen.into_inner();
+    for what in [
+        "override at level route",
+        "override at level listener-set",
+        "override at level gateway",
+        "override at level consumer",
+        "override at level producer",
+        "mode None",
+        "broken policy",
+        "client certificate",
+    ] {
+        let count = seen.get(what).copied().unwrap_or(0);
+        assert!(count >= 10, "{what}: in {count} of 400 clusters; {seen:?}");
+    }
 }
 
 #[test]
 fn following_changes_ends_where_starting_anew_ends() {
-    let steps = (vec(object(), 0..60), vec(step(), 1..100), 1..4_usize);
+    let steps = (cluster(0..60), vec(step(), 1..100), 1..4_usize);
     let result = runner(150).run(&steps, |(objects, steps, burst)| {
         let mut cluster = snapshot(objects);
         let (mut closures, mut copies) = (closures(), BTreeMap::new());

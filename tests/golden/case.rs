@@ -2,6 +2,7 @@
 
 use portcullis::api::{self, Object};
 use portcullis::ir::{Bind, BindReport};
+use portcullis::permissions::Permissions;
 use portcullis::translate::{Mode, Options};
 use serde_json::{Map, Value};
 
@@ -43,6 +44,9 @@ impl<'a> Golden<'a> {
                 for key in test.as_object().into_iter().flat_map(Map::keys) {
                     match key.as_str() {
                         "mode" => options.mode = read_mode(&test["mode"])?,
+                        "permissions" => {
+                            options.permissions = read_permissions(&test["permissions"])?;
+                        }
                         "binds" => binds = Some(read_binds(&test["binds"])?),
                         other => return Err(format!("unknown test setting {other}")),
                     }
@@ -81,6 +85,20 @@ fn read_mode(value: &Value) -> Result<Mode, String> {
         Some("dedicated") => Ok(Mode::Dedicated),
         _ => Err(format!("unknown mode {value}")),
     }
+}
+
+/// `{insecureBackend: pins-only, backendTlsFloor: gateway}`
+fn read_permissions(value: &Value) -> Result<Permissions, String> {
+    let mut permissions = Permissions::default();
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let text = value.as_str().unwrap_or_default();
+        match key.as_str() {
+            "insecureBackend" => permissions.insecure_backend = text.parse()?,
+            "backendTlsFloor" => permissions.backend_tls_floor = text.parse()?,
+            other => return Err(format!("unknown permission {other}")),
+        }
+    }
+    Ok(permissions)
 }
 
 /// `{"*:80": "error", "127.0.0.1:80": ok}`

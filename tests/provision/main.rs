@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use portcullis::api::gateway::Gateway;
 use portcullis::api::{self, Resource};
+use portcullis::permissions::Permissions;
 use portcullis::provision::{self, Child, StreamEndpoint};
 use portcullis::snapshot::Snapshot;
 use portcullis::translate::{Mode, Options, translate};
@@ -44,7 +45,14 @@ fn documents(text: &str) -> Vec<Value> {
 /// The objects that the Gateways among `values` need.
 fn needs(values: Vec<Value>) -> Vec<Child> {
     let mut snapshot = Snapshot::default();
+    let mut permissions = Permissions::default();
     for mut value in values {
+        if let Some(granted) = value.get("permissions") {
+            let text = |field: &str| granted[field].as_str().unwrap();
+            permissions.insecure_backend = text("insecureBackend").parse().unwrap();
+            permissions.backend_tls_floor = text("backendTlsFloor").parse().unwrap();
+            continue;
+        }
         if value["kind"] == "Gateway" {
             value["metadata"]["uid"] = json!(UID);
         }
@@ -54,6 +62,7 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     }
     let options = Options {
         mode: Mode::Dedicated,
+        permissions,
         ..Options::default()
     };
     let translation = translate(&snapshot, None, &options);
@@ -68,7 +77,7 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     };
     let children = |gateway: &Arc<Gateway>| {
         let data_plane = &translation.data_planes[&gateway.object_ref()];
-        provision::children(gateway, data_plane, IMAGE, &stream)
+        provision::children(gateway, data_plane, IMAGE, &stream, permissions)
     };
     snapshot.gateways.iter().flat_map(children).collect()
 }

@@ -10,6 +10,7 @@ use portcullis::api::parameters::Parameters;
 use portcullis::data_plane::DataPlane;
 use portcullis::events;
 use portcullis::ir::ObjectRef;
+use portcullis::permissions::Permissions;
 use portcullis::provision::{
     self, Child, DesiredState, Failure, Failures, Inputs, RolloutOptions, StreamEndpoint,
 };
@@ -89,7 +90,13 @@ impl Asked {
             url: "https://controller.example:19443".to_owned(),
             ca: self.ca.clone(),
         };
-        provision::children(&gateway, &data_plane, &self.image, &stream)
+        provision::children(
+            &gateway,
+            &data_plane,
+            &self.image,
+            &stream,
+            Permissions::default(),
+        )
     }
 }
 

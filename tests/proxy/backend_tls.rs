@@ -10,11 +10,11 @@ use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::{Asks, Authority, Issued, TlsOrigin};
 
 /// In every request: nobody on the wire may read it.
-const SECRET: &str = "/for-the-backend-only";
+pub(crate) const SECRET: &str = "/for-the-backend-only";
 /// The name that policies ask for.
-const NAME: &str = "app.example.com";
+pub(crate) const NAME: &str = "app.example.com";
 
-async fn status(scene: &Scene, port: u16) -> u16 {
+pub(crate) async fn status(scene: &Scene, port: u16) -> u16 {
     get(scene.at(port), "shop.example", SECRET).await.status
 }
 
@@ -40,7 +40,7 @@ fn policy(service: &str, validation: &Value, options: &Value) -> String {
 }
 
 /// Trust in the ConfigMap `ca`, for a name.
-fn trust(name: &str) -> Value {
+pub(crate) fn trust(name: &str) -> Value {
     json!({"hostname": name, "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]})
 }
 
@@ -51,7 +51,11 @@ fn before(origin: &TlsOrigin) -> Objects {
 }
 
 /// The same with a policy and the authority that it names.
-fn with_policy(origin: &TlsOrigin, authority: &Authority, validation: &Value) -> Objects {
+pub(crate) fn with_policy(
+    origin: &TlsOrigin,
+    authority: &Authority,
+    validation: &Value,
+) -> Objects {
     before(origin)
         .with(policy("app", validation, &json!({})))
         .with(authorities("ca", &authority.pem))

@@ -12,6 +12,7 @@ mod tls_origin;
 mod access_log;
 mod admin;
 mod backend_tls;
+mod backend_tls_insecure;
 mod backend_tls_overrides;
 mod bodies;
 mod connections;

@@ -6,10 +6,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
+use portcullis::ir::tls::KeyPin;
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair, PublicKeyData,
+    SanType, date_time_ymd,
+};
+use rustls::crypto::aws_lc_rs::cipher_suite;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -28,6 +33,8 @@ pub(crate) struct Issued {
     pub(crate) pem: String,
     pub(crate) key_pem: String,
     pub(crate) der: CertificateDer<'static>,
+    /// What `validation.pins` has of its key.
+    pub(crate) pin: String,
     key: Vec<u8>,
 }
 
@@ -55,24 +62,15 @@ impl Authority {
         change: impl FnOnce(&mut CertificateParams),
     ) -> Issued {
         let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        let name = |name: &&str| {
-            let text = (*name).try_into().expect("ASCII");
-            if name.contains("://") {
-                SanType::URI(text)
-            } else {
-                SanType::DnsName(text)
-            }
-        };
-        params.subject_alt_names = names.iter().map(name).collect();
-        change(&mut params);
-        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
-        Issued {
-            pem: certificate.pem(),
-            key_pem: key.serialize_pem(),
-            der: certificate.der().clone(),
-            key: key.serialize_der(),
-        }
+        let params = leaf(names, change);
+        Issued::new(&params.signed_by(&key, &self.issuer).expect("signed"), &key)
+    }
+
+    /// A new certificate for the key of a former one.
+    pub(crate) fn renew(&self, former: &Issued, names: &[&str]) -> Issued {
+        let key = KeyPair::from_pem(&former.key_pem).expect("a key");
+        let params = leaf(names, |_| {});
+        Issued::new(&params.signed_by(&key, &self.issuer).expect("signed"), &key)
     }
 
     /// A certificate whose time is over.
@@ -81,6 +79,49 @@ impl Authority {
             params.not_before = date_time_ymd(2020, 1, 1);
             params.not_after = date_time_ymd(2021, 1, 1);
         })
+    }
+}
+
+/// What a leaf for these names says; those with `://` are URIs.
+fn leaf(names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> CertificateParams {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    let name = |name: &&str| {
+        let text = (*name).try_into().expect("ASCII");
+        if name.contains("://") {
+            SanType::URI(text)
+        } else {
+            SanType::DnsName(text)
+        }
+    };
+    params.subject_alt_names = names.iter().map(name).collect();
+    change(&mut params);
+    params
+}
+
+impl Issued {
+    fn new(certificate: &Certificate, key: &KeyPair) -> Self {
+        let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
+            panic!("no SHA-256");
+        };
+        let digest = suite
+            .common
+            .hash_provider
+            .hash(&key.subject_public_key_info());
+        let digest = digest.as_ref().try_into().expect("32 bytes");
+        Self {
+            pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            der: certificate.der().clone(),
+            key: key.serialize_der(),
+            pin: KeyPin(digest).to_string(),
+        }
+    }
+
+    /// A certificate of no authority.
+    pub(crate) fn self_signed(names: &[&str]) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = leaf(names, |_| {}).self_signed(&key).expect("signed");
+        Self::new(&certificate, &key)
     }
 }
 

@@ -1,6 +1,8 @@
 //! TLS to backends: which policy of consumers and producers applies to requests for a Service's port, and what it comes to.
 //! Follows policies from one translation to the next. Knows nothing of endpoints or connections.
 
+mod absent;
+mod explanation;
 mod policy;
 mod settings;
 mod status;
@@ -11,15 +13,20 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use crate::api::backend_tls_override::BackendTlsOverride;
+use crate::api::reference::BackendObjectRef;
 use crate::api::{Key, Resource};
-use crate::ir::{Certificate, ClientTls, ListenerKey, ObjectRef, TlsUse, UpstreamProtocol};
+use crate::ir::{Certificate, ClientTls, ListenerKey, ObjectRef, RuleId, TlsUse, UpstreamProtocol};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::Input;
+use super::reason::Fault;
 
-use self::policy::{Path, Policy};
+use self::policy::{Candidate, Path, Policy};
 use self::settings::Settings;
 
+pub use self::explanation::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
+
+pub(super) use self::absent::Senders;
 pub(super) use self::status::{Use, Uses, statuses, unused};
 
 /// Who sends requests to a backend.
@@ -129,6 +136,49 @@ impl TlsPolicies {
         self.by_service.contains_key(service)
     }
 
+    /// The objects whose requests policies mean.
+    pub(super) fn senders(&self) -> BTreeSet<&ObjectRef> {
+        let targets = self.by_name.values().flat_map(|policy| &policy.targets);
+        let from = targets.filter_map(|target| target.from.as_ref());
+        from.map(|from| &from.object).collect()
+    }
+
+    /// The policies that target the backends of a rule, and what becomes of each for the requests of a listener.
+    pub(super) fn of_rule(
+        &self,
+        snapshot: &Snapshot,
+        rule: &RuleId,
+        gateway: &ObjectRef,
+        listener: &ListenerKey,
+    ) -> Vec<BackendPolicies> {
+        let RuleId { route, index, name } = rule;
+        let path = Path {
+            route,
+            rule: name.as_deref(),
+            through: Some((gateway, listener)),
+        };
+        let route = snapshot.http_routes.get(&route.namespace, &route.name);
+        let rule = route.and_then(|route| route.spec.rules.get(*index));
+        let references = rule.into_iter().flat_map(|rule| &rule.backend_refs);
+        let services = references
+            .map(|it| &it.backend)
+            .filter(|it| it.group.is_empty() && it.kind == "Service");
+        let of_service = |reference: &BackendObjectRef| {
+            let namespace = reference.namespace.as_deref();
+            let key = Key::new(namespace.unwrap_or(&path.route.namespace), &reference.name);
+            let service = snapshot.services.get(&key.namespace, &key.name);
+            let mut ports = service.into_iter().flat_map(|service| &service.spec.ports);
+            let port = ports.find(|port| Some(port.port) == reference.port);
+            let port = port.and_then(|port| port.name.as_deref());
+            BackendPolicies {
+                service: ObjectRef::core("Service", &key.namespace, &key.name),
+                port: reference.port,
+                policies: self.explain(&key, port, &path),
+            }
+        };
+        services.map(of_service).collect()
+    }
+
     /// What applies to requests for a port of this name, or of none, of a Service.
     pub(super) fn decide(
         &self,
@@ -137,22 +187,27 @@ impl TlsPolicies {
         protocol: UpstreamProtocol,
         requests: &Requests<'_>,
     ) -> Decision {
-        let Some(policy) = self.winner(service, port, &requests.path()) else {
+        let Some(candidate) = self.winner(service, port, &requests.path()) else {
             return Decision::Plain(None);
         };
+        let policy = candidate.policy;
         let used = |client| TlsUse {
             policy: policy.name.clone(),
             client,
         };
+        let refuse = |fault: &Fault| {
+            let (name, why) = (&policy.name, &fault.message);
+            Decision::Refused(format!(
+                "{name} cannot be applied to it: {why}; requests are refused rather than sent unverified"
+            ))
+        };
+        if let Some(fault) = policy.forbidden(candidate.target) {
+            return refuse(&fault);
+        }
         let settings = match &policy.settings {
             Ok(Settings::Tls(settings)) => settings,
             Ok(Settings::Plain) => return Decision::Plain(Some(used(None))),
-            Err(fault) => {
-                return Decision::Refused(format!(
-                    "{} cannot be applied to it: {}; requests are refused rather than sent unverified",
-                    policy.name, fault.message
-                ));
-            }
+            Err(fault) => return refuse(fault),
         };
         let consumer = requests.consumer;
         match consumer.and_then(|it| Some((it, it.client_certificate.as_ref()?))) {
@@ -183,13 +238,11 @@ impl TlsPolicies {
     }
 
     /// The policy that applies: exactly one does, and a broken one is not passed over.
-    fn winner(&self, service: &Key, port: Option<&str>, path: &Path<'_>) -> Option<&Arc<Policy>> {
+    fn winner(&self, service: &Key, port: Option<&str>, path: &Path<'_>) -> Option<Candidate<'_>> {
         let policies = self.by_service.get(service)?.iter();
-        let ranked =
-            policies.filter_map(|policy| Some((policy.rank(service, port, path)?, policy)));
+        let candidates = policies.filter_map(|policy| policy.candidate(service, port, path));
         // They are in order of age, and of equal ones the first is taken.
-        let winner = ranked.min_by_key(|(rank, _)| *rank);
-        winner.map(|(_, policy)| policy)
+        candidates.min_by_key(|candidate| candidate.rank)
     }
 }
 

@@ -1,14 +1,18 @@
 //! A policy as it was read: its targets, whose requests it is for, and how precisely it means them (GEP-3875). Knows
 //! nothing of other policies.
 
+use std::fmt;
+
 use crate::api::policy::{FromRef, TlsPolicy};
 use crate::api::{Key, ObjectMeta};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{ListenerKey, ObjectRef};
+use crate::permissions::PolicyLevel;
 
 use super::super::Input;
-use super::super::reason::Fault;
-use super::settings::{self, Settings};
+use super::super::reason::{Fault, Reason};
+use super::explanation::Criterion;
+use super::settings::{self, Settings, Weakening};
 
 /// A policy, read.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub(super) struct Policy {
     pub(super) unresolved: Option<Fault>,
     /// ConfigMaps and Secrets that it refers to.
     pub(super) authorities: Vec<ObjectRef>,
+    /// The most precise level at which the operator permits what it asks for.
+    floor: PolicyLevel,
 }
 
 /// A Service that a policy applies to.
@@ -32,13 +38,13 @@ pub(super) struct Target {
     /// The name of one port.
     pub(super) section: Option<String>,
     /// Whose requests are meant.
-    from: Option<From>,
+    pub(super) from: Option<From>,
 }
 
 /// Objects of the policy's namespace whose requests are meant.
 #[derive(Debug, PartialEq, Eq)]
-struct From {
-    object: ObjectRef,
+pub(super) struct From {
+    pub(super) object: ObjectRef,
     /// A listener, or a rule of a route.
     section: Option<String>,
 }
@@ -52,29 +58,39 @@ pub(super) struct Path<'a> {
     pub(super) through: Option<(&'a ObjectRef, &'a ListenerKey)>,
 }
 
-/// How precisely a policy means requests, the most precise first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
-    /// Those of a route.
-    Route,
-    /// Those of a ListenerSet.
-    ListenerSet,
-    /// Those of a Gateway.
-    Gateway,
-    /// Those of every Gateway of the policy's namespace, to Services of other namespaces.
-    Consumer,
-    /// All requests to Services of the policy's namespace.
-    Producer,
-}
-
 /// Which of two policies applies: the one of the lesser rank. The order of the fields is the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
-    pub(super) level: Level,
+    pub(super) level: PolicyLevel,
     /// All of the object is meant, and not a listener or rule of it.
     is_from_whole: bool,
     /// All ports are meant.
     is_for_every_port: bool,
+}
+
+impl Rank {
+    /// By what the other one goes before this one; `None` when they are equal.
+    pub(super) fn criterion(&self, other: &Self) -> Option<Criterion> {
+        Criterion::first([
+            (Criterion::Level, self.level.cmp(&other.level)),
+            (
+                Criterion::FromSection,
+                self.is_from_whole.cmp(&other.is_from_whole),
+            ),
+            (
+                Criterion::Port,
+                self.is_for_every_port.cmp(&other.is_for_every_port),
+            ),
+        ])
+    }
+}
+
+/// A policy that means requests.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) target: &'a Target,
+    pub(super) rank: Rank,
 }
 
 impl Policy {
@@ -102,6 +118,41 @@ impl Policy {
             settings: read.settings,
             unresolved: read.unresolved,
             authorities: read.references,
+            floor: input.options.permissions.backend_tls_floor,
+        }
+    }
+
+    /// How it weakens TLS, if it does.
+    pub(super) fn weakening(&self) -> Option<Weakening> {
+        self.settings.as_ref().ok()?.weakening()
+    }
+
+    /// Why the operator does not permit what it asks for at the level of a target.
+    pub(super) fn forbidden(&self, target: &Target) -> Option<Fault> {
+        let weakening = self.weakening()?;
+        let (level, floor) = (self.level(target), self.floor);
+        let message = || {
+            format!(
+                "{} is not permitted at the level {level}, only from the level {floor} on (--backend-tls-floor={floor})",
+                weakening.field()
+            )
+        };
+        (level < floor).then(|| Fault::new(Reason::NotAllowed, message()))
+    }
+
+    /// Whether other policies take the place of this one where it goes over them: nothing that they come to protects
+    /// requests less than the plain text that it asks for. One that asks for TLS is not passed over, since the next may ask
+    /// for less than it does.
+    pub(super) fn is_passed_over(&self, target: &Target) -> bool {
+        self.weakening() == Some(Weakening::Plain) && self.forbidden(target).is_some()
+    }
+
+    /// How precisely a target means requests.
+    pub(super) fn level(&self, target: &Target) -> PolicyLevel {
+        match &target.from {
+            Some(from) => from.level(),
+            None if *self.name.namespace == *target.service.namespace => PolicyLevel::Producer,
+            None => PolicyLevel::Consumer,
         }
     }
 
@@ -116,12 +167,30 @@ impl Policy {
         (self.created, namespace, name, kind)
     }
 
-    /// The rank for requests to a port of this name, or of none, of a Service; `None` when they are not meant.
-    pub(super) fn rank(&self, service: &Key, port: Option<&str>, path: &Path<'_>) -> Option<Rank> {
+    /// Whether namespace and name decide between this one and an equal one.
+    pub(super) fn has_age_of(&self, other: &Self) -> bool {
+        self.created == other.created
+    }
+
+    /// The most precise of its targets for requests to a port of this name, or of none, of a Service; `None` when they are
+    /// not meant.
+    pub(super) fn candidate(
+        &self,
+        service: &Key,
+        port: Option<&str>,
+        path: &Path<'_>,
+    ) -> Option<Candidate<'_>> {
         let targets = self.targets.iter().filter(|it| it.service == *service);
         let targets = targets.filter(|it| it.section.is_none() || it.section.as_deref() == port);
-        let ranks = targets.filter_map(|target| self.rank_of(target, path));
-        ranks.min()
+        let targets = targets.filter(|it| !self.is_passed_over(it));
+        let candidates = targets.filter_map(|target| {
+            Some(Candidate {
+                policy: self,
+                target,
+                rank: self.rank_of(target, path)?,
+            })
+        });
+        candidates.min_by_key(|candidate| candidate.rank)
     }
 
     /// The rank of a target for requests to any of its ports.
@@ -132,16 +201,25 @@ impl Policy {
         if !is_producer && !is_consumer {
             return None;
         }
-        let level = match &target.from {
-            Some(from) => from.level(path)?,
-            None if is_producer => Level::Producer,
-            None => Level::Consumer,
-        };
+        if target.from.as_ref().is_some_and(|from| !from.means(path)) {
+            return None;
+        }
         Some(Rank {
-            level,
+            level: self.level(target),
             is_from_whole: target.from.as_ref().is_none_or(|it| it.section.is_none()),
             is_for_every_port: target.section.is_none(),
         })
+    }
+}
+
+impl fmt::Display for From {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, section } = self;
+        match (section, self.level()) {
+            (None, _) => write!(f, "{object}"),
+            (Some(section), PolicyLevel::Route) => write!(f, "{object} rule {section}"),
+            (Some(section), _) => write!(f, "{object} listener {section}"),
+        }
     }
 }
 
@@ -153,28 +231,29 @@ impl From {
         }
     }
 
-    /// The level of requests that are meant.
-    fn level(&self, path: &Path<'_>) -> Option<Level> {
-        let (gateway, listener) = path.through?;
-        let object = &self.object;
-        if &*object.group != GATEWAY_GROUP {
-            return None;
+    fn level(&self) -> PolicyLevel {
+        match &*self.object.kind {
+            "Gateway" => PolicyLevel::Gateway,
+            "ListenerSet" => PolicyLevel::ListenerSet,
+            _ => PolicyLevel::Route,
         }
+    }
+
+    /// Whether requests are meant.
+    pub(super) fn means(&self, path: &Path<'_>) -> bool {
+        let object = &self.object;
+        let Some((gateway, listener)) = path.through else {
+            return false;
+        };
         let section = self.section.as_deref();
         let is_listener =
             || section.is_none_or(|name| listener.origin == *object && *listener.name == *name);
-        let (level, is_meant) = match &*object.kind {
-            "Gateway" => (Level::Gateway, gateway == object && is_listener()),
-            "ListenerSet" => {
-                let is_of_set = listener.origin == *object;
-                (Level::ListenerSet, is_of_set && is_listener())
-            }
-            _ => {
-                let is_rule = section.is_none() || section == path.rule;
-                (Level::Route, path.route == object && is_rule)
-            }
+        let is_meant = match self.level() {
+            PolicyLevel::Gateway => gateway == object && is_listener(),
+            PolicyLevel::ListenerSet => listener.origin == *object && is_listener(),
+            _ => path.route == object && (section.is_none() || section == path.rule),
         };
-        is_meant.then_some(level)
+        &*object.group == GATEWAY_GROUP && is_meant
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a policy asks of TLS: authorities, names and options, read and checked. Knows nothing of targets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
@@ -9,8 +9,11 @@ use rustls::pki_types::{CertificateDer, DnsName};
 
 use crate::api::policy::{BackendTlsSpec, BackendTlsValidation, SubjectAltName};
 use crate::api::reference::LocalObjectReference;
-use crate::ir::tls::{AlpnProtocol, Authorities, Authority, SubjectName, TlsVersion, Verification};
+use crate::ir::tls::{
+    AlpnProtocol, Authorities, Authority, KeyPin, SubjectName, TlsVersion, Verification,
+};
 use crate::ir::{Certificate, ClientTls, ObjectRef, UpstreamProtocol};
+use crate::permissions::InsecureBackend;
 
 use super::super::reason::{Fault, Reason, merge};
 use super::super::{Input, Mode, certificate};
@@ -31,6 +34,52 @@ pub(super) enum Settings {
     Plain,
     /// TLS.
     Tls(TlsSettings),
+}
+
+/// How a policy weakens TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weakening {
+    /// Plain text.
+    Plain,
+    /// TLS to any backend that has a key of the pinned ones.
+    PinsOnly,
+    /// TLS to any backend.
+    SkipVerify,
+}
+
+impl Weakening {
+    /// What asks for it in a policy.
+    pub(super) fn field(self) -> &'static str {
+        match self {
+            Self::Plain => "spec.mode None",
+            Self::PinsOnly => "spec.validation.pins without certificate authorities",
+            Self::SkipVerify => "spec.validation.insecureSkipVerify",
+        }
+    }
+
+    /// What an operator has to permit for it.
+    fn permission(self) -> InsecureBackend {
+        match self {
+            Self::Plain => InsecureBackend::None,
+            Self::PinsOnly => InsecureBackend::PinsOnly,
+            Self::SkipVerify => InsecureBackend::SkipVerify,
+        }
+    }
+}
+
+impl Settings {
+    /// How they weaken TLS, if they do.
+    pub(super) fn weakening(&self) -> Option<Weakening> {
+        let verification = match self {
+            Self::Plain => return Some(Weakening::Plain),
+            Self::Tls(settings) => &settings.verification,
+        };
+        match (&verification.authorities, verification.pins.is_empty()) {
+            (Authorities::System | Authorities::Certificates(_), _) => None,
+            (Authorities::Unverified, false) => Some(Weakening::PinsOnly),
+            (Authorities::Unverified, true) => Some(Weakening::SkipVerify),
+        }
+    }
 }
 
 /// What TLS to a target of the policy is like, whoever asks for it.
@@ -79,7 +128,10 @@ pub(super) fn read(input: &Input<'_>, namespace: &str, spec: &BackendTlsSpec) ->
     let references = references.iter().map(|it| name_of(namespace, it)).collect();
     let mut unresolved = Vec::new();
     let settings = match spec.mode.as_deref() {
-        None | Some("" | "TLS") => tls(input, namespace, spec, &mut unresolved).map(Settings::Tls),
+        None | Some("" | "TLS") => {
+            let settings = tls(input, namespace, spec, &mut unresolved).map(Settings::Tls);
+            settings.and_then(|settings| permit(input, settings))
+        }
         Some("None") => Ok(Settings::Plain),
         Some(other) => Err(invalid(format!(
             "spec.mode is {other:?}; it has to be TLS or None"
@@ -98,16 +150,85 @@ fn tls(
     spec: &BackendTlsSpec,
     unresolved: &mut Vec<Fault>,
 ) -> Result<TlsSettings, Fault> {
-    let authorities = authorities(input, namespace, &spec.validation, unresolved)?;
-    let server_name = hostname(&spec.validation.hostname)?;
-    let names = names(&server_name, &spec.validation.subject_alt_names)?;
+    let validation = &spec.validation;
+    let pins = pins(&validation.pins)?;
+    let is_unverified = is_unverified(validation)?;
+    let authorities = if is_unverified {
+        Authorities::Unverified
+    } else {
+        authorities(input, namespace, validation, unresolved)?
+    };
+    let server_name = hostname(&validation.hostname)?;
+    let names = if is_unverified {
+        Vec::new()
+    } else {
+        names(&server_name, &validation.subject_alt_names)?
+    };
     let (min_version, alpn) = options(&spec.options)?;
     Ok(TlsSettings {
         server_name,
-        verification: Verification { authorities, names },
+        verification: Verification {
+            authorities,
+            names,
+            pins,
+        },
         min_version,
         alpn,
     })
+}
+
+/// Whether neither issuer nor names of the certificate are to be verified.
+fn is_unverified(validation: &BackendTlsValidation) -> Result<bool, Fault> {
+    let has_authorities = !validation.ca_certificate_refs.is_empty()
+        || validation
+            .well_known_ca_certificates
+            .as_ref()
+            .is_some_and(|it| !it.is_empty());
+    let is_skipped = validation.insecure_skip_verify;
+    if is_skipped && has_authorities {
+        return Err(invalid(
+            "spec.validation.insecureSkipVerify excludes caCertificateRefs and wellKnownCACertificates; remove it to have \
+             certificates verified"
+                .to_owned(),
+        ));
+    }
+    let is_unverified = is_skipped || (!has_authorities && !validation.pins.is_empty());
+    if is_unverified && !validation.subject_alt_names.is_empty() {
+        return Err(invalid(
+            "spec.validation.subjectAltNames are verified with caCertificateRefs or wellKnownCACertificates only; name \
+             authorities or remove the names"
+                .to_owned(),
+        ));
+    }
+    Ok(is_unverified)
+}
+
+/// The settings, unless an operator has to permit them and does not.
+fn permit(input: &Input<'_>, settings: Settings) -> Result<Settings, Fault> {
+    let Some(weakening) = settings.weakening() else {
+        return Ok(settings);
+    };
+    let needed = weakening.permission();
+    if needed <= input.options.permissions.insecure_backend {
+        return Ok(settings);
+    }
+    let message = format!(
+        "{} is not permitted; name authorities in caCertificateRefs or wellKnownCACertificates, or have the operator set \
+         --allow-insecure-backend={needed}",
+        weakening.field()
+    );
+    Err(Fault::new(Reason::NotAllowed, message))
+}
+
+/// The keys of which the certificate must have one, each once.
+fn pins(pins: &[String]) -> Result<Vec<KeyPin>, Fault> {
+    let pin = |(index, pin): (usize, &String)| {
+        let read = pin.parse::<KeyPin>();
+        read.map_err(|problem| invalid(format!("spec.validation.pins[{index}] {problem}")))
+    };
+    let pins = pins.iter().enumerate().map(pin);
+    let distinct = pins.collect::<Result<BTreeSet<_>, _>>()?;
+    Ok(distinct.into_iter().collect())
 }
 
 fn name_of(namespace: &str, reference: &LocalObjectReference) -> ObjectRef {

@@ -11,8 +11,9 @@ use crate::status::{AncestorStatus, Condition, Note, ParentRef};
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::super::{Input, Mode};
 use super::TlsPolicies;
+use super::absent::{Senders, absent};
 use super::policy::{Path, Policy, Target};
-use super::settings::Settings;
+use super::settings::Weakening;
 
 /// Requests to a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,15 +48,25 @@ pub(in crate::translate) fn statuses(
     input: &Input<'_>,
     policies: &TlsPolicies,
     uses: &Uses,
+    senders: &Senders,
 ) -> BTreeMap<ObjectRef, Vec<AncestorStatus>> {
     let of_policy = |policy: &Arc<Policy>| {
-        let meant = meant_by_gateway(policy, uses).into_iter();
-        let entry = |(gateway, meant): (&ObjectRef, Meant<'_>)| AncestorStatus {
-            ancestor_ref: reference(gateway),
+        let meant = meant_by_gateway(policy, uses);
+        let mut of_gateways: BTreeMap<ObjectRef, Vec<Condition>> = BTreeMap::new();
+        for (gateway, faults) in absent(input, policy, uses, senders) {
+            of_gateways.insert(gateway, conditions_absent(policy, &faults));
+        }
+        for (gateway, meant) in &meant {
+            let conditions = conditions(input, policies, policy, meant);
+            of_gateways.insert((*gateway).clone(), conditions);
+        }
+        let entry = |(gateway, conditions): (ObjectRef, Vec<Condition>)| AncestorStatus {
+            ancestor_ref: reference(&gateway),
             controller_name: input.options.controller_name.clone(),
-            conditions: conditions(input, policies, policy, &meant),
+            conditions,
         };
-        (policy.name.clone(), meant.map(entry).collect::<Vec<_>>())
+        let entries = of_gateways.into_iter().map(entry);
+        (policy.name.clone(), entries.collect::<Vec<_>>())
     };
     let all = policies.by_name.values().map(of_policy);
     all.filter(|(_, entries)| !entries.is_empty()).collect()
@@ -108,6 +119,23 @@ fn reference(gateway: &ObjectRef) -> ParentRef {
     }
 }
 
+/// The conditions of a policy for a Gateway that sends no requests that it means, since its targets do not exist.
+fn conditions_absent(policy: &Policy, faults: &[Fault]) -> Vec<Condition> {
+    let (kind, generation) = (ConditionType::Accepted, policy.generation);
+    let fault = merge(faults);
+    let accepted = judge(kind, Reason::Accepted, fault.as_ref(), generation);
+    vec![accepted, resolved(policy)]
+}
+
+fn resolved(policy: &Policy) -> Condition {
+    judge(
+        ConditionType::ResolvedRefs,
+        Reason::ResolvedRefs,
+        policy.unresolved.as_ref(),
+        policy.generation,
+    )
+}
+
 /// The conditions of a policy for one Gateway.
 fn conditions(
     input: &Input<'_>,
@@ -134,25 +162,38 @@ fn conditions(
         }
     };
     let is_accepted = accepted.reason == Reason::Accepted;
-    let resolved = judge(
-        ConditionType::ResolvedRefs,
-        Reason::ResolvedRefs,
-        policy.unresolved.as_ref(),
-        generation,
-    );
-    let mut conditions = vec![accepted, resolved];
+    let mut conditions = vec![accepted, resolved(policy)];
     let overridden = overridden(policies, policy, meant);
     if !overridden.is_empty() {
         let kind = ConditionType::Overridden;
         let condition = Condition::holds(kind, Reason::Overridden, generation);
         conditions.push(condition.telling(overridden.join("; ")));
     }
-    if is_accepted && policy.settings == Ok(Settings::Plain) {
-        let kind = ConditionType::PlaintextToBackend;
-        let condition = Condition::holds(kind, Reason::ModeNone, generation);
-        conditions.push(condition.telling("spec.mode is None: requests go out in plain text"));
-    }
+    let weakening = policy.weakening().filter(|_| is_accepted);
+    conditions.extend(weakening.map(|it| weakened(it, generation)));
     conditions
+}
+
+/// The condition of a policy that weakens TLS.
+fn weakened(weakening: Weakening, generation: i64) -> Condition {
+    let (kind, reason, message) = match weakening {
+        Weakening::Plain => (
+            ConditionType::PlaintextToBackend,
+            Reason::ModeNone,
+            "spec.mode is None: requests go out in plain text",
+        ),
+        Weakening::PinsOnly => (
+            ConditionType::InsecureBackend,
+            Reason::PinsOnly,
+            "certificates of backends are verified by spec.validation.pins alone: not by authority, name or time",
+        ),
+        Weakening::SkipVerify => (
+            ConditionType::InsecureBackend,
+            Reason::SkipVerify,
+            "spec.validation.insecureSkipVerify is true: requests go to whatever backend speaks TLS",
+        ),
+    };
+    Condition::holds(kind, reason, generation).telling(message)
 }
 
 /// For which routes policies of the same namespace mean the requests more precisely. Those of other namespaces are not
@@ -170,8 +211,8 @@ fn overridden(policies: &TlsPolicies, policy: &Policy, meant: &Meant<'_>) -> Vec
                 let path = one.path();
                 let level = policy.rank_of(target, &path).map(|rank| rank.level);
                 let port = target.section.as_deref();
-                let other = rival.rank(&target.service, port, &path);
-                if other.map(|rank| rank.level) < level && other.is_some() {
+                let other = rival.candidate(&target.service, port, &path);
+                if other.is_some_and(|it| Some(it.rank.level) < level) {
                     found.insert((&one.route, &rival.name));
                 }
             }
@@ -181,6 +222,37 @@ fn overridden(policies: &TlsPolicies, policy: &Policy, meant: &Meant<'_>) -> Vec
     found.into_iter().map(shown).collect()
 }
 
+/// The ports of a target.
+fn ports<'a>(
+    input: &'a Input<'_>,
+    target: &'a Target,
+) -> Option<impl Iterator<Item = &'a ServicePort>> {
+    let Target {
+        service, section, ..
+    } = target;
+    let services = &input.snapshot.services;
+    let object = services.get(&service.namespace, &service.name)?;
+    let is_meant = |port: &&ServicePort| {
+        let section = section.as_deref();
+        section.is_none_or(|section| port.name.as_deref() == Some(section))
+    };
+    Some(object.spec.ports.iter().filter(is_meant))
+}
+
+/// Whether a Service, or its port, does not exist.
+pub(super) fn missing(input: &Input<'_>, target: &Target) -> Option<Fault> {
+    let Target {
+        service, section, ..
+    } = target;
+    let Some(mut ports) = ports(input, target) else {
+        let message = format!("spec.targetRefs: Service {service} does not exist");
+        return Some(Fault::new(Reason::TargetNotFound, message));
+    };
+    let section = section.as_ref().filter(|_| ports.next().is_none())?;
+    let message = format!("spec.targetRefs: Service {service} has no port named {section}");
+    Some(Fault::new(Reason::TargetNotFound, message))
+}
+
 /// Why a policy does not apply to one of its targets.
 fn fault_of(
     input: &Input<'_>,
@@ -188,32 +260,32 @@ fn fault_of(
     policy: &Policy,
     target: &Target,
 ) -> Option<Fault> {
+    if let Some(fault) = missing(input, target) {
+        return Some(fault);
+    }
     let Target {
         service, section, ..
     } = target;
-    let services = &input.snapshot.services;
-    let Some(object) = services.get(&service.namespace, &service.name) else {
-        let message = format!("spec.targetRefs: Service {service} does not exist");
-        return Some(Fault::new(Reason::TargetNotFound, message));
-    };
-    let is_meant = |port: &&ServicePort| {
-        let section = section.as_deref();
-        section.is_none_or(|section| port.name.as_deref() == Some(section))
-    };
-    let mut ports = object.spec.ports.iter().filter(is_meant).peekable();
-    if let (None, Some(section)) = (ports.peek(), section) {
-        let message = format!("spec.targetRefs: Service {service} has no port named {section}");
-        return Some(Fault::new(Reason::TargetNotFound, message));
-    }
+    let mut ports = ports(input, target)?.peekable();
     if ports.peek().is_some() && ports.all(|port| port.protocol.as_deref() == Some("UDP")) {
         let message =
             format!("spec.targetRefs: Service {service} has no such port for TCP, which TLS needs");
         return Some(Fault::new(Reason::Invalid, message));
     }
+    if let Some(fault) = policy.forbidden(target) {
+        let outcome = if policy.is_passed_over(target) {
+            "the next policy applies"
+        } else {
+            "requests are refused"
+        };
+        let message = format!("Service {service}: {}; {outcome}", fault.message);
+        return Some(Fault::new(fault.reason, message));
+    }
     let rivals = policies.by_service.get(service)?.iter();
     let older = rivals
         .take_while(|rival| rival.name != policy.name)
-        .find(|it| it.name.namespace == policy.name.namespace && it.targets.contains(target))?;
+        .filter(|it| it.name.namespace == policy.name.namespace && it.targets.contains(target))
+        .find(|it| !it.is_passed_over(target))?;
     let message = format!(
         "spec.targetRefs: {} is older, or its name comes first, and has the same target: Service {service}{}",
         older.name,

@@ -1,5 +1,7 @@
 //! Which of several policies applies: every pair of them, and any number.
 
+mod permitted;
+
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 use serde_json::{Value, json};
@@ -43,10 +45,15 @@ fn candidates() -> Vec<(&'static str, Value)> {
 }
 
 fn policy(name: &str, namespace: &str, target: &Value, mode: &str) -> Value {
+    with_spec(name, namespace, target, json!({"mode": mode}))
+}
+
+fn with_spec(name: &str, namespace: &str, target: &Value, mut spec: Value) -> Value {
+    spec["targetRefs"] = json!([target]);
     json!({
         "apiVersion": "portcullis.dev/v1alpha1", "kind": "BackendTLSOverride",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"mode": mode, "targetRefs": [target]},
+        "spec": spec,
     })
 }
 
@@ -56,14 +63,25 @@ fn named(index: usize) -> String {
 
 /// The name of the policy that applies among these.
 fn winner(policies: &[Value]) -> Option<String> {
+    with_requests(policies, &Options::default(), |known, service, requests| {
+        let winner = known.winner(service, Some("https"), &requests.path());
+        winner.map(|it| it.policy.name.name.to_string())
+    })
+}
+
+/// Calls `ask` with what is known of these policies and with the requests that they are on.
+fn with_requests<T>(
+    policies: &[Value],
+    options: &Options,
+    ask: impl FnOnce(&TlsPolicies, &Key, &Requests<'_>) -> T,
+) -> T {
     let mut snapshot = Snapshot::default();
     let kind = Kind::find("portcullis.dev/v1alpha1", "BackendTLSOverride").unwrap();
     for policy in policies {
         snapshot.insert(kind.decode(policy).unwrap());
     }
-    let options = Options::default();
     let mut known = TlsPolicies::default();
-    known.follow(&Input::new(&snapshot, None, &options), &Snapshot::default());
+    known.follow(&Input::new(&snapshot, None, options), &Snapshot::default());
     let consumer = Consumer {
         gateway: ObjectRef::gateway_api("Gateway", "edge", "gw"),
         listener: ListenerKey {
@@ -79,8 +97,7 @@ fn winner(policies: &[Value]) -> Option<String> {
         consumer: Some(&consumer),
     };
     let service = Key::new("app", "svc");
-    let winner = known.winner(&service, Some("https"), &requests.path());
-    winner.map(|policy| policy.name.name.to_string())
+    ask(&known, &service, &requests)
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Closures {
             options: Options {
                 controller_name,
                 mode: Mode::Dedicated,
+                ..Options::default()
             },
             seen: Snapshot::default(),
             graph: Graph::default(),

@@ -4,11 +4,6 @@ use super::{findings, yaml};
 
 #[test]
 fn policies_on_tls_have_the_fields_of_the_proposal() {
-    let found = |kind: &str, version: &str, spec: &str| {
-        let text =
-            format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}");
-        findings(yaml(&text)).join("; ")
-    };
     let app = "{group: '', kind: Service, name: app}";
     let of_apps = "{group: '', kind: Service, name: app, namespace: apps}";
     let from = |kind: &str| {
@@ -47,11 +42,58 @@ fn policies_on_tls_have_the_fields_of_the_proposal() {
         ),
         (format!("{{targetRefs: [{app}], mode: Maybe}}"), "spec.mode"),
     ];
+    check(&rows);
+}
+
+#[test]
+fn certificates_are_verified_by_authorities_or_pins_or_not_at_all() {
+    let app = "{group: '', kind: Service, name: app}";
+    let validation =
+        |rest: &str| format!("{{targetRefs: [{app}], validation: {{hostname: h, {rest}}}}}");
+    let pin = format!("sha256/{}=", "A".repeat(43));
+    let san = "{type: Hostname, hostname: h}";
+    let rows = [
+        (validation("insecureSkipVerify: true"), ""),
+        (validation(&format!("pins: [{pin}]")), ""),
+        (
+            validation(&format!("insecureSkipVerify: true, pins: [{pin}]")),
+            "",
+        ),
+        (
+            validation(&format!("wellKnownCACertificates: System, pins: [{pin}]")),
+            "",
+        ),
+        (validation("insecureSkipVerify: false"), "must specify"),
+        (
+            validation("insecureSkipVerify: true, wellKnownCACertificates: System"),
+            "insecureSkipVerify excludes",
+        ),
+        (
+            validation(&format!("pins: [{pin}], subjectAltNames: [{san}]")),
+            "subjectAltNames need",
+        ),
+        (validation("pins: []"), "pins"),
+        (validation("pins: [sha256/short=]"), "pins[0]"),
+        (
+            format!("{{targetRefs: [{app}], validation: {{pins: [{pin}]}}}}"),
+            "hostname",
+        ),
+    ];
+    check(&rows);
+}
+
+/// Specs of both kinds, each with a part of what is found; nothing for those that are good.
+fn check(rows: &[(String, &str)]) {
+    let found = |kind: &str, version: &str, spec: &str| {
+        let text =
+            format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}");
+        findings(yaml(&text)).join("; ")
+    };
     for (kind, version) in [
         ("BackendTLSOverride", "portcullis.dev/v1alpha1"),
         ("BackendTLSPolicy", "gateway.networking.k8s.io/v1"),
     ] {
-        for (spec, expected) in &rows {
+        for (spec, expected) in rows {
             let found = found(kind, version, spec);
             let is_expected = found.contains(expected) && found.is_empty() == expected.is_empty();
             assert!(is_expected, "{kind} {spec}: {found}");

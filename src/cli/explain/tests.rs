@@ -1,0 +1,141 @@
+//! The lines on TLS policies.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::*;
+use crate::api;
+use crate::permissions::{Permissions, PolicyLevel};
+use crate::snapshot::Snapshot;
+use crate::translate::Options;
+
+const OBJECTS: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: edge}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r, namespace: app}
+spec:
+  parentRefs: [{name: web, namespace: edge}]
+  rules:
+  - {name: one, backendRefs: [{name: app, port: 443}, {name: other, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: app}
+spec: {ports: [{name: https, port: 443}, {name: admin, port: 444}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: other, namespace: app}
+spec: {ports: [{port: 80}]}
+"#;
+
+/// A policy of this name in a namespace, for Service `app/app`.
+fn policy(namespace: &str, name: &str, target: &str, spec: &str) -> String {
+    format!(
+        "\n---\napiVersion: portcullis.dev/v1alpha1\nkind: BackendTLSOverride\n\
+         metadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec:\n  targetRefs: [{{group: '', kind: Service, name: app, namespace: app{target}}}]\n  {spec}\n"
+    )
+}
+
+fn explained(objects: &str, permissions: Permissions) -> String {
+    let mut snapshot = Snapshot::default();
+    for document in serde_yaml::Deserializer::from_str(objects) {
+        let admission = api::admit(Value::deserialize(document).unwrap());
+        assert!(admission.findings.is_empty(), "{:?}", admission.findings);
+        snapshot.insert(admission.object.unwrap());
+    }
+    let options = Options {
+        permissions,
+        ..Options::default()
+    };
+    let mut translator = Translator::new(options);
+    let ir = Arc::new(translator.translate(&snapshot, None).ir);
+    let table = Table::build(ir.clone(), None);
+    let configuration = Configuration {
+        table: &table,
+        ir: &ir,
+        translator: &translator,
+    };
+    let asked = "http://app.example/".parse().unwrap();
+    let (text, found) = explain(configuration, &asked);
+    assert!(found, "{text}");
+    let lines = text.lines();
+    let lines = lines.skip_while(|line| !line.starts_with("TLS policy"));
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[test]
+fn shows_every_policy_for_the_backend_with_its_reason() {
+    let tls = "validation: {hostname: h, wellKnownCACertificates: System}";
+    let objects = [
+        policy("app", "producer", "", tls),
+        policy("edge", "consumer", "", tls),
+        policy("edge", "b", ", from: {kind: Gateway, name: web}", tls),
+        policy("edge", "a", ", from: {kind: Gateway, name: web}", tls),
+        policy("edge", "two", ", from: {kind: Gateway, name: two}", tls),
+        policy("edge", "admin", ", sectionName: admin", tls),
+        policy(
+            "app",
+            "rule",
+            ", from: {kind: HTTPRoute, name: r, sectionName: x}",
+            tls,
+        ),
+        policy("third", "stranger", "", tls),
+    ];
+    let objects = format!("{OBJECTS}{}", objects.concat());
+    let expected = "\
+TLS policy  Service app/app:443
+              BackendTLSOverride edge/a (level gateway) applies
+              BackendTLSOverride edge/b (level gateway) goes after the one that applies: the name of that one comes first
+              BackendTLSOverride edge/consumer (level consumer) goes after the one that applies: that one has a more precise level
+              BackendTLSOverride app/producer (level producer) goes after the one that applies: that one has a more precise level
+              BackendTLSOverride app/rule (level route) does not mean this request: it is for requests of HTTPRoute app/r rule x
+              BackendTLSOverride edge/admin (level consumer) does not mean this request: it is for port admin
+              BackendTLSOverride edge/two (level gateway) does not mean this request: it is for requests of Gateway edge/two
+              BackendTLSOverride third/stranger (level consumer) does not mean this request: namespace third is neither that \
+of the Gateway nor that of the Service
+";
+    assert_eq!(explained(&objects, Permissions::default()), expected);
+}
+
+#[test]
+fn shows_the_flag_that_forbids_a_policy() {
+    let permissions = Permissions {
+        backend_tls_floor: PolicyLevel::Gateway,
+        ..Permissions::default()
+    };
+    let route = ", from: {kind: HTTPRoute, name: r}";
+    let objects = [
+        policy("app", "plain", route, "mode: None"),
+        policy(
+            "edge",
+            "skip",
+            "",
+            "validation: {hostname: h, insecureSkipVerify: true}",
+        ),
+    ];
+    let objects = format!("{OBJECTS}{}", objects.concat());
+    let text = explained(&objects, permissions);
+    for part in [
+        "edge/skip (level consumer) refuses requests with 500: spec.validation.insecureSkipVerify is not permitted",
+        "--allow-insecure-backend=skip-verify",
+        "app/plain (level route) is passed over: spec.mode None is not permitted at the level route",
+        "--backend-tls-floor=gateway",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn shows_nothing_for_backends_without_policies() {
+    assert_eq!(explained(OBJECTS, Permissions::default()), "");
+}

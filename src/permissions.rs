@@ -1,0 +1,150 @@
+//! What the operator permits objects to do: plain data, resolved from flags once and the same in every process that judges
+//! or serves the objects.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What policies on TLS to backends may weaken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// Whether certificates of backends may go unverified. Default: no.
+    pub insecure_backend: InsecureBackend,
+    /// The most precise level at which a policy may weaken TLS. Default: every level.
+    pub backend_tls_floor: PolicyLevel,
+}
+
+/// TLS to backends without certificate authorities. Each permits what those before it permit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InsecureBackend {
+    /// Every backend is verified by certificate authorities.
+    #[default]
+    None,
+    /// A backend may be verified by the pin of its key alone.
+    PinsOnly,
+    /// A backend may go unverified.
+    SkipVerify,
+}
+
+/// How precisely a policy means requests, the most precise first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PolicyLevel {
+    /// Those of a route.
+    #[default]
+    Route,
+    /// Those of a ListenerSet.
+    ListenerSet,
+    /// Those of a Gateway.
+    Gateway,
+    /// Those of every Gateway of the policy's namespace, to Services of other namespaces.
+    Consumer,
+    /// All requests to Services of the policy's namespace.
+    Producer,
+}
+
+impl Permissions {
+    /// The flags that permit the same; none for the defaults, which every version knows.
+    pub fn flags(&self) -> Vec<String> {
+        let Self {
+            insecure_backend,
+            backend_tls_floor,
+        } = *self;
+        let default = Self::default();
+        let insecure = (insecure_backend != default.insecure_backend)
+            .then(|| format!("--allow-insecure-backend={insecure_backend}"));
+        let floor = (backend_tls_floor != default.backend_tls_floor)
+            .then(|| format!("--backend-tls-floor={backend_tls_floor}"));
+        insecure.into_iter().chain(floor).collect()
+    }
+}
+
+impl InsecureBackend {
+    const NAMES: [(Self, &str); 3] = [
+        (Self::None, "none"),
+        (Self::PinsOnly, "pins-only"),
+        (Self::SkipVerify, "skip-verify"),
+    ];
+}
+
+impl PolicyLevel {
+    const NAMES: [(Self, &str); 5] = [
+        (Self::Route, "route"),
+        (Self::ListenerSet, "listener-set"),
+        (Self::Gateway, "gateway"),
+        (Self::Consumer, "consumer"),
+        (Self::Producer, "producer"),
+    ];
+}
+
+impl FromStr for InsecureBackend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(&Self::NAMES, text)
+    }
+}
+
+impl FromStr for PolicyLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(&Self::NAMES, text)
+    }
+}
+
+impl fmt::Display for InsecureBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name(&Self::NAMES, self))
+    }
+}
+
+impl fmt::Display for PolicyLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name(&Self::NAMES, self))
+    }
+}
+
+fn parse<T: Copy>(names: &[(T, &str)], text: &str) -> Result<T, String> {
+    let found = names.iter().find(|(_, name)| *name == text);
+    found.map(|(value, _)| *value).ok_or_else(|| {
+        let names: Vec<_> = names.iter().map(|(_, name)| *name).collect();
+        format!("must be one of {}", names.join(", "))
+    })
+}
+
+fn name<'a, T: PartialEq>(names: &[(T, &'a str)], value: &T) -> &'a str {
+    let mut names = names.iter();
+    names
+        .find(|(known, _)| known == value)
+        .map_or("", |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_they_are_written() {
+        for (value, name) in InsecureBackend::NAMES {
+            assert_eq!((name.parse(), value.to_string()), (Ok(value), name.into()));
+        }
+        for (value, name) in PolicyLevel::NAMES {
+            assert_eq!((name.parse(), value.to_string()), (Ok(value), name.into()));
+        }
+        let error = "all".parse::<InsecureBackend>().unwrap_err();
+        assert_eq!(error, "must be one of none, pins-only, skip-verify");
+    }
+
+    #[test]
+    fn only_what_is_not_the_default_becomes_a_flag() {
+        assert!(Permissions::default().flags().is_empty());
+        let permissions = Permissions {
+            insecure_backend: InsecureBackend::PinsOnly,
+            backend_tls_floor: PolicyLevel::ListenerSet,
+        };
+        let expected = [
+            "--allow-insecure-backend=pins-only",
+            "--backend-tls-floor=listener-set",
+        ];
+        assert_eq!(permissions.flags(), expected);
+    }
+}

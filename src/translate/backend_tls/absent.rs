@@ -1,0 +1,77 @@
+//! Status of policies whose targets do not exist and that therefore mean no requests: which Gateways get an entry, and with
+//! which message.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ir::ObjectRef;
+use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::snapshot::Snapshot;
+
+use super::super::Input;
+use super::super::reason::{Fault, Reason};
+use super::policy::{From, Policy};
+use super::status::{Uses, missing};
+
+/// The Gateways of ours that send the requests of the objects that `from` names.
+pub(in crate::translate) type Senders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
+
+/// What to say of targets that do not exist, by the Gateway to say it for. `from` says which Gateways it is: the one that
+/// sends its requests or, where the object does not exist, all that send requests to the Service and that the policy could
+/// mean.
+pub(super) fn absent(
+    input: &Input<'_>,
+    policy: &Policy,
+    uses: &Uses,
+    senders: &Senders,
+) -> BTreeMap<ObjectRef, Vec<Fault>> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for target in &policy.targets {
+        let Some(from) = &target.from else {
+            continue;
+        };
+        let service = &target.service;
+        let own = &policy.name.namespace;
+        let (fault, gateways) = if !exists(input.snapshot, from) {
+            let message = format!(
+                "spec.targetRefs: {} of from does not exist, so that no requests to Service {service} are meant",
+                from.object
+            );
+            let all = uses.get(service).into_iter().flatten();
+            let gateways = all.map(|one| &one.gateway);
+            let meant = gateways.filter(|it| it.namespace == *own || service.namespace == **own);
+            let meant: BTreeSet<_> = meant.cloned().collect();
+            (Fault::new(Reason::TargetNotFound, message), meant)
+        } else if let Some(fault) = missing(input, target) {
+            let gateways = senders.get(&from.object);
+            (fault, gateways.cloned().unwrap_or_default())
+        } else {
+            continue;
+        };
+        for gateway in gateways {
+            found.entry(gateway).or_default().push(fault.clone());
+        }
+    }
+    found
+}
+
+fn exists(snapshot: &Snapshot, from: &From) -> bool {
+    let ObjectRef {
+        group,
+        kind,
+        namespace,
+        name,
+    } = &from.object;
+    let is_route = |route: &crate::api::policy::UnservedRoute| {
+        route.kind == **kind && route.metadata.name == **name
+    };
+    let is_known = match &**kind {
+        "Gateway" => snapshot.gateways.get(namespace, name).is_some(),
+        "ListenerSet" => snapshot.listener_sets.get(namespace, name).is_some(),
+        "HTTPRoute" => snapshot.http_routes.get(namespace, name).is_some(),
+        _ => {
+            let mut routes = snapshot.unserved_routes.in_namespace(namespace);
+            routes.any(|route| is_route(route))
+        }
+    };
+    &**group == GATEWAY_GROUP && is_known
+}
