@@ -356,7 +356,7 @@ mod tests {
         let file = dir.path().join(FILE);
         let mut journal = Journal::new(dir.path().to_owned());
         let large = grown(30, 8);
-        journal.write(large.clone()).unwrap();
+        journal.write(large).unwrap();
         let limit = APPENDED + 2 * fs::metadata(&file).unwrap().len();
         let mut revision = 8;
         for maps in [1, 30].repeat(5) {
@@ -364,8 +364,7 @@ mod tests {
             journal.write(grown(maps, revision)).unwrap();
             assert!(fs::metadata(&file).unwrap().len() < limit);
         }
-        let small = state("edge");
-        let mut other = small.clone();
+        let mut other = state("edge");
         other.position.as_mut().unwrap().instance = "77aa".to_owned();
         journal.write(other.clone()).unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(other));
