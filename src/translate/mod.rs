@@ -157,7 +157,8 @@ impl Translator {
         };
         let routes_changed = self.routes.follow(&change, &mut self.backends);
         let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies
-            || before.backend_tls_overrides != snapshot.backend_tls_overrides;
+            || before.backend_tls_overrides != snapshot.backend_tls_overrides
+            || before.xbackends != snapshot.xbackends;
         if gateways_changed || routes_changed || policies_changed {
             self.assemble(&input);
         }
@@ -187,6 +188,8 @@ impl Translator {
         report
             .notes
             .extend(backend_tls::unused(input, policies, &report.policies));
+        let senders = self.routes.senders(&self.gateways.parents);
+        report.backends = self.backends.statuses(input, &senders);
         report.notes.extend(notes);
         report.notes.sort();
         self.report = report;

@@ -23,6 +23,9 @@ use super::{Input, report};
 /// The conditions of routes, as a report has them.
 pub(super) type Statuses = BTreeMap<ObjectRef, Arc<[ParentStatus]>>;
 
+/// The Gateways that send requests to XBackends.
+pub(super) type Senders = BTreeMap<Key, BTreeSet<ObjectRef>>;
+
 /// The kinds of routes that are served.
 const KINDS: &[Kind] = &[Kind::of::<HttpRoute>()];
 
@@ -74,6 +77,9 @@ trait Follow {
 
     /// Adds the Gateways that the routes are attached to by the Services that policies target.
     fn add_uses(&self, parents: &Parents, policies: &TlsPolicies, uses: &mut Uses);
+
+    /// Adds the Gateways that the routes are attached to by the XBackends that they refer to.
+    fn add_senders(&self, parents: &Parents, senders: &mut Senders);
 }
 
 /// The routes of one kind.
@@ -191,6 +197,14 @@ impl Routes {
         }
         uses
     }
+
+    /// The Gateways that routes are attached to by the XBackends that the routes refer to.
+    pub(super) fn senders(&self, parents: &Parents) -> Senders {
+        let mut senders = Senders::new();
+        let kinds = self.kinds.iter();
+        kinds.for_each(|kind| kind.add_senders(parents, &mut senders));
+        senders
+    }
 }
 
 impl<R: RouteObject> Follow for RoutesOf<R> {
@@ -254,6 +268,19 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
                 };
                 let known = uses.entry(service.clone()).or_default();
                 known.extend(listeners.map(of_listener));
+            }
+        }
+    }
+
+    fn add_senders(&self, parents: &Parents, senders: &mut Senders) {
+        for entry in self.entries.values() {
+            let built = entry.built.iter().take(1);
+            for backend in built.flat_map(|built| &built.xbackends) {
+                let gateways = entry.attached.iter();
+                let gateways =
+                    gateways.map(|(index, _)| parents.listeners[*index].consumer.gateway.clone());
+                let known = senders.entry(backend.clone()).or_default();
+                known.extend(gateways);
             }
         }
     }

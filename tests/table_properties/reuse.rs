@@ -37,7 +37,7 @@ fn pair() -> Ir {
             id: backend_id(index),
             protocol: UpstreamProtocol::Http1,
             tls: None,
-            endpoints: vec![([127, 0, 0, 1], 1).into()],
+            endpoints: vec![([127, 0, 0, 1], 1).into()].into(),
         })
     });
     Ir {
@@ -73,7 +73,9 @@ fn a_change_of_endpoints_changes_no_node() {
     let before = first.backends().next().unwrap().endpoints()[0].clone();
     let mut ir = pair();
     change_backend(&mut ir, 0, |backend| {
-        backend.endpoints.push(([127, 0, 0, 1], 2).into());
+        let mut addresses = backend.endpoints.addresses().to_vec();
+        addresses.push(([127, 0, 0, 1], 2).into());
+        backend.endpoints = addresses.into();
     });
     let second = Table::build(Arc::new(ir), Some(&first));
     assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));

@@ -1,4 +1,5 @@
-//! What a policy asks of TLS: authorities, names and options, read and checked. Knows nothing of targets.
+//! What a policy or a backend of its own asks of TLS: authorities, names and options, read and checked. Knows nothing of
+//! targets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(super) enum Settings {
 
 /// What TLS to a target of the policy is like, whoever asks for it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TlsSettings {
+pub(in crate::translate) struct TlsSettings {
     server_name: Box<str>,
     verification: Verification,
     min_version: TlsVersion,
@@ -53,7 +54,7 @@ pub(super) struct ReadSettings {
 
 impl TlsSettings {
     /// TLS to a port that speaks `protocol`.
-    pub(super) fn with(
+    pub(in crate::translate) fn with(
         &self,
         protocol: UpstreamProtocol,
         client_certificate: Option<Arc<Certificate>>,
@@ -75,8 +76,7 @@ impl TlsSettings {
 
 /// Reads the settings of a policy in `namespace`.
 pub(super) fn read(input: &Input<'_>, namespace: &str, spec: &BackendTlsSpec) -> ReadSettings {
-    let references = &spec.validation.ca_certificate_refs;
-    let references = references.iter().map(|it| name_of(namespace, it)).collect();
+    let references = authority_names(namespace, &spec.validation);
     let mut unresolved = Vec::new();
     let settings = match spec.mode.as_deref() {
         None | Some("" | "TLS") => tls(input, namespace, spec, &mut unresolved).map(Settings::Tls),
@@ -98,16 +98,42 @@ fn tls(
     spec: &BackendTlsSpec,
     unresolved: &mut Vec<Fault>,
 ) -> Result<TlsSettings, Fault> {
-    let authorities = authorities(input, namespace, &spec.validation, unresolved)?;
-    let server_name = hostname(&spec.validation.hostname)?;
-    let names = names(&server_name, &spec.validation.subject_alt_names)?;
+    let validation = (&spec.validation, "spec.validation");
+    let settings = validated(input, namespace, validation, unresolved)?;
     let (min_version, alpn) = options(&spec.options)?;
+    Ok(TlsSettings {
+        min_version,
+        alpn,
+        ..settings
+    })
+}
+
+/// What a validation asks for, which is at a field of an object in `namespace`. References that cannot be resolved are
+/// added to `unresolved`.
+pub(in crate::translate) fn validated(
+    input: &Input<'_>,
+    namespace: &str,
+    (validation, field): (&BackendTlsValidation, &str),
+    unresolved: &mut Vec<Fault>,
+) -> Result<TlsSettings, Fault> {
+    let authorities = authorities(input, namespace, (validation, field), unresolved)?;
+    let server_name = hostname(&validation.hostname, field)?;
+    let names = names(&server_name, &validation.subject_alt_names, field)?;
     Ok(TlsSettings {
         server_name,
         verification: Verification { authorities, names },
-        min_version,
-        alpn,
+        min_version: TlsVersion::Tls12,
+        alpn: None,
     })
+}
+
+/// The names of the ConfigMaps and Secrets of a validation.
+pub(in crate::translate) fn authority_names(
+    namespace: &str,
+    validation: &BackendTlsValidation,
+) -> Vec<ObjectRef> {
+    let references = validation.ca_certificate_refs.iter();
+    references.map(|it| name_of(namespace, it)).collect()
 }
 
 fn name_of(namespace: &str, reference: &LocalObjectReference) -> ObjectRef {
@@ -127,7 +153,7 @@ fn invalid(message: String) -> Fault {
 fn authorities(
     input: &Input<'_>,
     namespace: &str,
-    validation: &BackendTlsValidation,
+    (validation, field): (&BackendTlsValidation, &str),
     unresolved: &mut Vec<Fault>,
 ) -> Result<Authorities, Fault> {
     let references = &validation.ca_certificate_refs;
@@ -136,7 +162,7 @@ fn authorities(
         None | Some("") => {}
         Some(other) => {
             return Err(invalid(format!(
-                "spec.validation.wellKnownCACertificates is {other:?}; only System is supported, and only without \
+                "{field}.wellKnownCACertificates is {other:?}; only System is supported, and only without \
                  caCertificateRefs"
             )));
         }
@@ -144,7 +170,7 @@ fn authorities(
     // By fingerprint: bundles have much in common.
     let mut found = BTreeMap::new();
     for (index, reference) in references.iter().enumerate() {
-        let field = format!("spec.validation.caCertificateRefs[{index}]");
+        let field = format!("{field}.caCertificateRefs[{index}]");
         match bundle(input, &name_of(namespace, reference), &field) {
             Ok(authorities) => found.extend(
                 authorities
@@ -156,7 +182,7 @@ fn authorities(
     }
     if found.is_empty() {
         let why = merge(unresolved).map(|fault| fault.message);
-        let why = why.unwrap_or_else(|| "spec.validation names none".to_owned());
+        let why = why.unwrap_or_else(|| format!("{field} names none"));
         let message = format!("no usable CA certificate: {why}");
         return Err(Fault::new(Reason::NoValidCACertificate, message));
     }
@@ -238,21 +264,26 @@ fn read_bundle(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String>
 }
 
 /// A name that can be sent as SNI: an IP address cannot (RFC 6066, 3).
-fn hostname(name: &str) -> Result<Box<str>, Fault> {
+fn hostname(name: &str, field: &str) -> Result<Box<str>, Fault> {
     if !is_dns_name(name) {
         return Err(invalid(format!(
-            "spec.validation.hostname {name:?} is not a DNS name without wildcard"
+            "{field}.hostname {name:?} is not a DNS name without wildcard"
         )));
     }
     Ok(name.to_ascii_lowercase().into())
 }
 
-fn is_dns_name(name: &str) -> bool {
+/// Whether a text is a DNS name without wildcard, and not an address.
+pub(in crate::translate) fn is_dns_name(name: &str) -> bool {
     DnsName::try_from(name).is_ok() && name.parse::<std::net::IpAddr>().is_err()
 }
 
 /// The names of which the certificate must have one. Alternative names take the place of the hostname.
-fn names(hostname: &str, alternatives: &[SubjectAltName]) -> Result<Vec<SubjectName>, Fault> {
+fn names(
+    hostname: &str,
+    alternatives: &[SubjectAltName],
+    field: &str,
+) -> Result<Vec<SubjectName>, Fault> {
     if alternatives.is_empty() {
         return Ok(vec![SubjectName::Hostname(hostname.into())]);
     }
@@ -267,7 +298,7 @@ fn names(hostname: &str, alternatives: &[SubjectAltName]) -> Result<Vec<SubjectN
         };
         wanted.ok_or_else(|| {
             invalid(format!(
-                "spec.validation.subjectAltNames[{index}] has to be of type Hostname with a DNS name in hostname, or of \
+                "{field}.subjectAltNames[{index}] has to be of type Hostname with a DNS name in hostname, or of \
                  type URI with a URI in uri"
             ))
         })

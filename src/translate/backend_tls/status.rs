@@ -51,7 +51,7 @@ pub(in crate::translate) fn statuses(
     let of_policy = |policy: &Arc<Policy>| {
         let meant = meant_by_gateway(policy, uses).into_iter();
         let entry = |(gateway, meant): (&ObjectRef, Meant<'_>)| AncestorStatus {
-            ancestor_ref: reference(gateway),
+            ancestor_ref: parent_ref(gateway),
             controller_name: input.options.controller_name.clone(),
             conditions: conditions(input, policies, policy, &meant),
         };
@@ -97,7 +97,8 @@ pub(in crate::translate) fn unused(
     unused.map(note).collect()
 }
 
-fn reference(gateway: &ObjectRef) -> ParentRef {
+/// A Gateway, as status names it.
+pub(in crate::translate) fn parent_ref(gateway: &ObjectRef) -> ParentRef {
     ParentRef {
         group: gateway.group.to_string(),
         kind: gateway.kind.to_string(),
