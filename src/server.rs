@@ -21,6 +21,7 @@ use self::serves::serves;
 use crate::admin::{self, AdminState};
 use crate::api::Key;
 use crate::controller::{Outcome, Outputs};
+use crate::dns::{AllowedAddresses, Names, SystemLookup};
 use crate::ir::BindReport;
 use crate::provider::{
     FileProvider, KubernetesProvider, Load, StreamEvent, StreamProvider, StreamSettings,
@@ -176,8 +177,14 @@ impl Server {
                 .context("signals cannot be watched")?;
         }
         let (publish, outcome) = watch::channel(None);
+        let names = Names::new(
+            SystemLookup::new(settings.dns_servers.clone()),
+            AllowedAddresses::new(settings.allowed_external_addresses.clone()),
+            state.stats.dns.clone(),
+        );
         let control = Control {
             objects,
+            names,
             reloads,
             proxy,
             state: state.clone(),
@@ -250,6 +257,7 @@ impl Objects {
     /// Drives the loop with what is there now and whenever that changes.
     async fn drive<F, P>(
         self,
+        names: Names<SystemLookup>,
         reloads: mpsc::Receiver<()>,
         reports: watch::Receiver<Option<Serves>>,
         outputs: Outputs<F, P>,
@@ -262,21 +270,21 @@ impl Objects {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
                 tokio::select! {
-                    () = crate::controller::run(loads, options(Mode::Standalone), outputs) => {}
+                    () = crate::controller::run(loads, options(Mode::Standalone), names, outputs) => {}
                     () = provider.watch(sender, reloads) => {}
                 }
             }
             Self::Cluster(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, Mode::Kubernetes, outputs) => {}
+                    () = run_from_first(loads, Mode::Kubernetes, names, outputs) => {}
                     () = provider.watch(sender, || state.stats.config.contacted()) => {}
                 }
             }
             Self::Stream(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, Mode::Dedicated, outputs) => {}
+                    () = run_from_first(loads, Mode::Dedicated, names, outputs) => {}
                     () = provider.watch(sender, reports, |event| note(event, state)) => {}
                 }
             }
@@ -306,13 +314,14 @@ fn options(mode: Mode) -> Options {
 async fn run_from_first<F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
     mode: Mode,
+    names: Names<SystemLookup>,
     outputs: Outputs<F, P>,
 ) where
     F: FnMut(&Table) -> BindReport,
     P: FnMut(Outcome),
 {
     if loads.changed().await.is_ok() {
-        crate::controller::run(loads, options(mode), outputs).await;
+        crate::controller::run(loads, options(mode), names, outputs).await;
     }
 }
 
@@ -332,6 +341,7 @@ fn note(event: StreamEvent<'_>, state: &AdminState) {
 /// What the control thread owns.
 struct Control {
     objects: Objects,
+    names: Names<SystemLookup>,
     reloads: mpsc::Receiver<()>,
     proxy: Proxy,
     state: Arc<AdminState>,
@@ -364,6 +374,7 @@ impl Control {
     async fn configure(self) -> Proxy {
         let Self {
             objects,
+            names,
             reloads,
             mut proxy,
             state,
@@ -393,7 +404,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(reloads, reports, outputs, &state) => {}
+            () = objects.drive(names, reloads, reports, outputs, &state) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }

@@ -223,3 +223,25 @@ fn line(text: &mut String, label: &str, rest: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{label:<12}{rest}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_the_name_of_a_backend_in_dns() {
+        let page = include_str!("../../docs/xbackend.md");
+        let example = page.split("```yaml\n").nth(1).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let example = example.split("```").next().unwrap();
+        std::fs::write(folder.path().join("example.yaml"), example).unwrap();
+        let (_, translation) = translate_folder(folder.path()).unwrap();
+        let ir = Arc::new(translation.ir);
+        let table = Table::build(ir.clone(), None);
+        let asked = "http://shop.example:8080/payments".parse().unwrap();
+        let (text, found) = explain(&table, &ir, &asked);
+        let backend = "XBackend default/payments:443 in TLS over HTTP/2: api.payments.example.com:443, whose addresses \
+                       are resolved while it is served";
+        assert!(found && text.contains(backend), "{text}");
+    }
+}

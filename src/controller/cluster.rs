@@ -78,6 +78,8 @@ pub struct PodSettings {
     pub image: String,
     /// Where they get their configuration.
     pub controller_url: String,
+    /// Arguments that all of them have beside those of their parameters.
+    pub arguments: Vec<String>,
 }
 
 /// What is made of one snapshot.
@@ -206,6 +208,7 @@ fn endpoint(trusted: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint>
     trusted.map(|ca| StreamEndpoint {
         url: pods.controller_url.clone(),
         ca: ca.to_owned(),
+        arguments: pods.arguments.clone(),
     })
 }
 

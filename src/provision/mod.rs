@@ -131,13 +131,15 @@ impl ChildKind {
     }
 }
 
-/// What pods need to reach the controller.
+/// What pods need of the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamEndpoint {
     /// URL of the controller's stream Service; its host is the name in the serving certificate.
     pub url: String,
     /// All certificates of the controller's CA that are trusted, as PEM.
     pub ca: String,
+    /// Arguments that the controller gives to all pods.
+    pub arguments: Vec<String>,
 }
 
 /// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one.

@@ -64,6 +64,7 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     );
     let stream = StreamEndpoint {
         url: "https://portcullis-controller-stream.portcullis-system.svc:19443".to_owned(),
+        arguments: Vec::new(),
         ca: "certificates\n".to_owned(),
     };
     let children = |gateway: &Arc<Gateway>| {

@@ -86,6 +86,7 @@ impl Asked {
             parameters: Arc::new(parameters),
         };
         let stream = StreamEndpoint {
+            arguments: Vec::new(),
             url: "https://controller.example:19443".to_owned(),
             ca: self.ca.clone(),
         };

@@ -1,5 +1,5 @@
 //! XBackends as backends: a name in DNS, what is spoken there, and TLS of its own (GEP-4894). Keeps what was read of them
-//! from one translation to the next. Knows nothing of the addresses of a name.
+//! from one translation to the next. Resolves no name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

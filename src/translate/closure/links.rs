@@ -212,7 +212,7 @@ impl Collector<'_> {
         self.config_maps(&spec.validation);
     }
 
-    /// The client certificate goes with the backend: who may write an XBackend says what requests to it present.
+    /// The client certificate goes with the backend: its author decides what requests to it present.
     fn xbackend(&mut self, backend: &XBackend) {
         let Some(tls) = &backend.spec.tls else {
             return;
