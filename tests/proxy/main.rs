@@ -15,6 +15,7 @@ mod backend_tls;
 mod backend_tls_overrides;
 mod bodies;
 mod connections;
+mod external;
 mod filters;
 mod forwarding;
 mod lifecycle;
