@@ -83,7 +83,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
         id: backend(),
         protocol: UpstreamProtocol::Http1,
         tls: None,
-        endpoints: vec![([127, 0, 0, 1], 8080).into()],
+        endpoints: vec![([127, 0, 0, 1], 8080).into()].into(),
     };
     Arc::new(Ir {
         ports: vec![Arc::new(Port {

@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::dns::{Lookup, Names};
 use crate::ir::BindReport;
 use crate::provider::Load;
 use crate::status::StatusReport;
@@ -51,20 +52,22 @@ pub struct Outputs<F, P> {
     pub publish: P,
 }
 
-/// Runs until the provider is gone.
-pub async fn run<F, P>(
+/// Runs until the provider is gone. `names` gives the addresses of backends at hostnames.
+pub async fn run<L, F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
     options: Options,
+    mut names: Names<L>,
     mut outputs: Outputs<F, P>,
 ) where
     F: FnMut(&Table) -> BindReport,
     P: FnMut(Outcome),
+    L: Lookup,
 {
     let mut translator = Translator::new(options);
     let mut retired = None;
     loop {
         let load = loads.borrow_and_update().clone();
-        let (unbound, replaced) = serve(&load, &mut translator, &outputs.table);
+        let (unbound, replaced) = serve(&load, &mut translator, &mut names, &outputs.table);
         retired = replaced.or(retired);
         let mut report = Some(unbound);
         let table = outputs.table.load_full();
@@ -85,6 +88,7 @@ pub async fn run<F, P>(
                     Err(_) => return,
                 },
                 retried = retry(&binds, &table, &mut outputs.follow) => binds = retried,
+                never = resolve(&mut names, &table) => match never {},
                 never = release(&mut retired) => match never {},
             }
         }
@@ -96,6 +100,7 @@ pub async fn run<F, P>(
 fn serve(
     load: &Load,
     translator: &mut Translator,
+    names: &mut Names<impl Lookup>,
     current: &ArcSwap<Table>,
 ) -> (StatusReport, Option<Arc<Table>>) {
     let previous = current.load_full();
@@ -105,8 +110,20 @@ fn serve(
         return (translation.report, None);
     }
     let table = Table::build(Arc::new(translation.ir), Some(&previous));
+    let backends = table.ir.backends.iter();
+    names.follow(backends.filter_map(|backend| backend.endpoints.hostname()));
+    table.set_addresses(|name| names.addresses(name));
     current.store(Arc::new(table));
     (translation.report, Some(previous))
+}
+
+/// Keeps the endpoints of backends at hostnames what their names resolve to. They sit in cells of the table's backends, so
+/// that no other part of the table changes.
+async fn resolve(names: &mut Names<impl Lookup>, table: &Table) -> Infallible {
+    loop {
+        names.changed().await;
+        table.set_addresses(|name| names.addresses(name));
+    }
 }
 
 /// Frees a retired table after a while.

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod clock;
 pub mod controller;
 pub mod data_plane;
+pub mod dns;
 pub mod events;
 pub mod filter;
 pub mod ir;

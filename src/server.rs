@@ -21,6 +21,7 @@ use self::serves::serves;
 use crate::admin::{self, AdminState};
 use crate::api::Key;
 use crate::controller::{Outcome, Outputs};
+use crate::dns::{AllowedAddresses, Names, SystemLookup};
 use crate::ir::BindReport;
 use crate::permissions::Permissions;
 use crate::provider::{
@@ -177,8 +178,14 @@ impl Server {
                 .context("signals cannot be watched")?;
         }
         let (publish, outcome) = watch::channel(None);
+        let names = Names::new(
+            SystemLookup::new(settings.dns_servers.clone()),
+            AllowedAddresses::new(settings.allowed_external_addresses.clone()),
+            state.stats.dns.clone(),
+        );
         let control = Control {
             objects,
+            names,
             reloads,
             proxy,
             state: state.clone(),
@@ -261,6 +268,7 @@ impl Objects {
     /// Drives the loop with what is there now and whenever that changes.
     async fn drive<F, P>(
         self,
+        names: Names<SystemLookup>,
         reloads: mpsc::Receiver<()>,
         reports: watch::Receiver<Option<Serves>>,
         permissions: Permissions,
@@ -279,21 +287,21 @@ impl Objects {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
                 tokio::select! {
-                    () = crate::controller::run(loads, options, outputs) => {}
+                    () = crate::controller::run(loads, options, names, outputs) => {}
                     () = provider.watch(sender, reloads) => {}
                 }
             }
             Self::Cluster(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, options, outputs) => {}
+                    () = run_from_first(loads, options, names, outputs) => {}
                     () = provider.watch(sender, || state.stats.config.contacted()) => {}
                 }
             }
             Self::Stream(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, options, outputs) => {}
+                    () = run_from_first(loads, options, names, outputs) => {}
                     () = provider.watch(sender, reports, |event| note(event, state)) => {}
                 }
             }
@@ -316,13 +324,14 @@ fn stream_provider(source: &StreamSource) -> StreamProvider {
 async fn run_from_first<F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
     options: Options,
+    names: Names<SystemLookup>,
     outputs: Outputs<F, P>,
 ) where
     F: FnMut(&Table) -> BindReport,
     P: FnMut(Outcome),
 {
     if loads.changed().await.is_ok() {
-        crate::controller::run(loads, options, outputs).await;
+        crate::controller::run(loads, options, names, outputs).await;
     }
 }
 
@@ -342,6 +351,7 @@ fn note(event: StreamEvent<'_>, state: &AdminState) {
 /// What the control thread owns.
 struct Control {
     objects: Objects,
+    names: Names<SystemLookup>,
     reloads: mpsc::Receiver<()>,
     proxy: Proxy,
     state: Arc<AdminState>,
@@ -375,6 +385,7 @@ impl Control {
     async fn configure(self) -> Proxy {
         let Self {
             objects,
+            names,
             reloads,
             mut proxy,
             state,
@@ -405,7 +416,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(reloads, reports, permissions, outputs, &state) => {}
+            () = objects.drive(names, reloads, reports, permissions, outputs, &state) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }

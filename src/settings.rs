@@ -30,6 +30,10 @@ pub struct Settings {
     pub limits: Limits,
     /// Peers whose `X-Forwarded-*` and `Forwarded` headers are believed. Default: none.
     pub trusted_proxies: Vec<IpNet>,
+    /// Addresses beside public ones that names of external backends may resolve to. Default: none.
+    pub allowed_external_addresses: Vec<IpNet>,
+    /// Name servers for these names. Default: none, which means those of the system.
+    pub dns_servers: Vec<SocketAddr>,
     /// How the process leaves.
     pub drain: Drain,
     /// What objects may do.
@@ -51,6 +55,8 @@ impl Settings {
             ports: Ports::AsDeclared,
             limits: Limits::default(),
             trusted_proxies: Vec::new(),
+            allowed_external_addresses: Vec::new(),
+            dns_servers: Vec::new(),
             drain: Drain::default(),
             permissions: Permissions::default(),
         }

@@ -11,6 +11,7 @@ use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::api::xbackend::XBackend;
 use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -248,6 +249,8 @@ snapshot! {
     backend_tls_policies: BackendTlsPolicy,
     /// BackendTLSOverrides.
     backend_tls_overrides: BackendTlsOverride,
+    /// XBackends.
+    xbackends: XBackend,
     /// ReferenceGrants.
     reference_grants: ReferenceGrant,
     /// GatewayParameters.

@@ -1,20 +1,29 @@
 //! `/config`: what is served, as JSON. Keys are in no answer; values that may be credentials are in one only when they are
 //! asked for.
 
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::table::Table;
 
 /// What is shown in place of a value.
 const REDACTED: &str = "<redacted>";
 
 /// The configuration. Without `with_values` it tells which headers are changed and which headers and query parameters are
-/// matched, but not their values.
-pub(super) fn json(ir: &impl Serialize, with_values: bool) -> Result<String, serde_json::Error> {
-    if with_values {
-        return serde_json::to_string_pretty(ir);
+/// matched, but not their values. Backends at hostnames are shown with the addresses that these have now.
+pub(super) fn json(table: &Table, with_values: bool) -> Result<String, serde_json::Error> {
+    let mut value = serde_json::to_value(&*table.ir)?;
+    for backend in table.backends() {
+        let shown = value["backends"].get_mut(backend.id.to_string());
+        let endpoints = shown.and_then(|shown| shown["endpoints"].as_object_mut());
+        if let Some(endpoints) = endpoints {
+            let addresses = backend.endpoints();
+            let addresses: Vec<_> = addresses.iter().map(|it| it.address.ip()).collect();
+            endpoints.insert("addresses".to_owned(), json!(addresses));
+        }
     }
-    let mut value = serde_json::to_value(ir)?;
-    redact(&mut value);
+    if !with_values {
+        redact(&mut value);
+    }
     serde_json::to_string_pretty(&value)
 }
 

@@ -173,7 +173,7 @@ fn answer<B>(
         ),
         ("/config", Access::Local) => {
             let with_values = config::asks_for_values(request.uri().query());
-            match config::json(&*state.table.load().ir, with_values) {
+            match config::json(&state.table.load(), with_values) {
                 Ok(body) => respond(StatusCode::OK, "application/json", body),
                 Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown\n"),
             }

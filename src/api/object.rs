@@ -13,6 +13,7 @@ use super::http_route::HttpRoute;
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
 use super::policy::{BackendTlsPolicy, UnservedRoute};
+use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -27,6 +28,7 @@ pub enum Object {
     UnservedRoute(Arc<UnservedRoute>),
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     BackendTlsOverride(Arc<BackendTlsOverride>),
+    XBackend(Arc<XBackend>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
@@ -47,6 +49,7 @@ impl Object {
             Self::UnservedRoute(object) => &object.metadata,
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::BackendTlsOverride(object) => object.meta(),
+            Self::XBackend(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
             Self::Namespace(object) => object.meta(),
@@ -69,6 +72,7 @@ impl Object {
             Self::UnservedRoute(route) => (GATEWAY_GROUP, route.kind.as_str()),
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
             Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
+            Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
             Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
@@ -95,6 +99,7 @@ impl Object {
             Self::UnservedRoute(object) => serde_json::to_value(&**object),
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
             Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
+            Self::XBackend(object) => serde_json::to_value(&**object),
             Self::ReferenceGrant(object) => serde_json::to_value(&**object),
             Self::GatewayParameters(object) => serde_json::to_value(&**object),
             Self::Namespace(object) => serde_json::to_value(&**object),
@@ -302,6 +307,14 @@ static KINDS: &[Kind] = &[
         true,
         "backendtlsoverride",
         BackendTlsOverride
+    ),
+    kind!(
+        EXPERIMENTAL_GROUP,
+        "XBackend",
+        ["v1alpha1"],
+        true,
+        "xbackend",
+        XBackend
     ),
     kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
     kind!("", "Service", ["v1"], true, "service", Service),

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
+use ipnet::IpNet;
+
 use super::flags::{LogFlags, PermissionFlags};
 use super::value::AdminAddress;
 use crate::permissions::Permissions;
@@ -64,6 +66,14 @@ pub struct Args {
     /// What objects may do; the pods of Gateways get the same.
     #[command(flatten)]
     permissions: PermissionFlags,
+    /// Addresses that names of XBackends may resolve to in pods of Gateways, beside public ones
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS",
+        value_delimiter = ','
+    )]
+    allow_external_address: Vec<IpNet>,
     /// Log.
     #[command(flatten)]
     log: LogFlags,
@@ -95,6 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         admin: args.admin.0,
         permissions: Permissions::from(&args.permissions),
         image: args.image.clone(),
+        allowed_external_addresses: args.allow_external_address.clone(),
         namespace: args.lease_namespace.clone(),
         identity: args.identity.clone().unwrap_or_else(own),
     })

@@ -1,6 +1,8 @@
 //! The flags and environment variables of a data plane, and how they become [`Settings`]. Defaults stand in
 //! `settings.rs` only.
 
+use std::net::SocketAddr;
+
 use clap::Args;
 use ipnet::IpNet;
 
@@ -29,6 +31,9 @@ pub struct ServeFlags {
     /// What objects may do.
     #[command(flatten)]
     pub permissions: PermissionFlags,
+    /// What names of backends resolve to.
+    #[command(flatten)]
+    pub external: ExternalFlags,
     /// Log and access log.
     #[command(flatten)]
     pub log: LogFlags,
@@ -64,6 +69,30 @@ impl From<&PermissionFlags> for Permissions {
             backend_tls_floor,
         }
     }
+}
+
+/// What names of XBackends resolve to.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "External backends")]
+pub struct ExternalFlags {
+    /// Addresses that names of XBackends may resolve to, beside public ones: loopback, private, link-local and other special
+    /// addresses are refused otherwise
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS",
+        value_delimiter = ','
+    )]
+    pub allow_external_address: Vec<IpNet>,
+    /// Name servers to resolve names of XBackends with [default: those of /etc/resolv.conf]
+    #[arg(
+        long,
+        value_name = "ADDR[:PORT],…",
+        env = "PORTCULLIS_DNS_SERVER",
+        value_delimiter = ',',
+        value_parser = super::value::dns_server
+    )]
+    pub dns_server: Vec<SocketAddr>,
 }
 
 /// What is logged, and how.
@@ -174,6 +203,8 @@ impl ServeFlags {
             ports: Ports::AsDeclared,
             limits: Limits::from(&self.limits),
             trusted_proxies: self.trusted_proxies.clone(),
+            allowed_external_addresses: self.external.allow_external_address.clone(),
+            dns_servers: self.external.dns_server.clone(),
             drain: Drain {
                 delay: self.drain.drain_delay.0,
                 deadline: self.drain.drain_deadline.0,

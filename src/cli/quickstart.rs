@@ -268,7 +268,7 @@ mod tests {
             .ir
             .backends
             .iter()
-            .flat_map(|backend| backend.endpoints.clone())
+            .flat_map(|backend| backend.endpoints.addresses().to_vec())
             .collect();
         assert_eq!(endpoints.len(), 2);
         assert!(backends.iter().all(|address| endpoints.contains(address)));

@@ -5,6 +5,16 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// Reads the address of a name server, at port 53 where it has none.
+pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
+    const PORT: u16 = 53;
+    let address = text.parse::<SocketAddr>().ok();
+    let address = address.or_else(|| Some(SocketAddr::new(text.parse().ok()?, PORT)));
+    address.ok_or_else(|| {
+        format!("`{text}` is not an address; write one like 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:53")
+    })
+}
+
 /// A duration such as `500ms`, `10s`, `5m`, `1h` or `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);

@@ -209,6 +209,7 @@ fn endpoint(trusted: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint>
     trusted.map(|ca| StreamEndpoint {
         url: pods.controller_url.clone(),
         ca: ca.to_owned(),
+        arguments: pods.arguments.clone(),
     })
 }
 

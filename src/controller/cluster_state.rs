@@ -12,7 +12,6 @@ use crate::api::Resource;
 use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::permissions::Permissions;
 use crate::provider::Load;
 use crate::provision::{
     self, ClassUsage, DesiredState, Failure, FailureReason, Failures, StreamEndpoint,
@@ -28,8 +27,8 @@ pub struct PodSettings {
     pub image: String,
     /// Where they get their configuration.
     pub controller_url: String,
-    /// What objects may do.
-    pub permissions: Permissions,
+    /// Arguments that all of them have beside those of their parameters.
+    pub arguments: Vec<String>,
 }
 
 /// How far the data planes of each Gateway are.
@@ -274,11 +273,8 @@ fn needs(
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state.needs.children.get(name).filter(|_| is_same).cloned()
         });
-        let PodSettings {
-            image, permissions, ..
-        } = pods;
         let children = known.unwrap_or_else(|| {
-            provision::children(gateway, data_plane, image, endpoint, *permissions).into()
+            provision::children(gateway, data_plane, &pods.image, endpoint).into()
         });
         needs.children.insert(name.clone(), children);
     }

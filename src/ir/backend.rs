@@ -24,7 +24,7 @@ pub struct BackendId {
 /// connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TlsUse {
-    /// The policy that applies.
+    /// The policy that applies, or the backend itself where that says so.
     pub policy: ObjectRef,
     /// The Gateway whose client certificate is presented.
     pub client: Option<ObjectRef>,
@@ -34,7 +34,11 @@ impl fmt::Display for BackendId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.object, self.port)?;
         if let Some(tls) = &self.tls {
-            write!(f, " by {}", tls.policy)?;
+            if tls.policy == self.object {
+                f.write_str(" in TLS")?;
+            } else {
+                write!(f, " by {}", tls.policy)?;
+            }
             if let Some(client) = &tls.client {
                 write!(f, " as {client}")?;
             }
@@ -59,8 +63,53 @@ pub struct Backend {
     pub protocol: UpstreamProtocol,
     /// TLS to its endpoints; `None` is plain text.
     pub tls: Option<Arc<ClientTls>>,
-    /// Its usable endpoints, sorted and without duplicates; empty means 503.
-    pub endpoints: Vec<SocketAddr>,
+    /// Its usable endpoints; none means 503.
+    pub endpoints: Endpoints,
+}
+
+/// Where the endpoints of a backend are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub enum Endpoints {
+    /// At these addresses, sorted and without duplicates.
+    Addresses(Vec<SocketAddr>),
+    /// At the addresses that a name has in DNS while requests are served.
+    Hostname {
+        /// The name, fully qualified, without a dot at its end.
+        hostname: Arc<str>,
+        /// The port.
+        port: u16,
+    },
+}
+
+impl Endpoints {
+    /// The addresses, as far as the configuration has them.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        match self {
+            Self::Addresses(addresses) => addresses,
+            Self::Hostname { .. } => &[],
+        }
+    }
+
+    /// The name whose addresses they are.
+    pub fn hostname(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Addresses(_) => None,
+            Self::Hostname { hostname, .. } => Some(hostname),
+        }
+    }
+}
+
+impl FromIterator<SocketAddr> for Endpoints {
+    fn from_iter<I: IntoIterator<Item = SocketAddr>>(addresses: I) -> Self {
+        Self::Addresses(addresses.into_iter().collect())
+    }
+}
+
+impl From<Vec<SocketAddr>> for Endpoints {
+    fn from(addresses: Vec<SocketAddr>) -> Self {
+        Self::Addresses(addresses)
+    }
 }
 
 /// What an endpoint speaks.

@@ -27,7 +27,6 @@ use serde_json::{Value, json};
 use crate::api::gateway::Gateway;
 use crate::api::parameters::Parameters;
 use crate::data_plane::DataPlane;
-use crate::permissions::Permissions;
 
 pub use class::{ClassUsage, keep_finalizers};
 pub use desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
@@ -132,23 +131,23 @@ impl ChildKind {
     }
 }
 
-/// What pods need to reach the controller.
+/// What pods need of the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamEndpoint {
     /// URL of the controller's stream Service; its host is the name in the serving certificate.
     pub url: String,
     /// All certificates of the controller's CA that are trusted, as PEM.
     pub ca: String,
+    /// Arguments that the controller gives to all pods.
+    pub arguments: Vec<String>,
 }
 
-/// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one, and
-/// permit objects what the controller permits them.
+/// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one.
 pub fn children(
     gateway: &Gateway,
     data_plane: &DataPlane,
     image: &str,
     stream: &StreamEndpoint,
-    permissions: Permissions,
 ) -> Vec<Child> {
     let plan = Plan {
         gateway,
@@ -156,7 +155,6 @@ pub fn children(
         parameters: &data_plane.parameters,
         image,
         stream,
-        permissions,
         name: service_account_name(gateway),
     };
     let mut children = vec![service_account(&plan), certificates(&plan)];
@@ -180,7 +178,6 @@ struct Plan<'a> {
     parameters: &'a Parameters,
     image: &'a str,
     stream: &'a StreamEndpoint,
-    permissions: Permissions,
     /// The name that most of the objects have.
     name: String,
 }

@@ -208,7 +208,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         .into_iter()
         .filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));
     arguments.extend(given);
-    arguments.extend(plan.permissions.flags());
+    arguments.extend_from_slice(&plan.stream.arguments);
     arguments
 }
 

@@ -27,6 +27,7 @@ fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
         parameters: Arc::new(serde_json::from_value(parameters).unwrap()),
     };
     let stream = StreamEndpoint {
+        arguments: vec!["--allow-external-address=10.0.0.0/8".to_owned()],
         url: "https://controller.example:19443".to_owned(),
         ca: "the CA".to_owned(),
     };
@@ -35,7 +36,6 @@ fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
         &data_plane,
         "registry.example/portcullis:1",
         &stream,
-        Permissions::default(),
     )
 }
 
@@ -131,4 +131,13 @@ fn a_budget_needs_a_second_pod() {
     assert!(!has_budget(json!({"autoscaling": {"maxReplicas": 1}})));
     assert!(!has_budget(json!({"workload": {"replicas": 1}})));
     assert!(!has_budget(json!({"workload": {"kind": "DaemonSet"}})));
+}
+
+#[test]
+fn pods_get_the_arguments_that_the_controller_gives_to_all() {
+    let children = made(&gateway(), json!({}));
+    let deployment = child(&children, ChildKind::Deployment);
+    let arguments = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    let arguments = arguments.as_array().unwrap();
+    assert!(arguments.contains(&json!("--allow-external-address=10.0.0.0/8")));
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
+use ipnet::IpNet;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 
@@ -49,6 +50,8 @@ pub struct ControllerSettings {
     pub identity: String,
     /// Where pods get their configuration.
     pub stream: StreamSettings,
+    /// Addresses beside public ones that names of XBackends may resolve to in pods.
+    pub allowed_external_addresses: Vec<IpNet>,
     /// How changes of the controller itself reach Gateways.
     pub rollouts: RolloutOptions,
     /// What objects may do, here and in the pods of Gateways.
@@ -212,9 +215,20 @@ async fn follow(
     let pods = PodSettings {
         image: settings.image.clone(),
         controller_url: settings.stream.url.to_string(),
-        permissions: settings.permissions,
+        arguments: pod_arguments(settings),
     };
     cluster::run(inputs, options, &pods, outputs).await;
+}
+
+/// The settings of the controller that are those of all pods of Gateways.
+fn pod_arguments(settings: &ControllerSettings) -> Vec<String> {
+    let allowed = settings.allowed_external_addresses.iter();
+    let allowed: Vec<_> = allowed.map(ToString::to_string).collect();
+    let mut arguments = settings.permissions.flags();
+    if !allowed.is_empty() {
+        arguments.push(format!("--allow-external-address={}", allowed.join(",")));
+    }
+    arguments
 }
 
 /// Does what only the leader does, whenever this is the leader.

@@ -10,7 +10,7 @@ use super::report::{
 
 /// Characters that a condition's message may have (`maxLength` 32768 in the CRDs).
 const MAX_MESSAGE: usize = 32_768;
-/// Parents that a route's status may have (`maxItems` in the CRDs).
+/// Parents that the status of a route or a backend may have (`maxItems` in the CRDs).
 const MAX_PARENTS: usize = 32;
 /// Ancestors that a policy's status may have (`maxItems` in the CRDs).
 const MAX_ANCESTORS: usize = 16;
@@ -44,8 +44,8 @@ pub enum Wanted<'a> {
     Gateway(&'a GatewayStatus),
     /// A ListenerSet.
     ListenerSet(&'a ListenerSetStatus),
-    /// A route: the entries of the controller of this name, which may be none.
-    Route(&'a str, &'a [ParentStatus]),
+    /// A route or a backend: the entries of the controller of this name, which may be none.
+    Parents(&'a str, &'a [ParentStatus]),
     /// A policy: the entries of the controller of this name, which may be none.
     Policy(&'a str, &'a [AncestorStatus]),
 }
@@ -75,7 +75,7 @@ pub fn merge(stored: &Value, wanted: Wanted<'_>, now: &str) -> Result<Option<Val
             "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
             "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
         }),
-        Wanted::Route(controller, parents) => {
+        Wanted::Parents(controller, parents) => {
             let entries: Vec<_> = parents
                 .iter()
                 .map(|it| (&it.parent_ref, &*it.conditions))
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn route(stored: &Value, parents: &[ParentStatus]) -> Option<Value> {
-        merge(stored, Wanted::Route(OURS, parents), NOW).unwrap()
+        merge(stored, Wanted::Parents(OURS, parents), NOW).unwrap()
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         );
         let status = json!({"parents": [entry(OURS, "a", 5)]});
         assert_eq!(
-            merge(&status, Wanted::Route(OURS, &[parent("a", 4)]), NOW),
+            merge(&status, Wanted::Parents(OURS, &[parent("a", 4)]), NOW),
             Err(Outdated)
         );
         // What others have said of a later generation is none of our business.

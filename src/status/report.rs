@@ -24,6 +24,8 @@ pub struct StatusReport {
     pub routes: Arc<BTreeMap<ObjectRef, Arc<[ParentStatus]>>>,
     /// Policies of all kinds: one entry per Gateway that a policy is for.
     pub policies: BTreeMap<ObjectRef, Vec<AncestorStatus>>,
+    /// XBackends: one entry per Gateway that sends requests to it.
+    pub backends: BTreeMap<ObjectRef, Vec<ParentStatus>>,
     /// What no condition has a place for, such as a Gateway that no one serves.
     pub notes: Vec<Note>,
 }
@@ -88,11 +90,11 @@ pub struct RouteKind {
     pub kind: String,
 }
 
-/// Status of a route under one of its parents.
+/// Status of a route under one of its parents, or of a backend for one of the Gateways that send requests to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentStatus {
-    /// The parent, exactly as the route names it.
+    /// The parent, exactly as the route names it; the Gateway.
     pub parent_ref: ParentRef,
     /// The controller that the entry is of.
     pub controller_name: Arc<str>,
@@ -234,6 +236,12 @@ impl StatusReport {
             for ancestor in ancestors {
                 let place = format!("for {}: ", ancestor.ancestor_ref.shown());
                 collect(&mut problems, object, &place, &ancestor.conditions);
+            }
+        }
+        for (object, parents) in &self.backends {
+            for parent in parents {
+                let place = format!("for {}: ", parent.parent_ref.shown());
+                collect(&mut problems, object, &place, &parent.conditions);
             }
         }
         let notes = self.notes.iter();

@@ -34,6 +34,10 @@ impl StatusReport {
             for ancestor in ancestors {
                 put(&mut ancestor.conditions, refused(Reason::Invalid));
             }
+        } else if let Some(parents) = self.backends.get_mut(object) {
+            for parent in parents {
+                put(&mut parent.conditions, refused(Reason::Invalid));
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The statuses to store.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
-    /// Of all objects. Routes and policies that are not in it must have no entry of ours.
+    /// Of all objects. Routes, policies and backends that are not in it must have no entry of ours.
     pub report: Arc<StatusReport>,
     /// Objects whose status has to stay as it is for now.
     pub held: Arc<HashSet<ObjectRef>>,
@@ -187,7 +187,11 @@ impl Writer {
             "ListenerSet" => report.listener_sets.get(object).map(Wanted::ListenerSet),
             kind if kind.ends_with("Route") => {
                 let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
-                Some(Wanted::Route(&self.controller, parents))
+                Some(Wanted::Parents(&self.controller, parents))
+            }
+            "XBackend" => {
+                let parents = report.backends.get(object).map_or(&[][..], Vec::as_slice);
+                Some(Wanted::Parents(&self.controller, parents))
             }
             "BackendTLSPolicy" | "BackendTLSOverride" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
@@ -280,7 +284,8 @@ fn stored(object: &DynamicObject) -> StoredStatus {
     StoredStatus::new(&version, &object.data["status"])
 }
 
-/// Where an object is. Kinds of the Gateway API with a status are all served as `v1`, ours as `v1alpha1`.
+/// Where an object is. Kinds of the Gateway API with a status are all served as `v1`, its experimental ones and ours as
+/// `v1alpha1`.
 fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
     let version = if &*object.group == GATEWAY_GROUP {
         "v1"
@@ -313,6 +318,7 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
         differing_entries(&old.report.routes, &new.report.routes, &mut visit);
     }
     differing_entries(&old.report.policies, &new.report.policies, &mut visit);
+    differing_entries(&old.report.backends, &new.report.backends, &mut visit);
     old.held.difference(&new.held).for_each(visit);
 }
 

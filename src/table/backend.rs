@@ -88,14 +88,16 @@ impl TlsIdentity {
 }
 
 impl Backend {
-    /// A backend with the endpoints of `ir`.
+    /// A backend with the endpoints of `ir`; none as long as its hostname is not resolved.
     pub fn new(ir: &ir::Backend, transport: Transport, stats: Arc<BackendStats>) -> Self {
         Self {
             id: ir.id.clone(),
             protocol: ir.protocol,
             transport,
             stats,
-            endpoints: ArcSwap::from_pointee(Endpoints::default().changed_to(&ir.endpoints)),
+            endpoints: ArcSwap::from_pointee(
+                Endpoints::default().changed_to(ir.endpoints.addresses()),
+            ),
         }
     }
 
@@ -213,7 +215,7 @@ mod tests {
             id,
             protocol: UpstreamProtocol::Http1,
             tls: None,
-            endpoints: vec![address(1), address(2)],
+            endpoints: vec![address(1), address(2)].into(),
         };
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());
         let before: Vec<_> = backend.endpoints().iter().cloned().collect();

@@ -87,7 +87,10 @@ impl Backends {
             nodes.push(match same_id {
                 Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
                 Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
-                    node.set_endpoints(&ir.endpoints);
+                    // What a name has resolved to stays, but not for another name.
+                    if ir.endpoints.hostname().is_none() || old.endpoints != ir.endpoints {
+                        node.set_endpoints(ir.endpoints.addresses());
+                    }
                     node.clone()
                 }
                 changed => {

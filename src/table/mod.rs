@@ -12,6 +12,7 @@ mod router;
 mod rule;
 mod stats;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, Transport};
@@ -23,6 +24,7 @@ pub use stats::{
 };
 
 use self::route::Route;
+use crate::ir;
 use crate::ir::{Bind, Ir};
 use crate::tls::ServerConfigs;
 
@@ -78,6 +80,18 @@ impl Table {
     /// Every rule, each once.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.routes.iter().flat_map(|route| &route.rules)
+    }
+
+    /// Makes the addresses that `resolve` has for hostnames the endpoints of the backends there. Only one thread may do so
+    /// at a time, the one that builds tables.
+    pub fn set_addresses<'a>(&self, resolve: impl Fn(&str) -> &'a [IpAddr]) {
+        for (ir, node) in self.ir.backends.iter().zip(&*self.backends) {
+            if let ir::Endpoints::Hostname { hostname, port } = &ir.endpoints {
+                let addresses = resolve(hostname).iter();
+                let endpoints = addresses.map(|address| SocketAddr::new(*address, *port));
+                node.set_endpoints(&endpoints.collect::<Vec<_>>());
+            }
+        }
     }
 
     /// Every backend, in order of its identity.

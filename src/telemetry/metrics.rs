@@ -1,6 +1,7 @@
 //! Numbers of the process for `/metrics`. Those of rules and backends live in the table and are read from it; the
 //! others are here. Label values name configuration objects and fixed reasons only, never anything of a request.
 
+mod dns;
 mod text;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -9,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
 
+pub use dns::{DnsStats, LookupResult};
 pub use text::{CONTENT_TYPE, encode};
 
 /// Numbers of client connections.
@@ -361,6 +363,8 @@ pub struct ProcessStats {
     pub connections: Arc<ConnectionStats>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
+    /// Lookups of the names of backends.
+    pub dns: Arc<DnsStats>,
     /// The stream from a controller, where objects come from one.
     pub stream: Option<Arc<StreamStats>>,
     /// The controller, where this is one.

@@ -178,11 +178,9 @@ impl Store<'_, '_> {
         };
         let fault = unusable(field, &name, problem);
         let last = last.ok_or_else(|| fault.clone())?;
-        let short = last.fingerprint.get(..16).unwrap_or_default();
-        let remedy = format!("; its last good certificate (sha256 {short}…) keeps serving");
         Ok(Read {
             certificate: last.clone(),
-            problem: Some(fault.message + &remedy),
+            problem: Some(held_over(&fault, last)),
         })
     }
 }
@@ -214,7 +212,59 @@ fn unusable(field: &str, name: &ObjectRef, problem: &str) -> Fault {
     )
 }
 
-fn find_name(origin: &ObjectRef, reference: &SecretRef) -> ObjectRef {
+/// The certificate that an object of `origin` presents to the backends that it describes. The last good one keeps serving
+/// beside a problem.
+pub(super) fn client(
+    input: &Input<'_>,
+    origin: &ObjectRef,
+    reference: &SecretRef,
+    field: &str,
+) -> (Result<Arc<Certificate>, Fault>, Option<Fault>) {
+    let invalid = |mut fault: Fault| {
+        if fault.reason == Reason::InvalidCertificateRef {
+            fault.reason = Reason::InvalidClientCertificateRef;
+        }
+        fault
+    };
+    let (name, secret) = match find(input, origin, reference, field) {
+        Ok(found) => found,
+        Err(fault) => {
+            let fault = invalid(fault);
+            return (Err(fault.clone()), Some(fault));
+        }
+    };
+    let last = input.previous.and_then(|ir| last_presented(ir, &name));
+    let problem = match read_once(secret, &name, last) {
+        Ok(certificate) => return (Ok(certificate), None),
+        Err(problem) => problem,
+    };
+    let fault = invalid(unusable(field, &name, &problem));
+    match last {
+        None => (Err(fault.clone()), Some(fault)),
+        Some(last) => {
+            let message = held_over(&fault, last);
+            (Ok(last.clone()), Some(Fault::new(fault.reason, message)))
+        }
+    }
+}
+
+/// A certificate that backends are presented at present.
+fn last_presented<'a>(ir: &'a Ir, name: &ObjectRef) -> Option<&'a Arc<Certificate>> {
+    let backends = ir.backends.iter();
+    let mut presented = backends.filter_map(|it| it.tls.as_ref()?.client_certificate.as_ref());
+    presented.find(|certificate| certificate.source == *name)
+}
+
+fn held_over(fault: &Fault, last: &Certificate) -> String {
+    let short = last.fingerprint.get(..16).unwrap_or_default();
+    format!(
+        "{}; its last good certificate (sha256 {short}…) keeps serving",
+        fault.message
+    )
+}
+
+/// The Secret that a reference of `origin` names.
+pub(super) fn find_name(origin: &ObjectRef, reference: &SecretRef) -> ObjectRef {
     let namespace = reference.namespace.as_deref().unwrap_or(&origin.namespace);
     ObjectRef::new(
         &reference.group,

@@ -144,6 +144,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         unserved_routes,
         backend_tls_policies: _,
         backend_tls_overrides: _,
+        xbackends: _,
         reference_grants,
         namespaces,
         services: _,

@@ -165,7 +165,8 @@ impl Translator {
         let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies
             || before.backend_tls_overrides != snapshot.backend_tls_overrides
             // Conditions tell of targets that no route refers to.
-            || around.objects.iter().any(|object| self.backends.tls.target(object));
+            || around.objects.iter().any(|object| self.backends.tls.target(object))
+            || before.xbackends != snapshot.xbackends;
         if gateways_changed || routes_changed || policies_changed {
             self.assemble(&input);
         }
@@ -210,6 +211,10 @@ impl Translator {
         report
             .notes
             .extend(backend_tls::unused(input, policies, &report.policies));
+        let senders = self
+            .routes
+            .xbackend_senders(&self.gateways.parents, input.snapshot);
+        report.backends = self.backends.statuses(input, &senders);
         report.notes.extend(notes);
         report.notes.sort();
         self.report = report;

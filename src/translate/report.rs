@@ -48,6 +48,7 @@ pub(super) fn compose(
         listener_sets: set_statuses,
         routes: Arc::default(),
         policies: BTreeMap::new(),
+        backends: BTreeMap::new(),
         notes,
     }
 }

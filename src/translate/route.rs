@@ -53,6 +53,8 @@ pub(super) struct Built {
     pub(super) backends: Vec<BackendId>,
     /// Services that it may refer to and refers to, whether they exist or not, each with the name of the rule.
     pub(super) services: Vec<(Key, Option<Arc<str>>)>,
+    /// XBackends that it may refer to and refers to, whether they exist or not.
+    pub(super) xbackends: Vec<Key>,
     /// Whether it is another one for another consumer.
     pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
@@ -74,6 +76,7 @@ impl Built {
             consumer,
             backends,
             services: Vec::new(),
+            xbackends: Vec::new(),
             depends_on_consumer: false,
             usable: 0,
             faults: Vec::new(),
@@ -163,6 +166,8 @@ pub(super) struct RouteBuilder<'a> {
     backends: &'a mut Backends,
     /// Services that it may refer to and refers to.
     services: Vec<(Key, Option<Arc<str>>)>,
+    /// XBackends that it may refer to and refers to.
+    xbackends: Vec<Key>,
     depends_on_consumer: bool,
     /// Number of rules that do at least a part of what they say.
     usable: usize,
@@ -294,7 +299,10 @@ impl RouteBuilder<'_> {
             .resolve(self.input, &requests, reference, field);
         let is_permitted =
             !matches!(&resolution, Err(fault) if fault.reason == Reason::RefNotPermitted);
-        if is_permitted && backend::is_backend(&reference.group, &reference.kind) {
+        let (group, kind) = (&reference.group, &reference.kind);
+        if is_permitted && backend::is_xbackend(group, kind) {
+            self.xbackends.push(key);
+        } else if is_permitted && backend::is_service(group, kind) {
             self.depends_on_consumer |= self.backends.tls.target(&key);
             self.services.push((key, rule.map(Arc::from)));
         }
@@ -332,6 +340,7 @@ impl RouteBuilder<'_> {
             backends: self.forwarded.iter().map(|one| one.id.clone()).collect(),
             references: self.references,
             services: self.services,
+            xbackends: self.xbackends,
             depends_on_consumer: self.depends_on_consumer,
         }
     }

@@ -1,6 +1,8 @@
 //! Routes from one translation to the next: which of them have to be translated or attached again, and what all of them
 //! add up to. A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
+mod senders;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use crate::status::{Note, ParentStatus};
 
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
-use super::backend_tls::{Consumer, Senders, TlsPolicies, Use, Uses};
+use super::backend_tls::Consumer;
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
 use super::{Input, report};
@@ -72,11 +74,8 @@ trait Follow {
     /// Adds the routes to what others add up to.
     fn add_to(&self, totals: &mut Totals);
 
-    /// Adds the Gateways that these of the routes are attached to.
-    fn add_senders(&self, parents: &Parents, wanted: &BTreeSet<&ObjectRef>, senders: &mut Senders);
-
-    /// Adds the Gateways that the routes are attached to by the Services that policies target.
-    fn add_uses(&self, parents: &Parents, policies: &TlsPolicies, uses: &mut Uses);
+    /// The routes.
+    fn entries(&self) -> Box<dyn Iterator<Item = &Entry> + '_>;
 }
 
 /// The routes of one kind.
@@ -184,25 +183,6 @@ impl Routes {
         self.kinds.iter().for_each(|kind| kind.add_to(&mut totals));
         totals
     }
-
-    /// The Gateways that send the requests of the objects that policies name.
-    pub(super) fn senders(&self, parents: &Parents, policies: &TlsPolicies) -> Senders {
-        let wanted = policies.senders();
-        let mut senders = parents.senders(&wanted);
-        let kinds = self.kinds.iter();
-        kinds.for_each(|kind| kind.add_senders(parents, &wanted, &mut senders));
-        senders
-    }
-
-    /// The Gateways that routes are attached to by the Services that policies target.
-    pub(super) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
-        let mut uses = Uses::new();
-        if !policies.is_empty() {
-            let kinds = self.kinds.iter();
-            kinds.for_each(|kind| kind.add_uses(parents, policies, &mut uses));
-        }
-        uses
-    }
 }
 
 impl<R: RouteObject> Follow for RoutesOf<R> {
@@ -252,32 +232,8 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
         }
     }
 
-    fn add_senders(&self, parents: &Parents, wanted: &BTreeSet<&ObjectRef>, senders: &mut Senders) {
-        for name in wanted.iter().filter(|name| &*name.kind == R::KIND) {
-            let entry = self.entries.get(&Key::new(&name.namespace, &name.name));
-            let listeners = entry.into_iter().flat_map(|entry| &entry.attached);
-            let gateways = listeners.map(|(index, _)| &parents.listeners[*index].consumer.gateway);
-            let known = senders.entry((*name).clone()).or_default();
-            known.extend(gateways.cloned());
-        }
-    }
-
-    fn add_uses(&self, parents: &Parents, policies: &TlsPolicies, uses: &mut Uses) {
-        for entry in self.entries.values() {
-            let built = entry.built.iter().take(1);
-            let services = built.flat_map(|built| &built.services);
-            for (service, rule) in services.filter(|(service, _)| policies.target(service)) {
-                let listeners = entry.attached.iter();
-                let of_listener = |(index, _): &(ListenerIndex, _)| Use {
-                    gateway: parents.listeners[*index].consumer.gateway.clone(),
-                    listener: parents.listeners[*index].key.clone(),
-                    route: entry.name.clone(),
-                    rule: rule.clone(),
-                };
-                let known = uses.entry(service.clone()).or_default();
-                known.extend(listeners.map(of_listener));
-            }
-        }
+    fn entries(&self) -> Box<dyn Iterator<Item = &Entry> + '_> {
+        Box::new(self.entries.values())
     }
 }
 

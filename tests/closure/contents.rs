@@ -14,6 +14,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Va
     let version = match kind {
         "Service" | "Secret" | "ConfigMap" | "Namespace" => "v1",
         "BackendTLSOverride" => "portcullis.dev/v1alpha1",
+        "XBackend" => "gateway.networking.x-k8s.io/v1alpha1",
         _ => GATEWAY_API,
     };
     let metadata = json!({"namespace": namespace, "name": name});
@@ -74,8 +75,13 @@ fn secret(namespace: &str, name: &str) -> Value {
 }
 
 fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
-    let source = json!({"group": "gateway.networking.k8s.io", "kind": from.0, "namespace": from.1});
-    let spec = json!({"from": [source], "to": [{"group": "", "kind": to}]});
+    let group = |kind: &str| match kind {
+        "XBackend" => "gateway.networking.x-k8s.io",
+        "HTTPRoute" | "Gateway" => "gateway.networking.k8s.io",
+        _ => "",
+    };
+    let source = json!({"group": group(from.0), "kind": from.0, "namespace": from.1});
+    let spec = json!({"from": [source], "to": [{"group": group(to), "kind": to}]});
     object(
         "ReferenceGrant",
         namespace,
@@ -250,6 +256,44 @@ fn overrides_go_to_the_gateways_of_their_namespace_and_to_those_of_their_service
     assert_eq!(followed.of("two"), own);
     followed.delete(&policy("infra", "consumer"));
     assert!(followed.of("two").is_empty());
+}
+
+#[test]
+fn an_xbackend_brings_its_authorities_and_its_client_certificate_to_routes_of_its_namespace() {
+    let reference = |namespace: Option<&str>| {
+        let group = "gateway.networking.x-k8s.io";
+        json!({"group": group, "kind": "XBackend", "name": "x", "namespace": namespace})
+    };
+    let spec = json!({
+        "type": "ExternalHostname", "externalHostname": {"hostname": "x.example"}, "port": {"port": 443},
+        "tls": {
+            "mode": "ClientAndServer",
+            "clientCertificateRef": {"name": "key", "namespace": "keys"},
+            "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]},
+        },
+    });
+    let mut authority = object("ConfigMap", "apps", "ca", Value::Null);
+    authority["data"] = json!({});
+    let mut followed = Followed::new([
+        class(),
+        http("one"),
+        http("two"),
+        route("apps", "r", "one", reference(None)),
+        route("infra", "s", "two", reference(Some("apps"))),
+        object("XBackend", "apps", "x", spec),
+        authority,
+        secret("keys", "key"),
+        grant("apps", ("HTTPRoute", "infra"), "XBackend"),
+    ]);
+    let own = ["ConfigMap apps/ca", "HTTPRoute apps/r", "XBackend apps/x"];
+    assert_eq!(followed.of("one"), own);
+    // GEP-4894: no ReferenceGrant makes it a backend of routes of other namespaces.
+    assert_eq!(followed.of("two"), ["HTTPRoute infra/s"]);
+    let change = "one: +Secret keys/key +ReferenceGrant keys/XBackend-Secret";
+    let keys = grant("keys", ("XBackend", "apps"), "Secret");
+    assert_eq!(followed.put(&keys), [change]);
+    let change = "one: -Secret keys/key -ReferenceGrant keys/XBackend-Secret";
+    assert_eq!(followed.delete(&keys), [change]);
 }
 
 #[test]

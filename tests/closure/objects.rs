@@ -35,6 +35,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         3 => slice(),
         2 => policy(),
         3 => tls_override(),
+        3 => xbackend(),
         3 => secret(),
         2 => config_map(),
     ]
@@ -210,8 +211,42 @@ fn backend() -> impl Strategy<Value = Value> {
         select(vec![80, 81]),
         0..3_u32,
     );
-    parts.prop_map(|(kind, name, namespace, port, weight)| {
+    let of_cluster = parts.prop_map(|(kind, name, namespace, port, weight)| {
         json!({"kind": kind, "name": name, "namespace": namespace, "port": port, "weight": weight})
+    });
+    let port = of(select(vec![80, 81]));
+    let external = (named("x"), other_namespace(), port).prop_map(|(name, namespace, port)| {
+        let group = "gateway.networking.x-k8s.io";
+        json!({"group": group, "kind": "XBackend", "name": name, "namespace": namespace, "port": port})
+    });
+    prop_oneof![3 => of_cluster, 1 => external]
+}
+
+fn xbackend() -> impl Strategy<Value = Value> {
+    let authority = named("cm");
+    let authority =
+        authority.prop_map(|name| json!([{"group": "", "kind": "ConfigMap", "name": name}]));
+    let protocol = of(select(vec!["HTTP", "HTTP2", "TCP"]));
+    let hostname = select(vec!["x.example", "y.example", "label"]);
+    let parts = (
+        metadata("x"),
+        hostname,
+        protocol,
+        of((of(authority), of(secret_ref()))),
+    );
+    parts.prop_map(|(metadata, hostname, protocol, tls)| {
+        let tls = tls.map(|(authorities, client)| {
+            let validation = authorities.map(|it| json!({"hostname": "h", "caCertificateRefs": it}));
+            let mode = client.as_ref().map_or("ServerOnly", |_| "ClientAndServer");
+            json!({"mode": mode, "clientCertificateRef": client, "validation": validation})
+        });
+        json!({
+            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackend", "metadata": metadata,
+            "spec": {
+                "type": "ExternalHostname", "externalHostname": {"hostname": hostname}, "port": {"port": 80},
+                "protocol": protocol, "tls": tls,
+            },
+        })
     })
 }
 
@@ -252,11 +287,15 @@ fn other_route() -> impl Strategy<Value = Value> {
 
 fn grant() -> impl Strategy<Value = Value> {
     let from = (
-        select(vec!["Gateway", "ListenerSet", "HTTPRoute"]),
+        select(vec!["Gateway", "ListenerSet", "HTTPRoute", "XBackend"]),
         namespace_name(),
     );
     let from = from.prop_map(|(kind, namespace)| {
-        json!({"group": "gateway.networking.k8s.io", "kind": kind, "namespace": namespace})
+        let group = match kind {
+            "XBackend" => "gateway.networking.x-k8s.io",
+            _ => "gateway.networking.k8s.io",
+        };
+        json!({"group": group, "kind": kind, "namespace": namespace})
     });
     let to = prop_oneof![
         of(named("s")).prop_map(|name| ("Secret", name)),

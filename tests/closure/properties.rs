@@ -119,6 +119,7 @@ struct Part {
     listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
     routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
     policies: BTreeMap<ObjectRef, AncestorStatus>,
+    xbackends: BTreeMap<ObjectRef, ParentStatus>,
     data_plane: Option<DataPlane>,
 }
 
@@ -151,6 +152,7 @@ impl Part {
                 .collect(),
             routes: routes(report, |parent| *parent == name || sets.contains(parent)),
             policies: policies(report, &name),
+            xbackends: xbackends(report, &name),
             data_plane: data_planes.get(&name).cloned(),
         }
     }
@@ -225,6 +227,21 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
     policies
 }
 
+/// What XBackends are told of a Gateway.
+fn xbackends(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, ParentStatus> {
+    let of_gateway = |status: &&ParentStatus| {
+        let parent = &status.parent_ref;
+        parent.namespace.as_deref() == Some(&*gateway.namespace) && parent.name == *gateway.name
+    };
+    let backends = report.backends.iter();
+    backends
+        .filter_map(|(backend, parents)| {
+            let status = parents.iter().find(of_gateway)?;
+            Some((backend.clone(), status.clone()))
+        })
+        .collect()
+}
+
 /// Every closure translates to what the cluster translates to for its Gateway, and there is one for each Gateway of ours.
 fn check_translations(cluster: &Snapshot, closures: &Closures) {
     let whole = run(cluster);
@@ -251,7 +268,8 @@ fn check_translations(cluster: &Snapshot, closures: &Closures) {
     }
 }
 
-/// Every Secret of a closure is one that the Gateway, or a ListenerSet that it takes, refers to and may refer to.
+/// Every Secret of a closure is one that the Gateway, a ListenerSet that it takes or an XBackend of its routes refers to and
+/// may refer to.
 fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, gateway: &Gateway) {
     let name = gateway.object_ref();
     let tls = gateway.spec.tls.iter();
@@ -285,6 +303,7 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
     });
     let permitted: BTreeSet<_> = own
         .chain(of_sets)
+        .chain(of_xbackends(cluster, &name))
         .filter_map(|(from, secret)| {
             let namespace = secret
                 .namespace
@@ -300,6 +319,42 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
             "{secret} in the closure of {name}"
         );
     }
+}
+
+/// The client certificates of XBackends that routes of their namespaces refer to, which name the Gateway or a ListenerSet
+/// of it.
+fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, SecretRef)> {
+    let sets = sets_of(cluster, gateway).map(Resource::object_ref);
+    let parents: BTreeSet<_> = sets.chain([gateway.clone()]).collect();
+    let routes = cluster.http_routes.iter().filter(|route| {
+        route.spec.parent_refs.iter().any(|parent| {
+            let namespace = parent.namespace.as_ref();
+            let namespace = namespace.unwrap_or(&route.metadata.namespace);
+            let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
+            parents.contains(&name)
+        })
+    });
+    let mut found = Vec::new();
+    for route in routes {
+        let namespace = &route.metadata.namespace;
+        let references = route.spec.rules.iter().flat_map(|rule| &rule.backend_refs);
+        for reference in references.map(|reference| &reference.backend) {
+            let is_own = reference
+                .namespace
+                .as_ref()
+                .is_none_or(|it| it == namespace);
+            if reference.kind != "XBackend" || !is_own {
+                continue;
+            }
+            let backend = cluster.xbackends.get(namespace, &reference.name);
+            let client = backend.and_then(|backend| {
+                let tls = backend.spec.tls.as_ref()?;
+                Some((backend.object_ref(), tls.client_certificate_ref.clone()?))
+            });
+            found.extend(client);
+        }
+    }
+    found
 }
 
 fn secret_ref(reference: &ObjectReference) -> SecretRef {

@@ -91,6 +91,16 @@ def backend_tls_override(namespace: str, name: str, service: str, gateway: str) 
     }
 
 
+def external(namespace: str, name: str, hostname: str) -> dict:
+    """A backend by its name in DNS, in plain text."""
+    return {
+        "apiVersion": "gateway.networking.x-k8s.io/v1alpha1",
+        "kind": "XBackend",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"type": "ExternalHostname", "externalHostname": {"hostname": hostname}, "port": {"port": 80}},
+    }
+
+
 def echo(namespace: str, name: str, replicas: int = 1, **pod) -> list[dict]:
     """A Deployment of echo-basic, which leaves as a sane program does, and its Service. `pod` goes into the pod's spec."""
     variables = [

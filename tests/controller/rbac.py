@@ -7,13 +7,13 @@ import audit
 from audit import WRITES
 from checks import check
 from cluster import SYSTEM
-from objects import backend_tls, backend_tls_override, echo, gateway, gateway_class, https_listener, key_material, listener_set, namespace
+from objects import backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace
 from objects import parameters, parameters_ref, to_backend
 from api import condition, wait_for
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides", "xbackends"]
 # Rights that no request shows, and why they are granted nevertheless.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
@@ -43,6 +43,10 @@ def prepare(cluster):
             route["spec"]["hostnames"] = ["tls.test"]
         cluster.apply(route)
     cluster.gateway_is(NS, "edge")
+    outside = to_backend(NS, "outside", ["edge"], "any")
+    outside["spec"]["rules"][0]["backendRefs"] = [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "any"}]
+    cluster.apply(external(NS, "any", "any.example.com"), outside)
+    wait_for("XBackend has a status", lambda: cluster.api.get("XBackend", "any", NS).get("status", {}).get("parents"), 10)
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
     edge["spec"]["listeners"].append(https_listener(8443, "keys"))

@@ -7,6 +7,7 @@
 )]
 
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod h2;
 pub(crate) mod http;
 pub(crate) mod origin;

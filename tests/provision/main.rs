@@ -73,11 +73,12 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     );
     let stream = StreamEndpoint {
         url: "https://portcullis-controller-stream.portcullis-system.svc:19443".to_owned(),
+        arguments: permissions.flags(),
         ca: "certificates\n".to_owned(),
     };
     let children = |gateway: &Arc<Gateway>| {
         let data_plane = &translation.data_planes[&gateway.object_ref()];
-        provision::children(gateway, data_plane, IMAGE, &stream, permissions)
+        provision::children(gateway, data_plane, IMAGE, &stream)
     };
     snapshot.gateways.iter().flat_map(children).collect()
 }

@@ -10,7 +10,6 @@ use portcullis::api::parameters::Parameters;
 use portcullis::data_plane::DataPlane;
 use portcullis::events;
 use portcullis::ir::ObjectRef;
-use portcullis::permissions::Permissions;
 use portcullis::provision::{
     self, Child, DesiredState, Failure, Failures, Inputs, RolloutOptions, StreamEndpoint,
 };
@@ -87,16 +86,11 @@ impl Asked {
             parameters: Arc::new(parameters),
         };
         let stream = StreamEndpoint {
+            arguments: Vec::new(),
             url: "https://controller.example:19443".to_owned(),
             ca: self.ca.clone(),
         };
-        provision::children(
-            &gateway,
-            &data_plane,
-            &self.image,
-            &stream,
-            Permissions::default(),
-        )
+        provision::children(&gateway, &data_plane, &self.image, &stream)
     }
 }
 

@@ -197,7 +197,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                     id: backend_id(index),
                     protocol,
                     tls: None,
-                    endpoints,
+                    endpoints: endpoints.into(),
                 })
             };
             Ir {

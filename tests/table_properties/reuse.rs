@@ -1,10 +1,11 @@
 //! What a table keeps of its predecessor when one thing changes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
-use portcullis::ir::{Backend, Ir, Port, UpstreamProtocol};
+use portcullis::ir::{Backend, Endpoints, Ir, Port, UpstreamProtocol};
 use portcullis::table::{self, RequestView, Table};
 
 use crate::BIND;
@@ -37,7 +38,7 @@ fn pair() -> Ir {
             id: backend_id(index),
             protocol: UpstreamProtocol::Http1,
             tls: None,
-            endpoints: vec![([127, 0, 0, 1], 1).into()],
+            endpoints: vec![([127, 0, 0, 1], 1).into()].into(),
         })
     });
     Ir {
@@ -68,12 +69,47 @@ fn rule<'a>(table: &'a Table, host: &str) -> &'a Arc<table::Rule> {
 }
 
 #[test]
+fn addresses_of_a_hostname_stay_until_the_backend_is_at_another_one() {
+    let at = |name: &str| Endpoints::Hostname {
+        hostname: name.into(),
+        port: 443,
+    };
+    let addresses = |table: &Table| -> Vec<String> {
+        let endpoints = table.backends().next().unwrap().endpoints();
+        endpoints.iter().map(|it| it.address.to_string()).collect()
+    };
+    let known: [IpAddr; 2] = [[192, 0, 2, 1].into(), [192, 0, 2, 2].into()];
+    let mut ir = pair();
+    change_backend(&mut ir, 0, |backend| backend.endpoints = at("a.example"));
+    let first = Table::build(Arc::new(ir.clone()), None);
+    assert!(addresses(&first).is_empty());
+    first.set_addresses(|name| match name {
+        "a.example" => &known,
+        _ => &[],
+    });
+    let resolved = ["192.0.2.1:443", "192.0.2.2:443"];
+    assert_eq!(addresses(&first), resolved);
+    change_backend(&mut ir, 1, |backend| {
+        backend.protocol = UpstreamProtocol::H2c
+    });
+    let backends = ir.backends.iter().map(|it| Arc::new(Backend::clone(it)));
+    ir.backends = backends.collect();
+    let second = Table::build(Arc::new(ir.clone()), Some(&first));
+    assert_eq!(addresses(&second), resolved);
+    change_backend(&mut ir, 0, |backend| backend.endpoints = at("b.example"));
+    let third = Table::build(Arc::new(ir), Some(&second));
+    assert!(addresses(&third).is_empty());
+}
+
+#[test]
 fn a_change_of_endpoints_changes_no_node() {
     let first = Table::build(Arc::new(pair()), None);
     let before = first.backends().next().unwrap().endpoints()[0].clone();
     let mut ir = pair();
     change_backend(&mut ir, 0, |backend| {
-        backend.endpoints.push(([127, 0, 0, 1], 2).into());
+        let mut addresses = backend.endpoints.addresses().to_vec();
+        addresses.push(([127, 0, 0, 1], 2).into());
+        backend.endpoints = addresses.into();
     });
     let second = Table::build(Arc::new(ir), Some(&first));
     assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));

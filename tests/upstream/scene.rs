@@ -211,7 +211,7 @@ pub(crate) fn backend(
         },
         protocol,
         tls: None,
-        endpoints,
+        endpoints: endpoints.into(),
     };
     Backend::new(&ir, transport, Arc::default())
 }

@@ -128,6 +128,11 @@ fn compile(rule: &str) -> Result<Arc<Program>, String> {
     }
     // The library's `matches` compiles its expression at each call; ours keeps it.
     let source = rule.replace(".matches(", ".matchesPattern(");
+    // Kubernetes' library of formats, as far as rules use it.
+    let source = source.replace(
+        "format.dns1123Label().validate(self) == null",
+        "isDnsLabel(self)",
+    );
     let program = environment()
         .compile(&source)
         .map_err(|error| error.to_string())?;
@@ -150,6 +155,7 @@ fn environment() -> Arc<Env> {
 fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_extension(cel::extensions::strings)?;
     cel::add_overload!(env, fn is_ip: (CelString) -> CelBool, name = "isIP")?;
+    cel::add_overload!(env, fn is_dns_label: (CelString) -> CelBool, name = "isDnsLabel")?;
     cel::add_overload!(env, fn duration: (CelString) -> Result<CelInt>)?;
     cel::add_member_overload!(env, fn matches_pattern: (CelString, CelString) -> Result<CelBool>)
 }
@@ -157,6 +163,18 @@ fn declare(env: &mut Env) -> Result<(), DeclarationError> {
 fn is_ip(text: &CelString) -> CelBool {
     // Go's parser, unlike Rust's, takes an IPv6 zone; Kubernetes refuses it again.
     CelBool::from(text.inner().parse::<IpAddr>().is_ok())
+}
+
+fn is_dns_label(text: &CelString) -> CelBool {
+    let text = text.inner();
+    let is_end = |byte: Option<&u8>| byte.is_some_and(|it| *it != b'-');
+    let is_label = (1..=63).contains(&text.len())
+        && is_end(text.as_bytes().first())
+        && is_end(text.as_bytes().last())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    CelBool::from(is_label)
 }
 
 /// A duration in milliseconds. The library's own type comes with a time zone database; rules only compare durations,

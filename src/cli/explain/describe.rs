@@ -3,7 +3,7 @@
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, ValueMatch, WeightedBackend};
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{Filter, Ir, Rule, RuleId, ServerTls, UpstreamProtocol};
+use crate::ir::{Endpoints, Filter, Ir, Rule, RuleId, ServerTls, UpstreamProtocol};
 use crate::table::{Considered, MatchVerdict, Mismatch};
 
 /// A match that was looked at, and what became of it.
@@ -200,19 +200,43 @@ fn redirects(rule: &Rule) -> bool {
     rule.filters.iter().any(is_redirect)
 }
 
+fn is_somewhere(endpoints: &Endpoints) -> bool {
+    endpoints.hostname().is_some() || !endpoints.addresses().is_empty()
+}
+
+fn endpoints(endpoints: &Endpoints) -> String {
+    match endpoints {
+        Endpoints::Addresses(addresses) => {
+            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            addresses.join(", ")
+        }
+        Endpoints::Hostname { hostname, port } => {
+            format!("{hostname}:{port}, whose addresses are resolved while it is served")
+        }
+    }
+}
+
 fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
     let percent = f64::from(share.weight) * 100.0 / total as f64;
     let target = match &share.target {
         Target::Invalid(reason) => format!("500: {reason}"),
         Target::Backend(id) => match ir.backend(id) {
-            Some(backend) if !backend.endpoints.is_empty() => {
-                let endpoints: Vec<_> = backend.endpoints.iter().map(ToString::to_string).collect();
+            Some(backend) if is_somewhere(&backend.endpoints) => {
                 let protocol = match backend.protocol {
                     UpstreamProtocol::Http1 => "HTTP/1.1",
                     UpstreamProtocol::H2c => "HTTP/2",
                 };
-                let tls = if backend.tls.is_some() { " in TLS" } else { "" };
-                format!("{id} over {protocol}{tls}: {}", endpoints.join(", "))
+                // The identity of a backend that has TLS of its own says so already.
+                let is_own = id.tls.as_ref().is_some_and(|used| used.policy == id.object);
+                let tls = if backend.tls.is_some() && !is_own {
+                    " in TLS"
+                } else {
+                    ""
+                };
+                format!(
+                    "{id} over {protocol}{tls}: {}",
+                    endpoints(&backend.endpoints)
+                )
             }
             _ => format!("{id} has no ready endpoint: 503"),
         },

@@ -46,7 +46,15 @@ fn policy(namespace: &str, name: &str, target: &str, spec: &str) -> String {
     )
 }
 
+/// What is said of policies on TLS for the host `app.example`.
 fn explained(objects: &str, permissions: Permissions) -> String {
+    let text = explanation(objects, "http://app.example/", permissions);
+    let lines = text.lines();
+    let lines = lines.skip_while(|line| !line.starts_with("TLS policy"));
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn explanation(objects: &str, url: &str, permissions: Permissions) -> String {
     let mut snapshot = Snapshot::default();
     for document in serde_yaml::Deserializer::from_str(objects) {
         let admission = api::admit(Value::deserialize(document).unwrap());
@@ -65,12 +73,22 @@ fn explained(objects: &str, permissions: Permissions) -> String {
         ir: &ir,
         translator: &translator,
     };
-    let asked = "http://app.example/".parse().unwrap();
+    let asked = url.parse().unwrap();
     let (text, found) = explain(configuration, &asked);
     assert!(found, "{text}");
-    let lines = text.lines();
-    let lines = lines.skip_while(|line| !line.starts_with("TLS policy"));
-    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+    text
+}
+
+#[test]
+fn shows_hostname_of_xbackend() {
+    let page = include_str!("../../../docs/xbackend.md");
+    let example = page.split("```yaml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let url = "http://shop.example:8080/payments";
+    let text = explanation(example, url, Permissions::default());
+    let backend = "XBackend default/payments:443 in TLS over HTTP/2: api.payments.example.com:443, whose addresses are \
+                   resolved while it is served";
+    assert!(text.contains(backend), "{text}");
 }
 
 #[test]

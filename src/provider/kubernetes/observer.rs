@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
+use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
 
 /// Is told of every object that can have a status of ours, also of those that cannot be read.
@@ -57,8 +58,8 @@ fn text(text: Option<&str>) -> Box<str> {
 
 /// Whether observers are told of a kind.
 pub(super) fn is_observed(kind: &Kind) -> bool {
-    let is_ours = kind.kind == BackendTlsOverride::KIND;
-    is_ours || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
+    let others = [BackendTlsOverride::KIND, XBackend::KIND];
+    others.contains(&kind.kind) || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
 }
 
 #[cfg(test)]
@@ -92,7 +93,9 @@ mod tests {
             .iter()
             .filter(|kind| is_observed(kind))
             .collect();
-        assert!(observed.iter().any(|kind| kind.kind == "ListenerSet"));
+        for one in ["ListenerSet", "XBackend"] {
+            assert!(observed.iter().any(|kind| kind.kind == one));
+        }
         for other in ["Service", "Namespace", "ReferenceGrant"] {
             assert!(observed.iter().all(|kind| kind.kind != other));
         }

@@ -1,11 +1,12 @@
-//! Which Secrets and ConfigMaps are held: those that a Gateway, a ListenerSet or a policy on TLS to backends names, whether or
-//! not it may. Owns what is known of each of them. Does no I/O.
+//! Which Secrets and ConfigMaps are held: those that a Gateway, a ListenerSet, a policy on TLS to backends or an XBackend
+//! names, whether or not it may. Owns what is known of each of them. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::gateway::{Gateway, Listener, ListenerSet};
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
+use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef};
 use crate::snapshot::Snapshot;
 
@@ -18,7 +19,7 @@ pub(super) fn is_held_by_name(kind: &Kind) -> bool {
 pub(super) fn can_name(kind: &Kind) -> bool {
     matches!(
         kind.kind,
-        "Gateway" | "ListenerSet" | "BackendTLSPolicy" | "BackendTLSOverride"
+        "Gateway" | "ListenerSet" | "BackendTLSPolicy" | "BackendTLSOverride" | "XBackend"
     )
 }
 
@@ -143,7 +144,13 @@ fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
     let overrides = snapshot.backend_tls_overrides.iter();
     let overrides = overrides.flat_map(|policy| of_policy(&**policy));
     let policies = policies.chain(overrides);
-    gateways.chain(sets).chain(policies).collect()
+    let backends = snapshot.xbackends.iter();
+    let backends = backends.flat_map(|backend| of_xbackend(backend));
+    gateways
+        .chain(sets)
+        .chain(policies)
+        .chain(backends)
+        .collect()
 }
 
 /// Whether the Gateway of a ListenerSet is there: when one of several is served, the keys of the others are not held.
@@ -184,7 +191,25 @@ fn of_listeners(listeners: &[Listener], namespace: &str) -> impl Iterator<Item =
 
 fn of_policy<P: TlsPolicy>(policy: &P) -> impl Iterator<Item = ObjectRef> {
     let namespace = &policy.meta().namespace;
-    let references = &policy.spec().validation.ca_certificate_refs;
+    of_authorities(&policy.spec().validation.ca_certificate_refs, namespace)
+}
+
+fn of_xbackend(backend: &XBackend) -> impl Iterator<Item = ObjectRef> {
+    let namespace = &backend.metadata.namespace;
+    let tls = backend.spec.tls.iter();
+    let client = tls
+        .clone()
+        .filter_map(|tls| tls.client_certificate_ref.as_ref());
+    let validations = tls.filter_map(|tls| tls.validation.as_ref());
+    validations
+        .flat_map(|validation| of_authorities(&validation.ca_certificate_refs, namespace))
+        .chain(client.filter_map(|reference| of_secret_ref(reference, namespace)))
+}
+
+fn of_authorities(
+    references: &[LocalObjectReference],
+    namespace: &str,
+) -> impl Iterator<Item = ObjectRef> {
     references
         .iter()
         .filter_map(move |LocalObjectReference { group, kind, name }| {
@@ -275,11 +300,23 @@ mod tests {
             "kind": "BackendTLSPolicy", "metadata": {"namespace": "default", "name": "p"},
             "spec": {"targetRefs": [], "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "backend"}]}},
         });
-        let snapshot = snapshot(&[edge, set("set", "edge"), set("foreign", "other"), policy]);
+        let external = json!({
+            "kind": "XBackend", "metadata": {"namespace": "default", "name": "x"},
+            "spec": {"type": "ExternalHostname", "port": {"port": 443}, "tls": {
+                "mode": "ClientAndServer",
+                "clientCertificateRef": {"name": "external"},
+                "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "external"}]},
+            }},
+        });
+        let sets = [set("set", "edge"), set("foreign", "other")];
+        let objects: Vec<_> = sets.into_iter().chain([edge, policy, external]).collect();
+        let snapshot = snapshot(&objects);
         let expected = [
             "ConfigMap default/authority",
             "ConfigMap default/backend",
+            "ConfigMap default/external",
             "Secret apps/set",
+            "Secret default/external",
             "Secret default/listener",
             "Secret default/port",
             "Secret other/client",

@@ -48,6 +48,7 @@ impl Collector for Metrics {
         self.backends(&mut page)?;
         self.connections(&mut page)?;
         self.configuration(&mut page)?;
+        self.dns(&mut page)?;
         self.stream(&mut page)?;
         self.controller(&mut page)
     }
@@ -257,6 +258,16 @@ impl Metrics {
         page.gauges("certificate_expiry_timestamp", help, expiry)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.gauges("build", "The program", [(version, 1)])
+    }
+
+    fn dns(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.process.dns;
+        let lookups = stats.lookups();
+        let lookups = lookups.map(|(result, count)| ([("result", result)], count));
+        let help = "Lookups of the names of backends in DNS, by result";
+        page.counters("dns_lookups", help, lookups)?;
+        let help = "Addresses of names that were found and that no request is sent to";
+        page.counter("dns_refused_addresses", help, stats.refused_addresses())
     }
 
     fn stream(&self, page: &mut Page<'_>) -> fmt::Result {

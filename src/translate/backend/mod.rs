@@ -4,21 +4,25 @@
 
 mod index;
 mod service;
+mod xbackend;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::api::Key;
 use crate::api::core::EndpointSlice;
 use crate::api::reference::BackendObjectRef;
+use crate::api::xbackend::XBackend;
+use crate::api::{Key, Resource};
 use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 use crate::snapshot::Snapshot;
+use crate::status::ParentStatus;
 
 pub(super) use self::index::OfServices;
 
 use self::index::ByService;
+use self::xbackend::XBackends;
 use super::Input;
 use super::backend_tls::{Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
@@ -32,24 +36,37 @@ struct Kind {
     group: &'static str,
     kind: &'static str,
     resolve: Resolve,
+    /// Whether objects are for routes of their own namespace alone; no ReferenceGrant changes that.
+    is_local: bool,
 }
 
-const KINDS: &[Kind] = &[Kind {
-    gvk: "v1.Service",
-    group: "",
-    kind: "Service",
-    resolve: service::resolve,
-}];
+const KINDS: &[Kind] = &[
+    Kind {
+        gvk: "v1.Service",
+        group: "",
+        kind: "Service",
+        resolve: service::resolve,
+        is_local: false,
+    },
+    Kind {
+        gvk: "gateway.networking.x-k8s.io/v1alpha1.XBackend",
+        group: XBackend::GROUP,
+        kind: XBackend::KIND,
+        resolve: xbackend::resolve,
+        is_local: true,
+    },
+];
 
 /// What backends are made of.
 struct Sources<'a> {
     snapshot: &'a Snapshot,
     slices: &'a ByService<EndpointSlice>,
+    xbackends: &'a XBackends,
 }
 
 /// A port of an object that requests can be sent to.
 struct Found {
-    /// In plain text.
+    /// In plain text, unless the port has TLS of its own.
     backend: Backend,
     port: Port,
 }
@@ -59,8 +76,19 @@ struct Found {
 struct Port {
     name: Option<Arc<str>>,
     protocol: UpstreamProtocol,
-    /// What it speaks, if that is TLS: plain text must not go there.
-    speaks_tls: Option<Arc<str>>,
+    tls: PortTls,
+}
+
+/// What decides on TLS to a port.
+#[derive(Clone)]
+enum PortTls {
+    /// Policies on TLS.
+    OfPolicies {
+        /// What the port speaks, if that is TLS: plain text must not go there.
+        speaks_tls: Option<Arc<str>>,
+    },
+    /// The object itself: TLS, plain text, or why no request may go there.
+    Own(Result<Option<Arc<ClientTls>>, Arc<str>>),
 }
 
 /// What a reference to a backend comes to.
@@ -75,6 +103,7 @@ pub(super) enum Resolution {
 #[derive(Default)]
 pub(super) struct Backends {
     slices: ByService<EndpointSlice>,
+    xbackends: XBackends,
     pub(super) tls: TlsPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
     /// Whether some may be resolved that nobody has claimed.
@@ -100,6 +129,7 @@ impl Backends {
         let services = now.services.changes_since(&before.services).into_iter();
         let mut touched: FxHashSet<Key> = services.map(|change| change.key.clone()).collect();
         touched.extend(self.tls.follow(input, before));
+        touched.extend(self.xbackends.follow(input, before));
         let slices = (&before.endpoint_slices, &now.endpoint_slices);
         let moved = self.slices.follow(slices.0, slices.1);
         for key in touched.iter().chain(&moved) {
@@ -131,6 +161,9 @@ impl Backends {
             .find(|kind| kind.group == &*name.group && kind.kind == &*name.kind);
         let kind = kind.ok_or_else(|| unknown(&name, field))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
+        if kind.is_local && name.namespace != requests.route.namespace {
+            return Err(elsewhere(&name, requests.route, field));
+        }
         input.grants.check(requests.route, &name, field)?;
         let told =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
@@ -143,12 +176,7 @@ impl Backends {
                 found.insert(new).port.clone()
             }
         };
-        let service = Key::new(&name.namespace, &name.name);
-        let port_name = port.name.as_deref();
-        let decision = self
-            .tls
-            .decide(&service, port_name, port.protocol, requests);
-        let (used, tls) = match decision {
+        let (used, tls) = match self.decide(&name, &port, requests) {
             Decision::Plain(used) => (used, None),
             Decision::Tls(used, tls) => (Some(used), Some(tls)),
             Decision::Refused(why) => {
@@ -162,6 +190,29 @@ impl Backends {
         };
         let missing = || told(Fault::new(Reason::BackendNotFound, "is gone"));
         Ok(Resolution::Backend(backend.ok_or_else(missing)?))
+    }
+
+    fn decide(&self, name: &ObjectRef, port: &Port, requests: &Requests<'_>) -> Decision {
+        match &port.tls {
+            PortTls::OfPolicies { .. } => {
+                let service = Key::new(&name.namespace, &name.name);
+                let port_name = port.name.as_deref();
+                self.tls
+                    .decide(&service, port_name, port.protocol, requests)
+            }
+            PortTls::Own(Ok(Some(tls))) => Decision::Tls(own_use(name), tls.clone()),
+            PortTls::Own(Ok(None)) => Decision::Plain(None),
+            PortTls::Own(Err(why)) => Decision::Refused(why.to_string()),
+        }
+    }
+
+    /// What XBackends are told of the Gateways that send requests to them.
+    pub(super) fn statuses(
+        &self,
+        input: &Input<'_>,
+        senders: &BTreeMap<Key, BTreeSet<ObjectRef>>,
+    ) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
+        self.xbackends.statuses(input, senders)
     }
 
     /// Any use of a port that is known.
@@ -181,7 +232,7 @@ impl Backends {
         object: &ObjectRef,
         port: u16,
         used: Option<TlsUse>,
-        tls: Option<ClientTls>,
+        tls: Option<Arc<ClientTls>>,
     ) -> Option<Arc<Backend>> {
         let id = BackendId {
             object: object.clone(),
@@ -189,7 +240,7 @@ impl Backends {
             tls: used,
         };
         if let Some(same) = self.resolved.get(&id)
-            && same.backend.tls.as_deref() == tls.as_ref()
+            && same.backend.tls == tls
         {
             return Some(same.backend.clone());
         }
@@ -201,17 +252,26 @@ impl Backends {
         Some(self.add(found, id.tls, tls))
     }
 
-    fn add(&mut self, found: Found, used: Option<TlsUse>, tls: Option<ClientTls>) -> Arc<Backend> {
+    fn add(
+        &mut self,
+        found: Found,
+        used: Option<TlsUse>,
+        tls: Option<Arc<ClientTls>>,
+    ) -> Arc<Backend> {
         let Found { mut backend, port } = found;
         backend.id.tls = used;
-        backend.tls = tls.map(Arc::new);
-        let backend = Arc::new(backend);
+        backend.tls = tls;
         if let Some(known) = self.resolved.get_mut(&backend.id) {
+            if *known.backend == backend {
+                return known.backend.clone();
+            }
+            let backend = Arc::new(backend);
             known.backend = backend.clone();
             known.port = port;
             self.listed = None;
             return backend;
         }
+        let backend = Arc::new(backend);
         self.has_unclaimed = true;
         let resolved = Resolved {
             backend: backend.clone(),
@@ -263,6 +323,7 @@ impl Backends {
         Sources {
             snapshot,
             slices: &self.slices,
+            xbackends: &self.xbackends,
         }
     }
 
@@ -304,16 +365,24 @@ impl Backends {
     fn renew(&self, id: &BackendId, found: Found) -> Option<(Backend, Port)> {
         let Found { mut backend, port } = found;
         let former = self.resolved.get(id)?.backend.tls.as_ref();
-        let tls = match &id.tls {
-            Some(used) => {
-                let certificate = former.and_then(|it| it.client_certificate.clone());
-                self.tls.renew(used, certificate, port.protocol)?
+        let tls = match (&port.tls, &id.tls) {
+            (PortTls::Own(own), used) => {
+                let tls = own.as_ref().ok()?.clone();
+                if tls.is_some() != used.is_some() {
+                    return None;
+                }
+                tls
             }
-            None => None,
+            (PortTls::OfPolicies { .. }, Some(used)) => {
+                let certificate = former.and_then(|it| it.client_certificate.clone());
+                let tls = self.tls.renew(used, certificate, port.protocol)?;
+                tls.map(Arc::new)
+            }
+            (PortTls::OfPolicies { .. }, None) => None,
         };
         port.permits(id.tls.as_ref()).ok()?;
         let same = former.filter(|former| tls.as_ref() == Some(former));
-        backend.tls = same.cloned().or_else(|| tls.map(Arc::new));
+        backend.tls = same.cloned().or(tls);
         backend.id = id.clone();
         Some((backend, port))
     }
@@ -323,8 +392,10 @@ impl Port {
     /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS, unless a policy asks for
     /// that.
     fn permits(&self, used: Option<&TlsUse>) -> Result<(), Fault> {
-        match &self.speaks_tls {
-            Some(name) if used.is_none() => {
+        match &self.tls {
+            PortTls::OfPolicies {
+                speaks_tls: Some(name),
+            } if used.is_none() => {
                 let message = format!(
                     "has appProtocol {name}, and no BackendTLSPolicy says how to verify its certificate; add one whose \
                      targetRefs name this Service"
@@ -340,6 +411,32 @@ impl Port {
 pub(super) fn is_backend(group: &str, kind: &str) -> bool {
     let mut kinds = KINDS.iter();
     kinds.any(|known| known.group == group && known.kind == kind)
+}
+
+/// Whether policies on TLS may target objects of this kind.
+pub(super) fn is_service(group: &str, kind: &str) -> bool {
+    group.is_empty() && kind == "Service"
+}
+
+/// Whether this is the kind XBackend.
+pub(super) fn is_xbackend(group: &str, kind: &str) -> bool {
+    group == XBackend::GROUP && kind == XBackend::KIND
+}
+
+/// The use of a backend that says itself what TLS to it is like.
+fn own_use(name: &ObjectRef) -> TlsUse {
+    TlsUse {
+        policy: name.clone(),
+        client: None,
+    }
+}
+
+fn elsewhere(name: &ObjectRef, route: &ObjectRef, field: &str) -> Fault {
+    let message = format!(
+        "{field} refers to {name}, but an {} is for routes of its own namespace only (GEP-4894); create one in namespace {}",
+        name.kind, route.namespace
+    );
+    Fault::new(Reason::RefNotPermitted, message)
 }
 
 fn unknown(name: &ObjectRef, field: &str) -> Fault {

@@ -9,7 +9,7 @@ use crate::api::core::{EndpointSlice, Service, ServicePort, SliceEndpoint};
 use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::{Found, Port, Sources};
+use super::{Found, Port, PortTls, Sources};
 
 /// Finds a port of a Service. Messages continue a sentence that begins with the Service's name.
 pub(super) fn resolve(
@@ -36,14 +36,14 @@ pub(super) fn resolve(
         },
         protocol,
         tls: None,
-        endpoints: endpoints(slices, port.name.as_deref().unwrap_or_default()),
+        endpoints: endpoints(slices, port.name.as_deref().unwrap_or_default()).into(),
     };
     Ok(Found {
         backend,
         port: Port {
             name: port.name.as_deref().map(Arc::from),
             protocol,
-            speaks_tls,
+            tls: PortTls::OfPolicies { speaks_tls },
         },
     })
 }

@@ -27,7 +27,8 @@ use self::settings::Settings;
 pub use self::explanation::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
 
 pub(super) use self::absent::Senders;
-pub(super) use self::status::{Use, Uses, statuses, unused};
+pub(super) use self::settings::{TlsSettings, authority_names, is_dns_name, validated};
+pub(super) use self::status::{Use, Uses, parent_ref, statuses, unused};
 
 /// Who sends requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub(super) enum Decision {
     /// Plain text, since no policy applies or since this one asks for it.
     Plain(Option<TlsUse>),
     /// TLS.
-    Tls(TlsUse, ClientTls),
+    Tls(TlsUse, Arc<ClientTls>),
     /// No request may go there, for this reason.
     Refused(String),
 }
@@ -211,10 +212,10 @@ impl TlsPolicies {
         };
         let consumer = requests.consumer;
         match consumer.and_then(|it| Some((it, it.client_certificate.as_ref()?))) {
-            None => Decision::Tls(used(None), settings.with(protocol, None)),
+            None => Decision::Tls(used(None), Arc::new(settings.with(protocol, None))),
             Some((consumer, Ok(certificate))) => {
                 let tls = settings.with(protocol, Some(certificate.clone()));
-                Decision::Tls(used(Some(consumer.gateway.clone())), tls)
+                Decision::Tls(used(Some(consumer.gateway.clone())), Arc::new(tls))
             }
             Some((consumer, Err(why))) => Decision::Refused(format!(
                 "{} has no client certificate to present: {why}",

@@ -134,7 +134,7 @@ impl Policy {
         let message = || {
             format!(
                 "{} is not permitted at the level {level}, only from the level {floor} on (--backend-tls-floor={floor})",
-                weakening.field()
+                weakening.asked_at("spec.validation")
             )
         };
         (level < floor).then(|| Fault::new(Reason::NotAllowed, message()))

@@ -1,4 +1,5 @@
-//! What a policy asks of TLS: authorities, names and options, read and checked. Knows nothing of targets.
+//! What a policy or a backend of its own asks of TLS: authorities, names and options, read and checked. Knows nothing of
+//! targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,12 +49,12 @@ pub(super) enum Weakening {
 }
 
 impl Weakening {
-    /// What asks for it in a policy.
-    pub(super) fn field(self) -> &'static str {
+    /// What asks for it, with `field` the path of the validation.
+    pub(super) fn asked_at(self, field: &str) -> String {
         match self {
-            Self::Plain => "spec.mode None",
-            Self::PinsOnly => "spec.validation.pins without certificate authorities",
-            Self::SkipVerify => "spec.validation.insecureSkipVerify",
+            Self::Plain => "spec.mode None".to_owned(),
+            Self::PinsOnly => format!("{field}.pins without certificate authorities"),
+            Self::SkipVerify => format!("{field}.insecureSkipVerify"),
         }
     }
 
@@ -70,21 +71,16 @@ impl Weakening {
 impl Settings {
     /// How they weaken TLS, if they do.
     pub(super) fn weakening(&self) -> Option<Weakening> {
-        let verification = match self {
-            Self::Plain => return Some(Weakening::Plain),
-            Self::Tls(settings) => &settings.verification,
-        };
-        match (&verification.authorities, verification.pins.is_empty()) {
-            (Authorities::System | Authorities::Certificates(_), _) => None,
-            (Authorities::Unverified, false) => Some(Weakening::PinsOnly),
-            (Authorities::Unverified, true) => Some(Weakening::SkipVerify),
+        match self {
+            Self::Plain => Some(Weakening::Plain),
+            Self::Tls(settings) => settings.weakening(),
         }
     }
 }
 
 /// What TLS to a target of the policy is like, whoever asks for it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TlsSettings {
+pub(in crate::translate) struct TlsSettings {
     server_name: Box<str>,
     verification: Verification,
     min_version: TlsVersion,
@@ -101,8 +97,19 @@ pub(super) struct ReadSettings {
 }
 
 impl TlsSettings {
+    fn weakening(&self) -> Option<Weakening> {
+        let Verification {
+            authorities, pins, ..
+        } = &self.verification;
+        match (authorities, pins.is_empty()) {
+            (Authorities::System | Authorities::Certificates(_), _) => None,
+            (Authorities::Unverified, false) => Some(Weakening::PinsOnly),
+            (Authorities::Unverified, true) => Some(Weakening::SkipVerify),
+        }
+    }
+
     /// TLS to a port that speaks `protocol`.
-    pub(super) fn with(
+    pub(in crate::translate) fn with(
         &self,
         protocol: UpstreamProtocol,
         client_certificate: Option<Arc<Certificate>>,
@@ -124,14 +131,10 @@ impl TlsSettings {
 
 /// Reads the settings of a policy in `namespace`.
 pub(super) fn read(input: &Input<'_>, namespace: &str, spec: &BackendTlsSpec) -> ReadSettings {
-    let references = &spec.validation.ca_certificate_refs;
-    let references = references.iter().map(|it| name_of(namespace, it)).collect();
+    let references = authority_names(namespace, &spec.validation);
     let mut unresolved = Vec::new();
     let settings = match spec.mode.as_deref() {
-        None | Some("" | "TLS") => {
-            let settings = tls(input, namespace, spec, &mut unresolved).map(Settings::Tls);
-            settings.and_then(|settings| permit(input, settings))
-        }
+        None | Some("" | "TLS") => tls(input, namespace, spec, &mut unresolved).map(Settings::Tls),
         Some("None") => Ok(Settings::Plain),
         Some(other) => Err(invalid(format!(
             "spec.mode is {other:?}; it has to be TLS or None"
@@ -150,35 +153,53 @@ fn tls(
     spec: &BackendTlsSpec,
     unresolved: &mut Vec<Fault>,
 ) -> Result<TlsSettings, Fault> {
-    let validation = &spec.validation;
-    let pins = pins(&validation.pins)?;
-    let is_unverified = is_unverified(validation)?;
+    let validation = (&spec.validation, "spec.validation");
+    let settings = validated(input, namespace, validation, unresolved)?;
+    let (min_version, alpn) = options(&spec.options)?;
+    Ok(TlsSettings {
+        min_version,
+        alpn,
+        ..settings
+    })
+}
+
+/// What a validation asks for, which is at a field of an object in `namespace`. References that cannot be resolved are
+/// added to `unresolved`.
+pub(in crate::translate) fn validated(
+    input: &Input<'_>,
+    namespace: &str,
+    (validation, field): (&BackendTlsValidation, &str),
+    unresolved: &mut Vec<Fault>,
+) -> Result<TlsSettings, Fault> {
+    let pins = pins(&validation.pins, field)?;
+    let is_unverified = is_unverified(validation, field)?;
     let authorities = if is_unverified {
         Authorities::Unverified
     } else {
-        authorities(input, namespace, validation, unresolved)?
+        authorities(input, namespace, (validation, field), unresolved)?
     };
-    let server_name = hostname(&validation.hostname)?;
+    let server_name = hostname(&validation.hostname, field)?;
     let names = if is_unverified {
         Vec::new()
     } else {
-        names(&server_name, &validation.subject_alt_names)?
+        names(&server_name, &validation.subject_alt_names, field)?
     };
-    let (min_version, alpn) = options(&spec.options)?;
-    Ok(TlsSettings {
+    let settings = TlsSettings {
         server_name,
         verification: Verification {
             authorities,
             names,
             pins,
         },
-        min_version,
-        alpn,
-    })
+        min_version: TlsVersion::Tls12,
+        alpn: None,
+    };
+    permit(input, &settings, field)?;
+    Ok(settings)
 }
 
 /// Whether neither issuer nor names of the certificate are to be verified.
-fn is_unverified(validation: &BackendTlsValidation) -> Result<bool, Fault> {
+fn is_unverified(validation: &BackendTlsValidation, field: &str) -> Result<bool, Fault> {
     let has_authorities = !validation.ca_certificate_refs.is_empty()
         || validation
             .well_known_ca_certificates
@@ -186,49 +207,56 @@ fn is_unverified(validation: &BackendTlsValidation) -> Result<bool, Fault> {
             .is_some_and(|it| !it.is_empty());
     let is_skipped = validation.insecure_skip_verify;
     if is_skipped && has_authorities {
-        return Err(invalid(
-            "spec.validation.insecureSkipVerify excludes caCertificateRefs and wellKnownCACertificates; remove it to have \
+        return Err(invalid(format!(
+            "{field}.insecureSkipVerify excludes caCertificateRefs and wellKnownCACertificates; remove it to have \
              certificates verified"
-                .to_owned(),
-        ));
+        )));
     }
     let is_unverified = is_skipped || (!has_authorities && !validation.pins.is_empty());
     if is_unverified && !validation.subject_alt_names.is_empty() {
-        return Err(invalid(
-            "spec.validation.subjectAltNames are verified with caCertificateRefs or wellKnownCACertificates only; name \
+        return Err(invalid(format!(
+            "{field}.subjectAltNames are verified with caCertificateRefs or wellKnownCACertificates only; name \
              authorities or remove the names"
-                .to_owned(),
-        ));
+        )));
     }
     Ok(is_unverified)
 }
 
-/// The settings, unless an operator has to permit them and does not.
-fn permit(input: &Input<'_>, settings: Settings) -> Result<Settings, Fault> {
+/// Refuses settings that an operator has to permit and does not.
+fn permit(input: &Input<'_>, settings: &TlsSettings, field: &str) -> Result<(), Fault> {
     let Some(weakening) = settings.weakening() else {
-        return Ok(settings);
+        return Ok(());
     };
     let needed = weakening.permission();
     if needed <= input.options.permissions.insecure_backend {
-        return Ok(settings);
+        return Ok(());
     }
     let message = format!(
         "{} is not permitted; name authorities in caCertificateRefs or wellKnownCACertificates, or have the operator set \
          --allow-insecure-backend={needed}",
-        weakening.field()
+        weakening.asked_at(field)
     );
     Err(Fault::new(Reason::NotAllowed, message))
 }
 
 /// The keys of which the certificate must have one, each once.
-fn pins(pins: &[String]) -> Result<Vec<KeyPin>, Fault> {
+fn pins(pins: &[String], field: &str) -> Result<Vec<KeyPin>, Fault> {
     let pin = |(index, pin): (usize, &String)| {
         let read = pin.parse::<KeyPin>();
-        read.map_err(|problem| invalid(format!("spec.validation.pins[{index}] {problem}")))
+        read.map_err(|problem| invalid(format!("{field}.pins[{index}] {problem}")))
     };
     let pins = pins.iter().enumerate().map(pin);
     let distinct = pins.collect::<Result<BTreeSet<_>, _>>()?;
     Ok(distinct.into_iter().collect())
+}
+
+/// The names of the ConfigMaps and Secrets of a validation.
+pub(in crate::translate) fn authority_names(
+    namespace: &str,
+    validation: &BackendTlsValidation,
+) -> Vec<ObjectRef> {
+    let references = validation.ca_certificate_refs.iter();
+    references.map(|it| name_of(namespace, it)).collect()
 }
 
 fn name_of(namespace: &str, reference: &LocalObjectReference) -> ObjectRef {
@@ -248,7 +276,7 @@ fn invalid(message: String) -> Fault {
 fn authorities(
     input: &Input<'_>,
     namespace: &str,
-    validation: &BackendTlsValidation,
+    (validation, field): (&BackendTlsValidation, &str),
     unresolved: &mut Vec<Fault>,
 ) -> Result<Authorities, Fault> {
     let references = &validation.ca_certificate_refs;
@@ -257,7 +285,7 @@ fn authorities(
         None | Some("") => {}
         Some(other) => {
             return Err(invalid(format!(
-                "spec.validation.wellKnownCACertificates is {other:?}; only System is supported, and only without \
+                "{field}.wellKnownCACertificates is {other:?}; only System is supported, and only without \
                  caCertificateRefs"
             )));
         }
@@ -265,7 +293,7 @@ fn authorities(
     // By fingerprint: bundles have much in common.
     let mut found = BTreeMap::new();
     for (index, reference) in references.iter().enumerate() {
-        let field = format!("spec.validation.caCertificateRefs[{index}]");
+        let field = format!("{field}.caCertificateRefs[{index}]");
         match bundle(input, &name_of(namespace, reference), &field) {
             Ok(authorities) => found.extend(
                 authorities
@@ -277,7 +305,7 @@ fn authorities(
     }
     if found.is_empty() {
         let why = merge(unresolved).map(|fault| fault.message);
-        let why = why.unwrap_or_else(|| "spec.validation names none".to_owned());
+        let why = why.unwrap_or_else(|| format!("{field} names none"));
         let message = format!("no usable CA certificate: {why}");
         return Err(Fault::new(Reason::NoValidCACertificate, message));
     }
@@ -359,21 +387,26 @@ fn read_bundle(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String>
 }
 
 /// A name that can be sent as SNI: an IP address cannot (RFC 6066, 3).
-fn hostname(name: &str) -> Result<Box<str>, Fault> {
+fn hostname(name: &str, field: &str) -> Result<Box<str>, Fault> {
     if !is_dns_name(name) {
         return Err(invalid(format!(
-            "spec.validation.hostname {name:?} is not a DNS name without wildcard"
+            "{field}.hostname {name:?} is not a DNS name without wildcard"
         )));
     }
     Ok(name.to_ascii_lowercase().into())
 }
 
-fn is_dns_name(name: &str) -> bool {
+/// Whether a text is a DNS name without wildcard, and not an address.
+pub(in crate::translate) fn is_dns_name(name: &str) -> bool {
     DnsName::try_from(name).is_ok() && name.parse::<std::net::IpAddr>().is_err()
 }
 
 /// The names of which the certificate must have one. Alternative names take the place of the hostname.
-fn names(hostname: &str, alternatives: &[SubjectAltName]) -> Result<Vec<SubjectName>, Fault> {
+fn names(
+    hostname: &str,
+    alternatives: &[SubjectAltName],
+    field: &str,
+) -> Result<Vec<SubjectName>, Fault> {
     if alternatives.is_empty() {
         return Ok(vec![SubjectName::Hostname(hostname.into())]);
     }
@@ -388,7 +421,7 @@ fn names(hostname: &str, alternatives: &[SubjectAltName]) -> Result<Vec<SubjectN
         };
         wanted.ok_or_else(|| {
             invalid(format!(
-                "spec.validation.subjectAltNames[{index}] has to be of type Hostname with a DNS name in hostname, or of \
+                "{field}.subjectAltNames[{index}] has to be of type Hostname with a DNS name in hostname, or of \
                  type URI with a URI in uri"
             ))
         })

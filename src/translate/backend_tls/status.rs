@@ -61,7 +61,7 @@ pub(in crate::translate) fn statuses(
             of_gateways.insert((*gateway).clone(), conditions);
         }
         let entry = |(gateway, conditions): (ObjectRef, Vec<Condition>)| AncestorStatus {
-            ancestor_ref: reference(&gateway),
+            ancestor_ref: parent_ref(&gateway),
             controller_name: input.options.controller_name.clone(),
             conditions,
         };
@@ -108,7 +108,8 @@ pub(in crate::translate) fn unused(
     unused.map(note).collect()
 }
 
-fn reference(gateway: &ObjectRef) -> ParentRef {
+/// A Gateway, as status names it.
+pub(in crate::translate) fn parent_ref(gateway: &ObjectRef) -> ParentRef {
     ParentRef {
         group: gateway.group.to_string(),
         kind: gateway.kind.to_string(),

@@ -7,8 +7,9 @@
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet, NamespacesFrom};
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
-use crate::api::policy::{TlsPolicy, UnservedRoute};
+use crate::api::policy::{BackendTlsValidation, TlsPolicy, UnservedRoute};
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef, SecretRef};
+use crate::api::xbackend::XBackend;
 use crate::api::{Key, Object, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -56,6 +57,7 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
+        Object::XBackend(backend) => collector.xbackend(backend),
         Object::EndpointSlice(slice) => collector.belongs_to_services(slice.services()),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
@@ -191,7 +193,8 @@ impl Collector<'_> {
     /// A policy for Services of its own namespace belongs to them, and one for those of others to the Gateways of its own
     /// namespace, for whose requests alone it is.
     ///
-    /// ConfigMaps only: a Secret is in no closure unless the Gateway or a ListenerSet of it refers to it.
+    /// ConfigMaps only: a Secret is in no closure unless the Gateway, a ListenerSet of it or an XBackend of its routes refers
+    /// to it.
     fn tls_policy<P: TlsPolicy>(&mut self, policy: &P) {
         let namespace = &*self.name.namespace;
         let spec = policy.spec();
@@ -206,8 +209,27 @@ impl Collector<'_> {
             let gateways = gateways.map(|gateway| gateway.object_ref());
             self.links.belongs_to.extend(gateways);
         }
-        for authority in &spec.validation.ca_certificate_refs {
+        self.config_maps(&spec.validation);
+    }
+
+    /// The client certificate goes with the backend: its author decides what requests to it present.
+    fn xbackend(&mut self, backend: &XBackend) {
+        let Some(tls) = &backend.spec.tls else {
+            return;
+        };
+        if let Some(client) = &tls.client_certificate_ref {
+            self.secret(client);
+        }
+        if let Some(validation) = &tls.validation {
+            self.config_maps(validation);
+        }
+    }
+
+    /// The authorities of a validation that are ConfigMaps.
+    fn config_maps(&mut self, validation: &BackendTlsValidation) {
+        for authority in &validation.ca_certificate_refs {
             if authority.group.is_empty() && authority.kind == "ConfigMap" {
+                let namespace = &self.name.namespace;
                 self.refers_to(ObjectRef::core("ConfigMap", namespace, &authority.name));
             }
         }
@@ -246,7 +268,12 @@ impl Collector<'_> {
             namespace,
             port: _,
         } = reference;
-        if backend::is_backend(group, kind) {
+        let is_foreign = namespace
+            .as_deref()
+            .is_some_and(|it| it != &*self.name.namespace);
+        // An XBackend is for routes of its own namespace, whatever ReferenceGrants say.
+        let is_unusable = is_foreign && backend::is_xbackend(group, kind);
+        if backend::is_backend(group, kind) && !is_unusable {
             self.refers_to_granted(group, kind, namespace.as_deref(), name);
         }
     }

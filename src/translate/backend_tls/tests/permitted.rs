@@ -77,8 +77,8 @@ fn protection(policies: &[Value], permissions: Permissions) -> Protection {
             Decision::Plain(_) => Protection::PlainText,
             Decision::Refused(_) => Protection::Refused,
             Decision::Tls(_, tls) => {
-                let verification = tls.verification;
-                match (verification.authorities, verification.pins.is_empty()) {
+                let verification = &tls.verification;
+                match (&verification.authorities, verification.pins.is_empty()) {
                     (Authorities::Unverified, true) => Protection::Unverified,
                     (Authorities::Unverified, false) => Protection::Pinned,
                     _ => Protection::Verified,

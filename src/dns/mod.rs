@@ -1,0 +1,246 @@
+//! Addresses of the names in the configuration that is served: each name is looked up again when the TTL of its addresses
+//! ends. Owns what is known of each name; the last good addresses stay while lookups fail.
+
+mod guard;
+mod lookup;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
+
+pub use self::guard::AllowedAddresses;
+pub use self::lookup::SystemLookup;
+
+use crate::backoff::Backoff;
+use crate::telemetry::metrics::{DnsStats, LookupResult};
+
+/// The shortest and the longest time after which a name is looked up again, whatever its TTL.
+const TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5 * 60));
+/// Waits after failures.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+};
+/// Lookups at one time.
+const CONCURRENT: usize = 32;
+
+/// What looks names up.
+pub trait Lookup {
+    /// Starts a lookup of a fully qualified name.
+    fn lookup(&mut self, name: &str) -> BoxFuture<'static, Result<Answer, LookupError>>;
+
+    /// A lookup has failed: what was read of the system's configuration may be out of date.
+    fn on_failure(&mut self) {}
+}
+
+/// The addresses of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The addresses, IPv4 and IPv6; never empty.
+    pub addresses: Vec<IpAddr>,
+    /// How long they may be used.
+    pub ttl: Duration,
+}
+
+/// Why there is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// The name does not exist, or has no address.
+    #[error("it has no address in DNS")]
+    NoAddress,
+    /// No name server gave an answer.
+    #[error("{0}")]
+    Failed(String),
+}
+
+type Finished = (Arc<str>, Result<Answer, LookupError>);
+
+/// The names of the configuration, with their addresses.
+pub struct Names<L> {
+    lookup: L,
+    allowed: AllowedAddresses,
+    stats: Arc<DnsStats>,
+    names: BTreeMap<Arc<str>, Name>,
+    lookups: FuturesUnordered<BoxFuture<'static, Finished>>,
+}
+
+/// What is known of a name.
+#[derive(Debug)]
+struct Name {
+    /// The last good ones, in order, without those that are refused.
+    addresses: Vec<IpAddr>,
+    /// Those that were refused last.
+    refused: Vec<IpAddr>,
+    /// When it is looked up next; `None` while it is.
+    due: Option<Instant>,
+    /// Lookups that failed in a row.
+    failures: u32,
+}
+
+impl<L: Lookup> Names<L> {
+    /// No names yet. Addresses that are neither public nor `allowed` are refused.
+    pub fn new(lookup: L, allowed: AllowedAddresses, stats: Arc<DnsStats>) -> Self {
+        Self {
+            lookup,
+            allowed,
+            stats,
+            names: BTreeMap::new(),
+            lookups: FuturesUnordered::new(),
+        }
+    }
+
+    /// Makes these names, in any order, the ones to follow. What is known of a name that is no longer among them is
+    /// forgotten.
+    pub fn follow<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+        let mut former = std::mem::take(&mut self.names);
+        for name in names {
+            let new = || Name {
+                addresses: Vec::new(),
+                refused: Vec::new(),
+                due: Some(Instant::now()),
+                failures: 0,
+            };
+            let known = former.remove(name);
+            self.names
+                .entry(name.clone())
+                .or_insert_with(|| known.unwrap_or_else(new));
+        }
+    }
+
+    /// The addresses of a name; none while they are not known.
+    pub fn addresses(&self, name: &str) -> &[IpAddr] {
+        self.names.get(name).map_or(&[], |name| &name.addresses)
+    }
+
+    /// Returns when the addresses of a name are others. Looks names up only while it is polled; may be dropped and called
+    /// again.
+    pub async fn changed(&mut self) {
+        loop {
+            let next = self.start();
+            tokio::select! {
+                Some((name, outcome)) = self.lookups.next(), if !self.lookups.is_empty() => {
+                    if self.finish(&name, outcome) {
+                        return;
+                    }
+                }
+                () = at(next) => {}
+            }
+        }
+    }
+
+    /// Starts the lookups that are due, and returns when the next is.
+    fn start(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        for (name, known) in &mut self.names {
+            let Some(due) = known.due else {
+                continue;
+            };
+            if due > now {
+                next = next.into_iter().chain([due]).min();
+            } else if self.lookups.len() < CONCURRENT {
+                known.due = None;
+                let (name, lookup) = (name.clone(), self.lookup.lookup(name));
+                self.lookups
+                    .push(Box::pin(async move { (name, lookup.await) }));
+            }
+            // Any other starts when one of those that are under way has finished.
+        }
+        next
+    }
+
+    /// Takes note of an outcome, and returns whether the addresses of the name are others.
+    fn finish(&mut self, name: &str, outcome: Result<Answer, LookupError>) -> bool {
+        self.stats.looked_up(match &outcome {
+            Ok(_) => LookupResult::Found,
+            Err(LookupError::NoAddress) => LookupResult::NoAddress,
+            Err(LookupError::Failed(_)) => LookupResult::Failed,
+        });
+        if outcome.is_err() {
+            self.lookup.on_failure();
+        }
+        // It may have left the configuration meanwhile.
+        let Some(known) = self.names.get_mut(name) else {
+            return false;
+        };
+        match outcome {
+            Ok(answer) => {
+                let ttl = answer.ttl.clamp(TTL.0, TTL.1);
+                known.due = Some(Instant::now() + ttl);
+                known.succeed(name, answer.addresses, &self.allowed, &self.stats)
+            }
+            Err(error) => {
+                known.due = Some(Instant::now() + BACKOFF.after(known.failures));
+                known.fail(name, &error);
+                false
+            }
+        }
+    }
+}
+
+impl Name {
+    fn succeed(
+        &mut self,
+        name: &str,
+        mut addresses: Vec<IpAddr>,
+        allowed: &AllowedAddresses,
+        stats: &DnsStats,
+    ) -> bool {
+        if std::mem::take(&mut self.failures) > 0 {
+            tracing::info!("{name}: its addresses are resolved again");
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        let (good, refused): (Vec<_>, Vec<_>) = addresses
+            .into_iter()
+            .partition(|address| allowed.permits(*address));
+        stats.refused(refused.len());
+        if refused != self.refused && !refused.is_empty() {
+            tracing::warn!(
+                "{name}: no request is sent to its addresses {}, which are not public; --allow-external-address permits \
+                 such addresses",
+                list(&refused)
+            );
+        }
+        self.refused = refused;
+        if good == self.addresses {
+            return false;
+        }
+        tracing::debug!("{name}: its addresses are {}", list(&good));
+        self.addresses = good;
+        true
+    }
+
+    fn fail(&mut self, name: &str, error: &LookupError) {
+        if self.failures == 0 {
+            let consequence = if self.addresses.is_empty() {
+                "requests are answered with 503"
+            } else {
+                "its last addresses stay in use"
+            };
+            tracing::warn!("{name}: its addresses cannot be resolved: {error}; {consequence}");
+        }
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    addresses.join(", ")
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

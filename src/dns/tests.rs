@@ -1,0 +1,198 @@
+//! When names are looked up, and what is known of them: with lookups that follow a script, and time that stands still.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, pending, ready};
+use tokio::time::{Instant, timeout};
+
+use super::{AllowedAddresses, Answer, CONCURRENT, Lookup, LookupError, Names};
+use crate::telemetry::metrics::DnsStats;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Outcome = Result<Answer, LookupError>;
+
+/// Answers in order; lookups after the last never end.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    outcomes: VecDeque<Outcome>,
+    lookups: Vec<(String, Instant)>,
+}
+
+impl Script {
+    fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
+        let script = Self::default();
+        script.0.lock().unwrap().outcomes = outcomes.into_iter().collect();
+        script
+    }
+
+    /// Whole seconds from the first lookup to each.
+    fn seconds(&self) -> Vec<u64> {
+        let state = self.0.lock().unwrap();
+        let first = state.lookups[0].1;
+        let times = state.lookups.iter();
+        times.map(|(_, at)| (*at - first).as_secs()).collect()
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().lookups.len()
+    }
+}
+
+impl Lookup for Script {
+    fn lookup(&mut self, name: &str) -> BoxFuture<'static, Outcome> {
+        let mut state = self.0.lock().unwrap();
+        state.lookups.push((name.to_owned(), Instant::now()));
+        match state.outcomes.pop_front() {
+            Some(outcome) => ready(outcome).boxed(),
+            None => pending().boxed(),
+        }
+    }
+}
+
+fn found(addresses: &[&str], seconds: u64) -> Outcome {
+    Ok(Answer {
+        addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
+        ttl: SECOND * seconds as u32,
+    })
+}
+
+fn failed() -> Outcome {
+    Err(LookupError::Failed("no answer".to_owned()))
+}
+
+fn names(script: &Script, allowed: &[&str]) -> (Names<Script>, Arc<DnsStats>) {
+    let allowed = allowed.iter().map(|net| net.parse().unwrap()).collect();
+    let stats = Arc::<DnsStats>::default();
+    let allowed = AllowedAddresses::new(allowed);
+    (Names::new(script.clone(), allowed, stats.clone()), stats)
+}
+
+fn following(script: &Script) -> Names<Script> {
+    let (mut names, _) = names(script, &[]);
+    names.follow(&["a.example".into()]);
+    names
+}
+
+fn shown(names: &Names<Script>) -> Vec<String> {
+    let addresses = names.addresses("a.example").iter();
+    addresses.map(IpAddr::to_string).collect()
+}
+
+/// Lets so much time pass.
+async fn pass(names: &mut Names<Script>, time: Duration) {
+    let end = Instant::now() + time;
+    while timeout(end - Instant::now(), names.changed()).await.is_ok() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_a_name_up_again_when_its_ttl_ends() {
+    let script = Script::new([
+        found(&["1.1.1.2", "2606:4700::1", "1.1.1.1", "1.1.1.2"], 30),
+        found(&["1.1.1.3"], 45),
+        found(&["1.1.1.3"], 300),
+    ]);
+    let mut names = following(&script);
+    assert!(shown(&names).is_empty());
+    names.changed().await;
+    assert_eq!(shown(&names), ["1.1.1.1", "1.1.1.2", "2606:4700::1"]);
+    names.changed().await;
+    assert_eq!(shown(&names), ["1.1.1.3"]);
+    pass(&mut names, 100 * SECOND).await;
+    assert_eq!(script.seconds(), [0, 30, 75]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bounds_the_time_between_lookups() {
+    let script = Script::new([
+        found(&["1.1.1.1"], 0),
+        found(&["1.1.1.1"], 86_400),
+        found(&["1.1.1.1"], 30),
+    ]);
+    let mut names = following(&script);
+    pass(&mut names, 310 * SECOND).await;
+    assert_eq!(script.seconds(), [0, 1, 301]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keeps_the_last_good_addresses_while_lookups_fail_and_waits_longer_each_time() {
+    let mut outcomes = vec![found(&["1.1.1.1"], 10)];
+    outcomes.extend((0..7).map(|_| failed()));
+    outcomes.extend([Err(LookupError::NoAddress), found(&["1.1.1.2"], 60)]);
+    let script = Script::new(outcomes);
+    let (mut names, stats) = names(&script, &[]);
+    names.follow(&["a.example".into()]);
+    names.changed().await;
+    let waiting = timeout(130 * SECOND, names.changed()).await;
+    assert!(waiting.is_err());
+    assert_eq!(shown(&names), ["1.1.1.1"]);
+    names.changed().await;
+    assert_eq!(shown(&names), ["1.1.1.2"]);
+    assert_eq!(script.seconds(), [0, 10, 11, 13, 17, 25, 41, 71, 101, 131]);
+    let counts: Vec<_> = stats.lookups().collect();
+    assert_eq!(counts, [("found", 2), ("no_address", 1), ("failed", 7)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refuses_addresses_that_are_not_public_unless_they_are_allowed() {
+    let outcomes = || {
+        [
+            found(&["127.0.0.1", "1.1.1.1", "::ffff:169.254.169.254"], 30),
+            found(&["10.0.0.1", "fd00::1"], 30),
+        ]
+    };
+    let script = Script::new(outcomes());
+    let (mut refusing, stats) = names(&script, &[]);
+    refusing.follow(&["a.example".into()]);
+    refusing.changed().await;
+    assert_eq!(shown(&refusing), ["1.1.1.1"]);
+    // The former address is not one of the name any more.
+    refusing.changed().await;
+    assert!(shown(&refusing).is_empty());
+    assert_eq!(stats.refused_addresses(), 4);
+
+    let script = Script::new(outcomes());
+    let (mut allowing, stats) = names(&script, &["127.0.0.0/8", "10.0.0.0/16"]);
+    allowing.follow(&["a.example".into()]);
+    allowing.changed().await;
+    assert_eq!(shown(&allowing), ["1.1.1.1", "127.0.0.1"]);
+    allowing.changed().await;
+    assert_eq!(shown(&allowing), ["10.0.0.1"]);
+    assert_eq!(stats.refused_addresses(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn follows_the_names_of_the_configuration_and_no_others() {
+    let script = Script::new([found(&["1.1.1.1"], 30), found(&["1.1.1.2"], 30)]);
+    let (mut names, _) = names(&script, &[]);
+    pass(&mut names, 100 * SECOND).await;
+    assert_eq!(script.count(), 0);
+    let (a, b): (Arc<str>, Arc<str>) = ("a.example".into(), "b.example".into());
+    names.follow([&a, &a]);
+    names.changed().await;
+    names.follow([&b, &a]);
+    assert_eq!(shown(&names), ["1.1.1.1"]);
+    names.changed().await;
+    assert_eq!(names.addresses("b.example").len(), 1);
+    names.follow([]);
+    assert!(shown(&names).is_empty());
+    pass(&mut names, 100 * SECOND).await;
+    assert_eq!(script.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_few_names_up_at_one_time() {
+    let script = Script::default();
+    let (mut names, _) = names(&script, &[]);
+    let many = (0..3 * CONCURRENT).map(|number| Arc::from(format!("n{number}.example")));
+    names.follow(&many.collect::<Vec<_>>());
+    pass(&mut names, SECOND).await;
+    assert_eq!(script.count(), CONCURRENT);
+}

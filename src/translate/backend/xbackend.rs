@@ -1,0 +1,340 @@
+//! XBackends as backends: a name in DNS, what is spoken there, and TLS of its own (GEP-4894). Keeps what was read of them
+//! from one translation to the next. Resolves no name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::api::policy::BackendTlsValidation;
+use crate::api::xbackend::{XBackend, XBackendTls};
+use crate::api::{Key, Resource};
+use crate::ir::{
+    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
+};
+use crate::snapshot::{Objects, Snapshot};
+use crate::status::{Condition, ParentStatus};
+
+use super::super::backend_tls::{self, TlsSettings};
+use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
+use super::super::{Input, certificate};
+use super::{Found, Port, PortTls, Sources, own_use};
+
+/// The domain of the Services of a cluster, which are no external hosts.
+const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// The XBackends of a snapshot, read.
+#[derive(Default)]
+pub(super) struct XBackends(BTreeMap<Key, External>);
+
+/// An XBackend, read.
+#[derive(PartialEq, Eq)]
+struct External {
+    generation: i64,
+    hostname: Arc<str>,
+    port: u16,
+    protocol: UpstreamProtocol,
+    /// Why no HTTP can go there: it is for TCP.
+    unsupported: Option<Fault>,
+    /// TLS, plain text, or why no request may go there, which makes `Accepted` false.
+    tls: Result<Option<Arc<ClientTls>>, Fault>,
+    /// Makes `ResolvedRefs` false.
+    unresolved: Option<Fault>,
+    /// ConfigMaps and Secrets that it refers to.
+    references: BTreeSet<ObjectRef>,
+    /// Whether its Secret is bad, so that what is presented depends on what it was before.
+    depends_on_past: bool,
+}
+
+/// Finds an XBackend. Messages continue a sentence that begins with its name.
+pub(super) fn resolve(
+    sources: &Sources<'_>,
+    name: &ObjectRef,
+    port: Option<u16>,
+) -> Result<Found, Fault> {
+    let key = Key::new(&name.namespace, &name.name);
+    let found = sources.xbackends.0.get(&key);
+    let external = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+    if let Some(wanted) = port.filter(|port| *port != external.port) {
+        let message = format!(
+            "has spec.port.port {}, not {wanted}; name that port in the reference, or none",
+            external.port
+        );
+        return Err(Fault::new(Reason::BackendNotFound, message));
+    }
+    if let Some(fault) = &external.unsupported {
+        return Err(fault.clone());
+    }
+    let tls = external.tls.as_ref().ok().cloned().flatten();
+    Ok(Found {
+        backend: Backend {
+            id: BackendId {
+                object: name.clone(),
+                port: external.port,
+                tls: tls.is_some().then(|| own_use(name)),
+            },
+            protocol: external.protocol,
+            tls,
+            endpoints: Endpoints::Hostname {
+                hostname: external.hostname.clone(),
+                port: external.port,
+            },
+        },
+        port: Port {
+            name: None,
+            protocol: external.protocol,
+            tls: PortTls::Own(external.own_tls()),
+        },
+    })
+}
+
+impl XBackends {
+    /// Follows the change from one snapshot to the next. Returns the XBackends that are not what they were.
+    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
+        let now = input.snapshot;
+        let changes = now.xbackends.changes_since(&before.xbackends).into_iter();
+        let mut keys: BTreeSet<Key> = changes.map(|change| change.key.clone()).collect();
+        if !self.0.is_empty() {
+            let mut references = BTreeSet::new();
+            add_changed(&now.config_maps, &before.config_maps, &mut references);
+            add_changed(&now.secrets, &before.secrets, &mut references);
+            let grants = now.reference_grants.changes_since(&before.reference_grants);
+            let granting: BTreeSet<&str> =
+                grants.iter().map(|it| it.key.namespace.as_str()).collect();
+            let is_affected = |external: &External| {
+                let mut named = external.references.iter();
+                external.depends_on_past
+                    || named.any(|it| references.contains(it) || granting.contains(&*it.namespace))
+            };
+            let affected = self.0.iter().filter(|(_, it)| is_affected(it));
+            keys.extend(affected.map(|(key, _)| key.clone()));
+        }
+        let is_changed = |key: &Key| {
+            let object = now.xbackends.get(&key.namespace, &key.name);
+            let external = object.map(|object| External::read(input, object));
+            if self.0.get(key) == external.as_ref() {
+                return false;
+            }
+            match external {
+                Some(external) => drop(self.0.insert(key.clone(), external)),
+                None => drop(self.0.remove(key)),
+            }
+            true
+        };
+        let mut keys: Vec<Key> = keys.into_iter().collect();
+        keys.retain(is_changed);
+        keys
+    }
+
+    /// What those are told that Gateways send requests to: an entry for each of the Gateways.
+    pub(super) fn statuses(
+        &self,
+        input: &Input<'_>,
+        senders: &BTreeMap<Key, BTreeSet<ObjectRef>>,
+    ) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
+        let entries = |(key, gateways): (&Key, &BTreeSet<ObjectRef>)| {
+            let external = self.0.get(key)?;
+            let entry = |gateway| ParentStatus {
+                parent_ref: backend_tls::parent_ref(gateway),
+                controller_name: input.options.controller_name.clone(),
+                conditions: external.conditions(),
+            };
+            let Key { namespace, name } = key;
+            let object = ObjectRef::new(XBackend::GROUP, XBackend::KIND, namespace, name);
+            Some((object, gateways.iter().map(entry).collect::<Vec<_>>()))
+        };
+        let all = senders.iter().filter_map(entries);
+        all.filter(|(_, entries)| !entries.is_empty()).collect()
+    }
+}
+
+fn add_changed<T: Resource + Eq>(
+    now: &Objects<T>,
+    before: &Objects<T>,
+    changed: &mut BTreeSet<ObjectRef>,
+) {
+    let changes = now.changes_since(before).into_iter();
+    changed.extend(changes.map(|change| {
+        let Key { namespace, name } = change.key;
+        ObjectRef::new(T::GROUP, T::KIND, namespace, name)
+    }));
+}
+
+impl External {
+    fn read(input: &Input<'_>, object: &XBackend) -> Self {
+        let spec = &object.spec;
+        let hostname = spec.external_hostname.as_ref();
+        let hostname = hostname.map_or("", |it| it.hostname.as_str());
+        let (protocol, unsupported) = match protocol(spec.protocol.as_deref()) {
+            Ok(protocol) => (protocol, None),
+            Err(fault) => (UpstreamProtocol::Http1, Some(fault)),
+        };
+        let mut reader = Reader {
+            input,
+            object,
+            hostname,
+            unresolved: Vec::new(),
+            references: BTreeSet::new(),
+            depends_on_past: false,
+        };
+        let tls = match (&spec.tls, check(object)) {
+            (_, Err(fault)) => Err(fault),
+            (None, Ok(())) => Ok(None),
+            (Some(tls), Ok(())) => reader.tls(tls, protocol),
+        };
+        Self {
+            generation: object.metadata.generation,
+            hostname: hostname.into(),
+            port: spec.port.port,
+            protocol,
+            unsupported,
+            tls: tls.map(|tls| tls.map(Arc::new)),
+            unresolved: merge(&reader.unresolved),
+            references: reader.references,
+            depends_on_past: reader.depends_on_past,
+        }
+    }
+
+    fn own_tls(&self) -> Result<Option<Arc<ClientTls>>, Arc<str>> {
+        let refused = |fault: &Fault| {
+            let message = format!("{}; requests are refused rather than sent", fault.message);
+            message.into()
+        };
+        self.tls.as_ref().map_err(refused).cloned()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let condition = |kind, good, fault| judge(kind, good, fault, self.generation);
+        let fault = self.tls.as_ref().err();
+        let unresolved = self.unresolved.as_ref();
+        let mut conditions = vec![
+            condition(ConditionType::Accepted, Reason::Accepted, fault),
+            condition(
+                ConditionType::ResolvedRefs,
+                Reason::ResolvedRefs,
+                unresolved,
+            ),
+        ];
+        if self.tls == Ok(None) && self.unsupported.is_none() {
+            let kind = ConditionType::PlaintextToBackend;
+            let condition = Condition::holds(kind, Reason::ModeNone, self.generation);
+            conditions.push(condition.telling(
+                "spec.tls.mode is None, or there is no spec.tls: requests go out in plain text",
+            ));
+        }
+        conditions
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Fault {
+    Fault::new(Reason::Invalid, message)
+}
+
+/// What is spoken there. `MCP` is HTTP whose requests are not looked into.
+fn protocol(name: Option<&str>) -> Result<UpstreamProtocol, Fault> {
+    match name.unwrap_or_default() {
+        "" | "HTTP" | "HTTP11" | "MCP" => Ok(UpstreamProtocol::Http1),
+        "HTTP2" | "H2C" => Ok(UpstreamProtocol::H2c),
+        other => {
+            let message = format!(
+                "has spec.protocol {other}, which HTTP cannot be sent to; use HTTP, HTTP11, HTTP2, H2C or MCP"
+            );
+            Err(Fault::new(Reason::UnsupportedProtocol, message))
+        }
+    }
+}
+
+/// Whether an XBackend says where it is, and that is outside of the cluster.
+fn check(object: &XBackend) -> Result<(), Fault> {
+    let spec = &object.spec;
+    if spec.kind != "ExternalHostname" {
+        return Err(invalid(format!(
+            "spec.type is {:?}; it has to be ExternalHostname",
+            spec.kind
+        )));
+    }
+    let field = "spec.externalHostname.hostname";
+    let Some(host) = &spec.external_hostname else {
+        return Err(invalid(format!("{field} is missing")));
+    };
+    let hostname = host.hostname.as_str();
+    let last = hostname.rsplit('.').next().unwrap_or_default();
+    // What ends with a number is read as an address by some.
+    let is_address = last.bytes().all(|byte| byte.is_ascii_digit());
+    if is_address || !backend_tls::is_dns_name(hostname) || !hostname.contains('.') {
+        return Err(invalid(format!(
+            "{field} {hostname:?} is not a fully qualified DNS name such as api.example.com"
+        )));
+    }
+    let prefix = hostname.strip_suffix(CLUSTER_DOMAIN);
+    if prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.')) {
+        return Err(invalid(format!(
+            "{field} {hostname:?} is in {CLUSTER_DOMAIN}, the domain of the cluster; refer to the Service in backendRefs"
+        )));
+    }
+    if spec.port.port == 0 {
+        return Err(invalid("spec.port.port is 0; it has to be from 1 to 65535"));
+    }
+    Ok(())
+}
+
+/// Reads TLS of one XBackend.
+struct Reader<'a> {
+    input: &'a Input<'a>,
+    object: &'a XBackend,
+    hostname: &'a str,
+    unresolved: Vec<Fault>,
+    references: BTreeSet<ObjectRef>,
+    depends_on_past: bool,
+}
+
+impl Reader<'_> {
+    fn tls(
+        &mut self,
+        tls: &XBackendTls,
+        protocol: UpstreamProtocol,
+    ) -> Result<Option<ClientTls>, Fault> {
+        let client = match tls.mode.as_str() {
+            "None" => return Ok(None),
+            "ServerOnly" => None,
+            "ClientAndServer" => Some(self.client(tls)),
+            other => {
+                return Err(invalid(format!(
+                    "spec.tls.mode is {other:?}; it has to be None, ServerOnly or ClientAndServer"
+                )));
+            }
+        };
+        let settings = self.settings(tls)?;
+        Ok(Some(settings.with(protocol, client.transpose()?)))
+    }
+
+    /// Without a validation the certificate has to be for the hostname, and of an authority that the platform trusts.
+    fn settings(&mut self, tls: &XBackendTls) -> Result<TlsSettings, Fault> {
+        let default = BackendTlsValidation {
+            hostname: self.hostname.to_owned(),
+            well_known_ca_certificates: Some("System".to_owned()),
+            ..BackendTlsValidation::default()
+        };
+        let validation = tls.validation.as_ref().unwrap_or(&default);
+        let namespace = &self.object.metadata.namespace;
+        let names = backend_tls::authority_names(namespace, validation);
+        self.references.extend(names);
+        let validation = (validation, "spec.tls.validation");
+        backend_tls::validated(self.input, namespace, validation, &mut self.unresolved)
+    }
+
+    /// What is presented: that of the XBackend, whatever the Gateway presents to others.
+    fn client(&mut self, tls: &XBackendTls) -> Result<Arc<Certificate>, Fault> {
+        let field = "spec.tls.clientCertificateRef";
+        let Some(reference) = &tls.client_certificate_ref else {
+            return Err(invalid(format!(
+                "{field} is missing, which spec.tls.mode ClientAndServer needs"
+            )));
+        };
+        let origin = self.object.object_ref();
+        let name = certificate::find_name(&origin, reference);
+        self.references.insert(name);
+        let (certificate, problem) = certificate::client(self.input, &origin, reference, field);
+        self.depends_on_past = problem.is_some();
+        self.unresolved.extend(problem);
+        certificate.map_err(|fault| invalid(fault.message))
+    }
+}

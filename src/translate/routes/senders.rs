@@ -1,0 +1,88 @@
+//! Which Gateways send requests to which backends, for the status of policies and XBackends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::attachment::{ListenerIndex, Parents};
+use super::super::backend_tls::{Senders, TlsPolicies, Use, Uses};
+use super::{Entry, Routes};
+use crate::api::Key;
+use crate::ir::ObjectRef;
+use crate::snapshot::Snapshot;
+
+/// The Gateways that send requests to XBackends.
+pub(in crate::translate) type XBackendSenders = BTreeMap<Key, BTreeSet<ObjectRef>>;
+
+impl Routes {
+    /// The Gateways that send the requests of the objects that policies name in `from`.
+    pub(in crate::translate) fn senders(
+        &self,
+        parents: &Parents,
+        policies: &TlsPolicies,
+    ) -> Senders {
+        let wanted = policies.senders();
+        let mut senders = parents.senders(&wanted);
+        if wanted.is_empty() {
+            return senders;
+        }
+        for entry in self.entries().filter(|entry| wanted.contains(&entry.name)) {
+            let known = senders.entry(entry.name.clone()).or_default();
+            known.extend(entry.gateways(parents));
+        }
+        senders
+    }
+
+    /// The requests to the Services that policies target.
+    pub(in crate::translate) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
+        let mut uses = Uses::new();
+        if policies.is_empty() {
+            return uses;
+        }
+        for entry in self.entries() {
+            let built = entry.built.iter().take(1);
+            let services = built.flat_map(|built| &built.services);
+            for (service, rule) in services.filter(|(service, _)| policies.target(service)) {
+                let of_listener = |(index, _): &(ListenerIndex, _)| Use {
+                    gateway: parents.listeners[*index].consumer.gateway.clone(),
+                    listener: parents.listeners[*index].key.clone(),
+                    route: entry.name.clone(),
+                    rule: rule.clone(),
+                };
+                let known = uses.entry(service.clone()).or_default();
+                known.extend(entry.attached.iter().map(of_listener));
+            }
+        }
+        uses
+    }
+
+    /// The Gateways that send requests to XBackends.
+    pub(in crate::translate) fn xbackend_senders(
+        &self,
+        parents: &Parents,
+        snapshot: &Snapshot,
+    ) -> XBackendSenders {
+        let mut senders = XBackendSenders::new();
+        if snapshot.xbackends.is_empty() {
+            return senders;
+        }
+        for entry in self.entries() {
+            let built = entry.built.iter().take(1);
+            for backend in built.flat_map(|built| &built.xbackends) {
+                let known = senders.entry(backend.clone()).or_default();
+                known.extend(entry.gateways(parents));
+            }
+        }
+        senders
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.kinds.iter().flat_map(|kind| kind.entries())
+    }
+}
+
+impl Entry {
+    /// The Gateways that the route is attached to.
+    fn gateways(&self, parents: &Parents) -> impl Iterator<Item = ObjectRef> {
+        let listeners = self.attached.iter();
+        listeners.map(|(index, _)| parents.listeners[*index].consumer.gateway.clone())
+    }
+}
