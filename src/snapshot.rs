@@ -1,9 +1,10 @@
 //! The immutable set of objects that one translation sees, by kind and key. Knows neither where objects come from
 //! nor what they mean.
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
@@ -16,13 +17,13 @@ use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The objects of one kind, in key order. Copies share them until one of the copies changes.
+/// The objects of one kind, in key order. Versions share what is equal: a clone costs nothing, and a change what it touches.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Objects<T>(Arc<BTreeMap<Key, Arc<T>>>);
+pub struct Objects<T>(OrdMap<Key, Arc<T>>);
 
 impl<T> Default for Objects<T> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(OrdMap::new())
     }
 }
 
@@ -69,7 +70,7 @@ impl<T> Objects<T> {
 
     /// Takes an object out, and tells whether it was there.
     pub fn remove(&mut self, key: &Key) -> bool {
-        self.0.contains_key(key) && Arc::make_mut(&mut self.0).remove(key).is_some()
+        self.0.contains_key(key) && self.0.remove(key).is_some()
     }
 
     /// Number of objects.
@@ -86,27 +87,24 @@ impl<T> Objects<T> {
 impl<T: Eq> Objects<T> {
     /// What is different from `before`, in key order. Objects that both share are not looked into.
     pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
-        let mut changes = Vec::new();
-        if Arc::ptr_eq(&self.0, &before.0) {
-            return changes;
-        }
-        let (mut old, mut new) = (before.0.iter().peekable(), self.0.iter().peekable());
-        loop {
-            let order = match (old.peek(), new.peek()) {
-                // One object is under one key, which need not be read then.
-                (Some((_, old)), Some((_, new))) if Arc::ptr_eq(old, new) => Ordering::Equal,
-                (Some((old, _)), Some((new, _))) => old.cmp(new),
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (None, None) => return changes,
-            };
-            let gone = old.next_if(|_| order.is_le());
-            let here = new.next_if(|_| order.is_ge());
-            let (before, after) = (gone.map(|(_, it)| it), here.map(|(_, it)| it));
-            if let Some((key, _)) = here.or(gone).filter(|_| before != after) {
-                changes.push(Change { key, before, after });
-            }
-        }
+        let changes = before.0.diff(&self.0).map(|item| match item {
+            DiffItem::Add(key, after) => Change {
+                key,
+                before: None,
+                after: Some(after),
+            },
+            DiffItem::Update { old, new } => Change {
+                key: new.0,
+                before: Some(old.1),
+                after: Some(new.1),
+            },
+            DiffItem::Remove(key, before) => Change {
+                key,
+                before: Some(before),
+                after: None,
+            },
+        });
+        changes.collect()
     }
 }
 
@@ -133,7 +131,7 @@ impl<T: PartialEq> Objects<T> {
     pub fn insert_at(&mut self, key: Key, object: Arc<T>) -> bool {
         let changes = self.0.get(&key) != Some(&object);
         if changes {
-            Arc::make_mut(&mut self.0).insert(key, object);
+            self.0.insert(key, object);
         }
         changes
     }
@@ -281,4 +279,66 @@ impl Snapshot {
 /// The key of a route of a kind without a translator: several kinds share one map.
 fn unserved(kind: &str, namespace: &str, name: &str) -> Key {
     Key::new(namespace, &format!("{kind}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A ConfigMap of this number with a content.
+    fn map(number: u16, content: u8) -> Arc<ConfigMap> {
+        Arc::new(ConfigMap {
+            metadata: ObjectMeta {
+                namespace: format!("namespace-{}", number % 7),
+                name: number.to_string(),
+                ..ObjectMeta::default()
+            },
+            data: [("ca.crt".to_owned(), content.to_string())].into(),
+        })
+    }
+
+    fn change(objects: &mut Objects<ConfigMap>, (number, content): (u16, Option<u8>)) {
+        match content {
+            Some(content) => drop(objects.insert(map(number, content))),
+            None => drop(objects.remove(&map(number, 0).key())),
+        }
+    }
+
+    /// Each key that is different, in order, with its versions.
+    fn naive(
+        before: &Objects<ConfigMap>,
+        now: &Objects<ConfigMap>,
+    ) -> Vec<(Key, [Option<Arc<ConfigMap>>; 2])> {
+        let mut all: BTreeMap<Key, [Option<Arc<ConfigMap>>; 2]> = BTreeMap::new();
+        for (index, objects) in [before, now].into_iter().enumerate() {
+            for object in objects.iter() {
+                all.entry(object.key()).or_default()[index] = Some(object.clone());
+            }
+        }
+        all.retain(|_, [before, now]| before != now);
+        all.into_iter().collect()
+    }
+
+    proptest! {
+        #[test]
+        fn changes_are_all_that_is_different_in_key_order(
+            first in proptest::collection::vec((0..400_u16, proptest::option::weighted(0.9, 0..3_u8)), 0..600),
+            then in proptest::collection::vec((0..400_u16, proptest::option::of(0..3_u8)), 0..60),
+            is_related: bool,
+        ) {
+            let mut before = Objects::default();
+            first.into_iter().for_each(|step| change(&mut before, step));
+            let mut now = if is_related { before.clone() } else { Objects::default() };
+            then.into_iter().for_each(|step| change(&mut now, step));
+            for (before, now) in [(&before, &now), (&now, &before)] {
+                let changes = now.changes_since(before).into_iter();
+                let changes = changes.map(|it| (it.key.clone(), [it.before.cloned(), it.after.cloned()]));
+                prop_assert_eq!(changes.collect::<Vec<_>>(), naive(before, now));
+            }
+        }
+    }
 }

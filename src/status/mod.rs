@@ -18,5 +18,5 @@ pub use features::SUPPORTED_FEATURES;
 pub use merge::{Outdated, Wanted, merge};
 pub use report::{
     Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,
-    ParentStatus, RouteKind, StatusReport,
+    ParentStatus, RouteKind, RouteStatuses, StatusReport,
 };

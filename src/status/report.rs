@@ -5,10 +5,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use serde::Serialize;
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use crate::ir::{Bind, BindReport, ObjectRef};
+
+/// Conditions of routes, by name. Versions share what is equal.
+pub type RouteStatuses = OrdMap<ObjectRef, Arc<[ParentStatus]>>;
 
 /// Status of all objects that are ours to judge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -21,7 +26,7 @@ pub struct StatusReport {
     /// ListenerSets.
     pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
     /// Routes of all kinds: one entry per parentRef that names an object of ours. Reports share what has not changed.
-    pub routes: Arc<BTreeMap<ObjectRef, Arc<[ParentStatus]>>>,
+    pub routes: RouteStatuses,
     /// Policies of all kinds: one entry per Gateway that a policy is for.
     pub policies: BTreeMap<ObjectRef, Vec<AncestorStatus>>,
     /// XBackends: one entry per Gateway that sends requests to it.
@@ -200,7 +205,7 @@ impl StatusReport {
         problems.filter(move |problem| !known.contains(problem))
     }
 
-    /// All problems but for those of routes that share their conditions with `other`.
+    /// All problems but for those of routes that have the same conditions in `other`.
     fn problems_unlike(&self, other: &Self) -> Vec<(ObjectRef, String)> {
         let mut problems = Vec::new();
         for (object, conditions) in &self.gateway_classes {
@@ -214,20 +219,17 @@ impl StatusReport {
             collect(&mut problems, object, "", &status.conditions);
             collect_listeners(&mut problems, object, &status.listeners);
         }
-        let routes = (!Arc::ptr_eq(&self.routes, &other.routes)).then(|| self.routes.iter());
         let is_bad = |parent: &&ParentStatus| parent.conditions.iter().any(Condition::is_problem);
-        for (object, parents) in routes.into_iter().flatten() {
-            let mut bad = parents.iter().filter(is_bad).peekable();
-            let shared = || {
-                other
-                    .routes
-                    .get(object)
-                    .is_some_and(|it| Arc::ptr_eq(it, parents))
-            };
-            if bad.peek().is_none() || shared() {
+        for item in other.routes.diff(&self.routes) {
+            let (DiffItem::Add(object, parents)
+            | DiffItem::Update {
+                new: (object, parents),
+                ..
+            }) = item
+            else {
                 continue;
-            }
-            for parent in bad {
+            };
+            for parent in parents.iter().filter(is_bad) {
                 let place = format!("parent {}: ", parent.parent_ref.shown());
                 collect(&mut problems, object, &place, &parent.conditions);
             }

@@ -1,7 +1,5 @@
 //! What a report says of objects whose present version cannot be read, while the last one that could serves on. Pure.
 
-use std::sync::Arc;
-
 use super::condition::{Condition, ConditionType, Reason};
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
@@ -29,7 +27,7 @@ impl StatusReport {
             for parent in &mut parents {
                 put(&mut parent.conditions, refused(Reason::UnsupportedValue));
             }
-            Arc::make_mut(&mut self.routes).insert(object.clone(), parents.into());
+            self.routes.insert(object.clone(), parents.into());
         } else if let Some(ancestors) = self.policies.get_mut(object) {
             for ancestor in ancestors {
                 put(&mut ancestor.conditions, refused(Reason::Invalid));
@@ -68,7 +66,7 @@ mod tests {
         let mut report = StatusReport::default();
         report.refuse(&route, 2, "why");
         assert_eq!(report, StatusReport::default());
-        Arc::make_mut(&mut report.routes).insert(route.clone(), [parent].into());
+        report.routes.insert(route.clone(), [parent].into());
         report.refuse(&route, 2, "why");
         let conditions = &report.routes[&route][0].conditions;
         let of = |condition: &Condition| {

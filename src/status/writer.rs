@@ -1,7 +1,6 @@
 //! Writes statuses to the API server: only what differs, never over something newer, a bounded number at a time and per
 //! second.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use imbl::ordmap::DiffItem;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::{GroupVersionKind, ResourceExt};
@@ -314,36 +314,29 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
         &new.report.listener_sets,
         &mut visit,
     );
-    if !Arc::ptr_eq(&old.report.routes, &new.report.routes) {
-        differing_entries(&old.report.routes, &new.report.routes, &mut visit);
+    for item in old.report.routes.diff(&new.report.routes) {
+        match item {
+            DiffItem::Add(object, _) | DiffItem::Remove(object, _) => visit(object),
+            DiffItem::Update {
+                new: (object, _), ..
+            } => visit(object),
+        }
     }
     differing_entries(&old.report.policies, &new.report.policies, &mut visit);
     differing_entries(&old.report.backends, &new.report.backends, &mut visit);
     old.held.difference(&new.held).for_each(visit);
 }
 
-/// Walks both maps side by side: a lookup of each key in the other map would cost more than all else of a small change.
-fn differing_entries<T: Eq>(
+fn differing_entries<T: PartialEq>(
     old: &BTreeMap<ObjectRef, T>,
     new: &BTreeMap<ObjectRef, T>,
     visit: &mut impl FnMut(&ObjectRef),
 ) {
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (Some((old, _)), Some((new, _))) => old.cmp(new),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (None, None) => return,
-        };
-        let former = old.next_if(|_| order.is_le());
-        let current = new.next_if(|_| order.is_ge());
-        if former.map(|(_, status)| status) != current.map(|(_, status)| status)
-            && let Some((object, _)) = current.or(former)
-        {
-            visit(object);
-        }
-    }
+    let changed = new
+        .iter()
+        .filter(|(object, status)| old.get(*object) != Some(*status));
+    let gone = old.iter().filter(|(object, _)| !new.contains_key(*object));
+    changed.chain(gone).for_each(|(object, _)| visit(object));
 }
 
 /// A hash of a status without its times, which are new in every try.
@@ -394,13 +387,12 @@ mod tests {
             controller_name: "example.com/ours".into(),
             conditions: Vec::new(),
         };
-        let of_route =
-            |(name, parents): &(&str, usize)| (route(name), vec![parent.clone(); *parents].into());
-        let routes: BTreeMap<ObjectRef, Arc<[ParentStatus]>> =
-            routes.iter().map(of_route).collect();
+        let of_route = |(name, parents): &(&str, usize)| {
+            (route(name), Arc::from(vec![parent.clone(); *parents]))
+        };
         Statuses {
             report: Arc::new(StatusReport {
-                routes: Arc::new(routes),
+                routes: routes.iter().map(of_route).collect(),
                 ..StatusReport::default()
             }),
             held: Arc::new(held.iter().map(|name| route(name)).collect()),

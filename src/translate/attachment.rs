@@ -2,13 +2,12 @@
 //! Knows nothing of rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::api::gateway::NamespacesFrom;
 use crate::api::reference::ParentRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Hostname, ListenerKey, ObjectRef};
-use crate::status::{self, ParentStatus};
+use crate::status::{self, ParentStatus, RouteStatuses};
 
 use super::backend_tls::{Consumer, Senders};
 use super::gateway::GatewayDraft;
@@ -176,11 +175,8 @@ pub(super) fn reported(reference: &ParentRef) -> status::ParentRef {
 }
 
 /// Answers routes of kinds that no translator serves.
-pub(super) fn refuse_unserved(
-    input: &Input<'_>,
-    parents: &Parents,
-) -> BTreeMap<ObjectRef, Arc<[ParentStatus]>> {
-    let mut statuses = BTreeMap::new();
+pub(super) fn refuse_unserved(input: &Input<'_>, parents: &Parents) -> RouteStatuses {
+    let mut statuses = RouteStatuses::new();
     for route in input.snapshot.unserved_routes.iter() {
         let metadata = &route.metadata;
         let name = ObjectRef::gateway_api(&route.kind, &metadata.namespace, &metadata.name);

@@ -56,7 +56,7 @@ impl GatewayState {
         };
         let parents = Parents::new(&gateways, &sets);
         let mut report = report::compose(input, classes, &gateways, &sets);
-        report.routes = attachment::refuse_unserved(input, &parents).into();
+        report.routes = attachment::refuse_unserved(input, &parents);
         Self {
             parents,
             listeners,

@@ -2,7 +2,6 @@
 //! listeners make a whole.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::reference::ParentRef;
@@ -10,7 +9,7 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Bind, ObjectRef};
 use crate::status::{
     Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, RouteKind,
-    StatusReport,
+    RouteStatuses, StatusReport,
 };
 
 use super::gateway::{self, Classes, GatewayDraft};
@@ -46,7 +45,7 @@ pub(super) fn compose(
         gateway_classes: classes.conditions,
         gateways: gateways.iter().enumerate().map(of_gateway).collect(),
         listener_sets: set_statuses,
-        routes: Arc::default(),
+        routes: RouteStatuses::new(),
         policies: BTreeMap::new(),
         backends: BTreeMap::new(),
         notes,

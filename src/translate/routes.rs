@@ -13,7 +13,7 @@ use crate::api::Key;
 use crate::api::http_route::HttpRoute;
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::snapshot::{Change, Snapshot};
-use crate::status::{Note, ParentStatus};
+use crate::status::{Note, ParentStatus, RouteStatuses};
 
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
@@ -21,9 +21,6 @@ use super::backend_tls::Consumer;
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
 use super::{Input, report};
-
-/// The conditions of routes, as a report has them.
-pub(super) type Statuses = BTreeMap<ObjectRef, Arc<[ParentStatus]>>;
 
 /// The kinds of routes that are served.
 const KINDS: &[Kind] = &[Kind::of::<HttpRoute>()];
@@ -58,7 +55,7 @@ pub(super) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
 pub(super) struct Routes {
     kinds: Vec<Box<dyn Follow + Send>>,
     /// Those of routes of unserved kinds are among them.
-    pub(super) statuses: Arc<Statuses>,
+    pub(super) statuses: RouteStatuses,
 }
 
 /// Follows the routes of one kind.
@@ -68,7 +65,7 @@ trait Follow {
         &mut self,
         change: &RouteChange<'_>,
         backends: &mut Backends,
-        statuses: &mut Arc<Statuses>,
+        statuses: &mut RouteStatuses,
     ) -> bool;
 
     /// Adds the routes to what others add up to.
@@ -148,7 +145,7 @@ impl Routes {
     pub(super) fn new() -> Self {
         Self {
             kinds: KINDS.iter().map(|kind| (kind.follower)()).collect(),
-            statuses: Arc::default(),
+            statuses: RouteStatuses::new(),
         }
     }
 
@@ -162,14 +159,14 @@ impl Routes {
     }
 
     /// Takes over the conditions of routes of unserved kinds.
-    pub(super) fn replace_unserved(&mut self, before: &Statuses, now: &Statuses) {
+    pub(super) fn replace_unserved(&mut self, before: &RouteStatuses, now: &RouteStatuses) {
         if before != now {
-            let statuses = Arc::make_mut(&mut self.statuses);
-            statuses.retain(|name, _| !before.contains_key(name));
-            statuses.extend(
-                now.iter()
-                    .map(|(name, status)| (name.clone(), status.clone())),
-            );
+            for (name, _) in before {
+                self.statuses.remove(name);
+            }
+            let now = now.iter();
+            self.statuses
+                .extend(now.map(|(name, status)| (name.clone(), status.clone())));
         }
     }
 
@@ -190,7 +187,7 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
         &mut self,
         change: &RouteChange<'_>,
         backends: &mut Backends,
-        statuses: &mut Arc<Statuses>,
+        statuses: &mut RouteStatuses,
     ) -> bool {
         let routes = R::all(change.input.snapshot);
         let changes = routes.changes_since(R::all(change.before));
@@ -268,14 +265,12 @@ impl<R: RouteObject> RoutesOf<R> {
     }
 }
 
-/// Copies the conditions of all routes only when those of one are different.
-fn replace_status(statuses: &mut Arc<Statuses>, former: Option<&Entry>, entry: Option<&Entry>) {
+fn replace_status(statuses: &mut RouteStatuses, former: Option<&Entry>, entry: Option<&Entry>) {
     let before = former.and_then(|former| former.status.as_ref());
     let now = entry.and_then(|entry| entry.status.as_ref());
     if before == now {
         return;
     }
-    let statuses = Arc::make_mut(statuses);
     match (former, entry, now) {
         (_, Some(entry), Some(now)) => drop(statuses.insert(entry.name.clone(), now.clone())),
         (Some(former), _, _) => drop(statuses.remove(&former.name)),

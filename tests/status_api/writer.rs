@@ -88,7 +88,7 @@ impl Running {
     fn want_but_hold(&self, names: &[&str], message: &str, held: &[&str]) {
         let entries = names.iter().map(|name| (route(name), parents(message)));
         let report = StatusReport {
-            routes: Arc::new(entries.collect()),
+            routes: entries.collect(),
             ..StatusReport::default()
         };
         let held: HashSet<_> = held.iter().map(|name| route(name)).collect();

@@ -53,7 +53,7 @@ fn copy_that_cannot_be_believed_is_not_served() {
     let torn = &whole[..whole.rfind("{\"commit\"").unwrap()];
     let foreign = whole.replace("\"name\":\"edge\"", "\"name\":\"other\"");
     for (copy, reason) in [
-        (torn, "does not end in a commit"),
+        (torn, "it has no commit"),
         (&foreign, "does not hold Gateway default/edge"),
         ("garbage\n", "a line is not JSON"),
     ] {
