@@ -102,18 +102,18 @@ impl Server {
     }
 
     /// Leaves as a signal would make it leave, and returns when it has left.
-    pub fn leave(self) {
+    pub fn shut_down(self) {
         let trigger = self.trigger.clone();
-        let leaving = thread::spawn(move || {
+        let shutdown = thread::spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
                 .enable_time()
                 .build()
             {
-                runtime.block_on(trigger.leave());
+                runtime.block_on(trigger.shut_down());
             }
         });
         self.end();
-        drop(leaving);
+        drop(shutdown);
     }
 
     /// Cuts every connection, and returns when it has left.
@@ -370,7 +370,7 @@ impl Control {
             mut shutdown,
             publish,
         } = self;
-        let mut leaving = shutdown.clone();
+        let mut terminating = shutdown.clone();
         let mut announced = Announced::default();
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
@@ -388,7 +388,7 @@ impl Control {
             },
         };
         let not_ready = async {
-            leaving.leaving().await;
+            terminating.terminating().await;
             state.ready.store(false, Release);
             std::future::pending::<()>().await;
         };

@@ -1,14 +1,14 @@
-//! `/config`: what is served, as JSON. Keys are in no answer; values that may be credentials are in one only when they are
-//! asked for.
+//! `/config`: the served configuration as JSON. Never contains private keys. Values that may be
+//! credentials are included only on request.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What is shown in place of a value.
+/// Placeholder for a redacted value.
 const REDACTED: &str = "<redacted>";
 
-/// The configuration. Without `with_values` it tells which headers are changed and which headers and query parameters are
-/// matched, but not their values.
+/// Serializes the configuration. Without `with_values` it names the modified headers and the
+/// matched headers and query parameters, but redacts their values.
 pub(super) fn json(ir: &impl Serialize, with_values: bool) -> Result<String, serde_json::Error> {
     if with_values {
         return serde_json::to_string_pretty(ir);
@@ -18,7 +18,7 @@ pub(super) fn json(ir: &impl Serialize, with_values: bool) -> Result<String, ser
     serde_json::to_string_pretty(&value)
 }
 
-/// Whether a query asks for values.
+/// Whether the query string requests values.
 pub(super) fn asks_for_values(query: Option<&str>) -> bool {
     let parts = query.unwrap_or_default().split('&');
     parts.into_iter().any(|part| part == "values=true")
@@ -42,7 +42,7 @@ fn redact(value: &mut Value) {
     }
 }
 
-/// Changes of headers: names with values under `set` and `add`.
+/// Header modifications: names with values under `set` and `add`.
 fn redact_changes(changes: &mut Map<String, Value>) {
     let added = changes
         .iter_mut()
@@ -54,7 +54,7 @@ fn redact_changes(changes: &mut Map<String, Value>) {
     }
 }
 
-/// Conditions on headers or query parameters: each a name and a value.
+/// Matches on headers or query parameters, each with a name and a value.
 fn redact_matches(matches: &mut [Value]) {
     let values = matches.iter_mut().filter_map(|one| one.get_mut("value"));
     values.for_each(|value| *value = REDACTED.into());

@@ -114,8 +114,8 @@ impl Client {
 
     /// Whether an HTTP/1 connection is to end with its current request, if it has one. A client that reads so in a response
     /// connects elsewhere; a client whose idle connection is closed may just have sent a request, which is lost.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.worker.leaving.get()
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.worker.terminating.get()
     }
 
     /// Counts what ended this connection or a stream of it.

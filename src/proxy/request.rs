@@ -74,7 +74,7 @@ pub(crate) fn open(
     parts: request::Parts,
     incoming: Incoming,
 ) -> Admitted {
-    let closes = client.is_leaving() && parts.version != Version::HTTP_2;
+    let closes = client.is_terminating() && parts.version != Version::HTTP_2;
     let record = Record::open(client.clone(), activity.clone(), &parts);
     let body = RequestBody::new(incoming, &activity);
     Admitted {

@@ -88,7 +88,7 @@ pub(crate) struct Worker {
     /// Where connections are counted.
     pub(crate) stats: Arc<ConnectionStats>,
     /// Whether the process is about to leave: clients had better go elsewhere.
-    pub(crate) leaving: Cell<bool>,
+    pub(crate) terminating: Cell<bool>,
     /// Whether connections are to end.
     pub(crate) draining: Cell<bool>,
     ports: Ports,
@@ -133,7 +133,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         trusted_proxies: common.trusted_proxies,
         access_log: common.access_log,
         stats: common.stats,
-        leaving: Cell::new(false),
+        terminating: Cell::new(false),
         draining: Cell::new(false),
         ports: Ports::default(),
         index,
@@ -142,13 +142,13 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     });
     spawn_local(async move { clock.run().await });
     spawn_local(worker.clone().sweep());
-    let (mut leaving, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
+    let (mut terminating, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
     let mut forced = common.shutdown;
     let mut accepting = BTreeMap::new();
     loop {
         tokio::select! {
             Some(command) = commands.recv() => worker.handle(command, &mut accepting),
-            () = leaving.leaving(), if !worker.leaving.get() => worker.leaving.set(true),
+            () = terminating.terminating(), if !worker.terminating.get() => worker.terminating.set(true),
             () = draining.draining() => break,
         }
     }
@@ -238,7 +238,7 @@ impl Worker {
             return self.serve(counted, bind, socket, peer);
         }
         match socket.into_std() {
-            // A worker that is gone has no connections to serve: the process is leaving.
+            // A worker that is gone has no connections to serve: the process is terminating.
             Ok(socket) => {
                 let _ = self.queues[target].send(Command::Serve(counted, bind, socket, peer));
             }

@@ -1,5 +1,5 @@
 //! A running controller, wired together: one thread that watches the cluster and, while it leads, writes to it. Owns the
-//! order of starting and leaving.
+//! order of starting and terminating.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -89,7 +89,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         AccessLog::disabled(),
     ));
     let (trigger, shutdown) = shutdown::new(Drain::default());
-    let mut leaving = shutdown.clone();
+    let mut terminating = shutdown.clone();
     // There is no folder to read again.
     let (reload, _) = mpsc::channel(1);
     shutdown::on_signals(trigger, reload).context("signals cannot be watched")?;
@@ -114,20 +114,20 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         state.clone(),
         channels.leading.subscribe(),
         stats.stream.clone(),
-        leaving.clone(),
+        terminating.clone(),
     )?;
     let (outputs, reports) = (stream.outputs.clone(), stream.reports.clone());
     let mut has_failed = false;
     tokio::select! {
         // A process that has been suspended first learns that it is no longer the leader.
         biased;
-        () = leaving.leaving() => {}
+        () = terminating.terminating() => {}
         () = candidate.campaign(&channels.leading) => {}
         // Polled before `lead`, so that a new leader knows the version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(&outputs, reports, settings, &channels, &state) => {}
         () = lead(&client, settings, &channels, stored, &stats, &mut changes, &mut publisher) => {}
-        () = stream.ended() => has_failed = !leaving.is_leaving(),
+        () = stream.ended() => has_failed = !terminating.is_terminating(),
     }
     candidate.resign().await;
     anyhow::ensure!(!has_failed, "the configuration stream has ended");

@@ -66,7 +66,7 @@ impl StreamThread {
                     let client = provider.client();
                     let listener = TcpListener::from_std(listener)?;
                     tokio::select! {
-                        () = shutdown.leaving() => {}
+                        () = shutdown.terminating() => {}
                         () = provider.watch(loads, || state.stats.config.contacted()) => {}
                         () = stream.run(client, listener, inputs, &of_thread, stats) => {}
                     }

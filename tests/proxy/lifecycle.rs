@@ -81,7 +81,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
 
     let begin = Instant::now();
-    let left = scene.begin_to_leave();
+    let left = scene.begin_shutdown();
     while get(admin, "admin", "/readyz").await.status != 503 {
         assert!(begin.elapsed() < DELAY, "too slow to tell");
     }
@@ -188,7 +188,7 @@ async fn idle_connections_hold_nobody_up() {
     let mut halting = connect(secure).await;
     halting.write_all(&[22, 3, 1]).await.expect("written");
     let begin = Instant::now();
-    let left = scene.begin_to_leave();
+    let left = scene.begin_shutdown();
     for client in clients {
         client.ended().await;
     }
@@ -219,7 +219,7 @@ async fn connections_that_are_just_being_accepted_hold_nobody_up() {
             .until_stats("some are open", |stats| stats.accepted > 100)
             .await;
         let begin = Instant::now();
-        scene.begin_to_leave().await.expect("left");
+        scene.begin_shutdown().await.expect("left");
         assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
         drop(storm.join().expect("no panic"));
     }
@@ -256,7 +256,7 @@ async fn the_deadline_holds_against_clients_that_never_read() {
     plain.read_exact(&mut byte).await.expect("an answer");
     secure.read_exact(&mut byte).await.expect("an answer");
     let begin = Instant::now();
-    scene.begin_to_leave().await.expect("left");
+    scene.begin_shutdown().await.expect("left");
     let took = begin.elapsed();
     assert!(
         took >= deadline && took < deadline + Duration::from_secs(4),

@@ -119,12 +119,12 @@ impl Scene {
         assert!(counted.is_ok(), "{what}: it did not come about in time");
     }
 
-    /// Begins to leave. The handle is done when it has left.
-    pub(crate) fn begin_to_leave(&mut self) -> JoinHandle<()> {
+    /// Starts a graceful shutdown. The handle resolves when it is complete.
+    pub(crate) fn begin_shutdown(&mut self) -> JoinHandle<()> {
         let server = self.server.take().expect("running");
         let (server, folder) = server.into_server();
         tokio::task::spawn_blocking(move || {
-            Server::leave(server);
+            Server::shut_down(server);
             drop(folder);
         })
     }
