@@ -94,14 +94,20 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 /// runtime.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
-    let serve = |stream, request_seen| connection(stream, request_seen, state.clone(), shutdown.clone());
+    let serve =
+        |stream, request_seen| connection(stream, request_seen, state.clone(), shutdown.clone());
     tokio::select! {
         () = connections::accept(listener, serve) => {}
         () = forced.forced() => {}
     }
 }
 
-async fn connection(stream: TcpStream, request_seen: RequestSeen, state: Arc<AdminState>, shutdown: Shutdown) {
+async fn connection(
+    stream: TcpStream,
+    request_seen: RequestSeen,
+    state: Arc<AdminState>,
+    shutdown: Shutdown,
+) {
     let Ok((peer, local)) = stream
         .peer_addr()
         .and_then(|it| Ok((it, stream.local_addr()?)))
@@ -154,7 +160,10 @@ fn answer<B>(
     shutdown: &Shutdown,
 ) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed\n");
+        return text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD are allowed\n",
+        );
     }
     match (request.uri().path(), access) {
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
@@ -178,7 +187,10 @@ fn answer<B>(
             let with_values = config::asks_for_values(request.uri().query());
             match config::json(&*state.table.load().ir, with_values) {
                 Ok(body) => respond(StatusCode::OK, "application/json", body),
-                Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the configuration cannot be serialized\n"),
+                Err(_) => text(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "the configuration cannot be serialized\n",
+                ),
             }
         }
         _ => text(

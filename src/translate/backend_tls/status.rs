@@ -126,7 +126,7 @@ fn conditions(
         // It applies to the other targets.
         (Ok(_), Some(fault)) if faults.len() < meant.len() => {
             let holds = Condition::holds(ConditionType::Accepted, Reason::Accepted, generation);
-            holds.telling(&fault.message)
+            holds.with_message(&fault.message)
         }
         (Ok(_), fault) => {
             let fault = fault.as_ref();
@@ -145,12 +145,12 @@ fn conditions(
     if !overridden.is_empty() {
         let kind = ConditionType::Overridden;
         let condition = Condition::holds(kind, Reason::Overridden, generation);
-        conditions.push(condition.telling(overridden.join("; ")));
+        conditions.push(condition.with_message(overridden.join("; ")));
     }
     if is_accepted && policy.settings == Ok(Settings::Plain) {
         let kind = ConditionType::PlaintextToBackend;
         let condition = Condition::holds(kind, Reason::ModeNone, generation);
-        conditions.push(condition.telling("spec.mode is None: requests go out in plain text"));
+        conditions.push(condition.with_message("spec.mode is None: requests go out in plain text"));
     }
     conditions
 }
