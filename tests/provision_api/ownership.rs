@@ -85,8 +85,8 @@ async fn second_gateway_of_same_object_names_fails_and_touches_nothing() {
     assert_eq!(failure.reason, FailureReason::NameTaken);
     assert_eq!(
         failure.message,
-        "ServiceAccount shop/web-internal-portcullis exists already and belongs to Gateway web: \
-         rename Gateway web-internal, or delete that object"
+        "ServiceAccount shop/web-internal-portcullis already exists and belongs to Gateway web: \
+         rename Gateway web-internal or delete that object"
     );
     server
         .until("an event", |state| {
