@@ -262,12 +262,12 @@ async fn lead(
 struct StoredStatuses(Arc<Stored>);
 
 impl Observer for StoredStatuses {
-    fn seen(&self, object: &ObjectRef, observed: Observed) {
+    fn observed(&self, object: &ObjectRef, observed: Observed) {
         let status = StoredStatus::new(&observed.resource_version, &observed.status());
-        self.0.seen(object, status);
+        self.0.observed(object, status);
     }
 
-    fn gone(&self, object: &ObjectRef) {
-        self.0.gone(object);
+    fn deleted(&self, object: &ObjectRef) {
+        self.0.deleted(object);
     }
 }

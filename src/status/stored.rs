@@ -70,7 +70,7 @@ impl Stored {
     }
 
     /// Records an observed status, unless a newer version is cached.
-    pub fn seen(&self, object: &ObjectRef, status: StoredStatus) {
+    pub fn observed(&self, object: &ObjectRef, status: StoredStatus) {
         let mut entries = self.lock();
         let is_news = match entries.get_mut(object) {
             Some(entry) => entry.update(status),
@@ -115,7 +115,7 @@ impl Stored {
     }
 
     /// Removes a deleted object.
-    pub fn gone(&self, object: &ObjectRef) {
+    pub fn deleted(&self, object: &ObjectRef) {
         self.lock().remove(object);
     }
 
@@ -174,8 +174,8 @@ mod tests {
     fn keeps_the_newer_version_in_any_order() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, mut changes) = Stored::new();
-        stored.seen(&route, status("11", "b"));
-        stored.seen(&route, status("9", "a"));
+        stored.observed(&route, status("11", "b"));
+        stored.observed(&route, status("9", "a"));
         assert_eq!(stored.get(&route), Some(status("11", "b")));
         assert_eq!(changes.try_recv().unwrap(), route);
         assert!(changes.try_recv().is_err());
@@ -185,11 +185,11 @@ mod tests {
     fn announces_only_changed_statuses() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, mut changes) = Stored::new();
-        stored.seen(&route, status("1", "a"));
-        stored.seen(&route, status("2", "a"));
+        stored.observed(&route, status("1", "a"));
+        stored.observed(&route, status("2", "a"));
         assert_eq!(stored.get(&route).unwrap().resource_version, "2");
         assert!(changes.try_recv().is_ok() && changes.try_recv().is_err());
-        stored.gone(&route);
+        stored.deleted(&route);
         assert_eq!(stored.get(&route), None);
         assert!(stored.objects().is_empty());
     }
@@ -198,17 +198,17 @@ mod tests {
     fn removes_deleted_objects() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, mut changes) = Stored::new();
-        stored.seen(&route, status("1", "a"));
+        stored.observed(&route, status("1", "a"));
         stored.written(&route, 7, status("2", "b"));
         assert!(stored.is_written(&route, 7) && !stored.is_written(&route, 8));
-        stored.gone(&route);
+        stored.deleted(&route);
         // The response to a write that raced with the deletion.
         stored.written(&route, 7, status("2", "b"));
         stored.responded(&route, status("2", "b"));
         assert_eq!(stored.get(&route), None);
         while changes.try_recv().is_ok() {}
         // A new object of the same name with the same status.
-        stored.seen(&route, status("4", "b"));
+        stored.observed(&route, status("4", "b"));
         assert!(!stored.is_written(&route, 7));
         assert_eq!(changes.try_recv().unwrap(), route);
     }
@@ -217,9 +217,9 @@ mod tests {
     fn later_change_invalidates_the_written_status() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, _changes) = Stored::new();
-        stored.seen(&route, status("1", "a"));
+        stored.observed(&route, status("1", "a"));
         stored.written(&route, 7, status("2", "b"));
-        stored.seen(&route, status("3", "c"));
+        stored.observed(&route, status("3", "c"));
         assert!(!stored.is_written(&route, 7));
     }
 }

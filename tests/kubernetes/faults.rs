@@ -292,7 +292,7 @@ fn a_cluster_that_has_gone_back_for_good_is_believed_in_the_end() {
     api.fall_behind(Some(past));
     let start = Instant::now();
     watching.wait_for(|load| is_at(load, "a", "one"));
-    assert!(start.elapsed() >= HASTE.doubt);
+    assert!(start.elapsed() >= HASTE.stale_list_timeout);
 }
 
 #[test]

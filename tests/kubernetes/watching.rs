@@ -20,8 +20,8 @@ pub(crate) struct Watching {
 /// Sooner than a data plane notices things.
 pub(crate) const HASTE: Timing = Timing {
     watch: 1,
-    answer: Duration::from_secs(2),
-    doubt: Duration::from_secs(2),
+    response_timeout: Duration::from_secs(2),
+    stale_list_timeout: Duration::from_secs(2),
 };
 
 impl Watching {

@@ -77,7 +77,7 @@ impl Running {
         let object = self.api.object("HTTPRoute", "default", name);
         let version = object["metadata"]["resourceVersion"].as_str().unwrap();
         let status = StoredStatus::new(version, &object["status"]);
-        self.stored.seen(&route(name), status);
+        self.stored.observed(&route(name), status);
     }
 
     /// Wants these routes to be accepted, with this message.
@@ -272,7 +272,7 @@ fn an_object_that_goes_while_it_is_written_is_forgotten() {
     api.fail("HTTPRoute", Some(Fault::Slow(Duration::from_millis(500))));
     running.want(&["a"], "second");
     api.wait_for_requests(2, "PATCH", "/status");
-    running.stored.gone(&route("a"));
+    running.stored.deleted(&route("a"));
     running.wait_for_count("written", 2);
     api.fail("HTTPRoute", None);
     api.delete("HTTPRoute", "default", "a");
@@ -290,7 +290,7 @@ fn an_object_that_the_api_server_no_longer_has_is_not_retried() {
     api.delete("HTTPRoute", "default", "a");
     running.want(&["a"], "first");
     running.wait_for_count("gone", 1);
-    running.stored.gone(&route("a"));
+    running.stored.deleted(&route("a"));
     running.create("b");
     running.want(&["a", "b"], "first");
     running.wait_for("b", "first");

@@ -171,7 +171,7 @@ fn controller_that_freezes_is_left_for_another() {
         .commit(1);
     stream.report_of("second/1");
     assert_eq!(pod.answer("a"), "https://two/");
-    assert_eq!(node.log("no answer to a ping").len(), 1);
+    assert_eq!(node.log("no response to a ping").len(), 1);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn controller_that_accepts_and_never_responds_is_left_for_another() {
     let controller = node.controller();
     let _frozen = controller.freeze();
     let pod = node.start();
-    pod.wait_until_unready("no answer");
+    pod.wait_until_unready("no response");
     let other = node.controller();
     let stream = other.accept();
     stream

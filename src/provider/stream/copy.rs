@@ -1,5 +1,5 @@
-//! A copy of the objects in a directory in memory, so that a restarted container need not wait for a controller. Owns the
-//! file; knows nothing of where objects come from.
+//! A copy of the objects in an in-memory directory, so that a restarted container does not have to
+//! wait for a controller. Owns the file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -11,20 +11,22 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::lines::parse;
-use super::objects::{Intake, State, Step};
+use super::objects::{State, Step, UpdateDecoder};
 use crate::api::Key;
 
-/// The copy's name, and that of the next one until it is whole.
+/// File name of the copy, and of the next copy while it is being written.
 const FILE: &str = "objects.ndjson";
-const NEXT: &str = "objects.ndjson.next";
-/// The shortest time between two copies: changes often come together.
+const NEXT_FILE: &str = "objects.ndjson.next";
+/// Minimum interval between copies: changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// The next copy waits this many times as long as the last one took, so that constant change costs 5 % of a core at most.
-const REST: u32 = 19;
-/// How long after a failure the next copy is tried.
-const RETRY: Duration = Duration::from_secs(10);
+/// The next copy waits for this multiple of the last write's duration: under constant change,
+/// copies take at most 5 % of a core.
+const IDLE_FACTOR: u32 = 19;
+/// Delay before a retry after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The copy of a Gateway's objects, if there is a whole one. The log says what is wrong with it otherwise.
+/// Reads the copy of a Gateway's objects; `None` if it is missing, incomplete or invalid, which is
+/// logged.
 pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
     let file = dir.join(FILE);
     let read = match fs::File::open(&file) {
@@ -37,18 +39,18 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
         let is_ours = gateways.get(&gateway.namespace, &gateway.name).is_some();
         is_ours
             .then_some(state)
-            .ok_or_else(|| format!("it does not hold Gateway {gateway}"))
+            .ok_or_else(|| format!("it is not a copy of Gateway {gateway}"))
     });
     read.inspect_err(|reason| {
         let file = file.display();
-        tracing::warn!("the copy {file} is ignored: {reason}");
+        tracing::warn!("ignoring the copy {file}: {reason}");
     })
     .ok()
 }
 
 fn read_lines(lines: impl BufRead) -> Result<State, String> {
     let mut state = State::default();
-    let mut intake = Intake::default();
+    let mut intake = UpdateDecoder::default();
     let mut is_whole = false;
     for line in lines.split(b'\n') {
         let line = line.map_err(|error| error.to_string())?;
@@ -61,9 +63,9 @@ fn read_lines(lines: impl BufRead) -> Result<State, String> {
         .ok_or_else(|| "it does not end in a commit".to_owned())
 }
 
-/// Writes every state, or the latest of several, for as long as it is polled.
+/// Writes the latest state after every change while polled.
 pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) {
-    // The first change after a rest is written at once.
+    // The first change after an idle time is written at once.
     let mut rested = Instant::now();
     let mut logged = String::new();
     while states.changed().await.is_ok() {
@@ -72,7 +74,7 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
         let begun = Instant::now();
         let target = dir.clone();
         let written = tokio::task::spawn_blocking(move || write(&target, &state)).await;
-        rested = Instant::now() + DEBOUNCE.max(begun.elapsed() * REST);
+        rested = Instant::now() + DEBOUNCE.max(begun.elapsed() * IDLE_FACTOR);
         let failure = match written {
             Ok(Ok(())) => {
                 logged.clear();
@@ -90,18 +92,18 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
         }
         logged = failure;
         states.mark_changed();
-        rested = Instant::now() + RETRY;
+        rested = Instant::now() + RETRY_DELAY;
     }
 }
 
-/// Replaces the copy as a whole.
+/// Replaces the copy atomically.
 fn write(dir: &Path, state: &State) -> io::Result<()> {
     let Some(updates) = state.updates() else {
         return Ok(());
     };
     fs::create_dir_all(dir)?;
-    let next = dir.join(NEXT);
-    // What is left of one that was never finished may have another mode.
+    let next = dir.join(NEXT_FILE);
+    // An unfinished file of a previous run may have another mode.
     if let Err(error) = fs::remove_file(&next)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -121,7 +123,7 @@ fn write(dir: &Path, state: &State) -> io::Result<()> {
     fs::rename(next, dir.join(FILE))
 }
 
-/// Warns when the directory is not in memory, as far as this can be told.
+/// Warns if the directory is not on an in-memory file system, as far as that can be determined.
 pub(super) fn warn_unless_in_memory(dir: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Some(filesystem) = fs::canonicalize(dir)
@@ -139,7 +141,7 @@ pub(super) fn warn_unless_in_memory(dir: &Path) {
     }
 }
 
-/// The type of the file system that a path is on, by the lines of `/proc/self/mountinfo`.
+/// The file system type of a path, from `/proc/self/mountinfo`.
 fn filesystem<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let mount = |line: &'a str| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -148,7 +150,7 @@ fn filesystem<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
         is_above.then_some((point.len(), filesystem.split(' ').next()?))
     };
     let above = mounts.lines().filter_map(mount);
-    // Of two at one place, the later one hides the earlier one.
+    // Of two mounts at one path, the later one hides the earlier one.
     above.max_by_key(|(length, _)| *length).map(|(_, it)| it)
 }
 
@@ -167,7 +169,7 @@ mod tests {
 
     fn state(name: &str) -> State {
         let mut state = State::default();
-        let mut intake = Intake::default();
+        let mut intake = UpdateDecoder::default();
         for update in [
             Update::Begin {
                 instance: "5f2c".to_owned(),
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn reads_what_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("not/there/yet");
         assert_eq!(read(&dir, &gateway("edge")), None);
@@ -201,21 +203,21 @@ mod tests {
     }
 
     #[test]
-    fn rest_of_an_unfinished_copy_is_replaced() {
+    fn replaces_unfinished_copy() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(NEXT), "torn").unwrap();
+        fs::write(dir.path().join(NEXT_FILE), "torn").unwrap();
         write(dir.path(), &state("edge")).unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
     }
 
     #[test]
-    fn torn_and_foreign_copies_are_ignored() {
+    fn ignores_torn_and_foreign_copies() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &state("edge")).unwrap();
         assert_eq!(read(dir.path(), &gateway("other")), None);
         let file = dir.path().join(FILE);
         let whole = fs::read(&file).unwrap();
-        // Without its line feed it still says everything.
+        // A copy that lacks only the final line feed is complete.
         for end in 0..whole.len() - 1 {
             fs::write(&file, &whole[..end]).unwrap();
             assert_eq!(read(dir.path(), &gateway("edge")), None, "{end}");
@@ -230,20 +232,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn latest_state_is_written() {
+    async fn writes_the_latest_state() {
         let dir = tempfile::tempdir().unwrap();
         let (sender, states) = watch::channel(State::default());
         let writing = tokio::spawn(write_all(dir.path().to_owned(), states));
         sender.send_replace(state("other"));
         sender.send_replace(state("edge"));
         drop(sender);
-        // The last change is written although nobody will make another.
+        // The last change is written even without a further change.
         writing.await.unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
     }
 
     #[test]
-    fn file_system_is_that_of_the_closest_mount() {
+    fn file_system_type_is_that_of_the_closest_mount() {
         let mounts = "\
 22 1 8:1 / / rw - ext4 /dev/sda1 rw
 23 22 0:5 / /var/lib/port\\040cullis rw - tmpfs tmpfs rw
