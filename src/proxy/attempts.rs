@@ -1,5 +1,5 @@
-//! From a matched request to the response of a backend: each attempt selects a backendRef, runs its filters and asks one
-//! of its endpoints; another attempt follows where that is safe.
+//! Sends a matched request: each attempt selects a backendRef, runs its filters and sends to one of
+//! its endpoints. Retries where that is safe.
 
 use std::mem;
 
@@ -15,15 +15,15 @@ use crate::ir::route::Action;
 use crate::table::{Backend, Target};
 use crate::upstream::{self, Attempts, Failed, Outgoing};
 
-/// Where a response comes from.
+/// Source of a response.
 pub(super) enum Outcome {
-    /// From a backend.
+    /// A backend.
     Backend(upstream::Response<RequestBody>),
-    /// From a filter.
+    /// A filter.
     Filter(LocalResponse),
 }
 
-/// Sends the request of `exchange` until there is a response, or no other attempt is safe.
+/// Sends the request of `exchange` until there is a response or no further attempt is safe.
 pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
     let rule = exchange.rule.clone();
     if matches!(rule.ir.action, Action::Broken(_)) {

@@ -244,7 +244,7 @@ def refused(cluster):
         assert counted == count, f"{counted} refusals with {status} are counted, {count} were made"
     log = cluster.log(cluster.leader())
     for name, reason in set(reasons):
-        lines = log.count(f"{name} is refused: {reason}\n")
+        lines = log.count(f"rejected a stream of Gateway {name}: {reason}\n")
         assert lines == 1, f"{lines} lines say {reason!r} of {name}"
     for kind, name in ("ReplicaSet", "forged"), ("Pod", "borrows"), ("Gateway", "broken"):
         cluster.api.delete(kind, name, NS)
