@@ -13,7 +13,7 @@ use super::request_body::RequestBody;
 use crate::filter::{Level, LocalResponse};
 use crate::ir::route::Action;
 use crate::table::{Backend, Target};
-use crate::upstream::{self, Attempts, Failed, Outgoing};
+use crate::upstream::{self, Attempts, FailedAttempt, Outgoing};
 
 /// Source of a response.
 pub(super) enum Outcome {
@@ -42,8 +42,8 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         };
         match attempt(exchange, backend, &mut attempts).await {
             Ok(response) => return Ok(Outcome::Backend(response)),
-            Err(Failed { error, body: None }) => return Err(error.into()),
-            Err(Failed {
+            Err(FailedAttempt { error, body: None }) => return Err(error.into()),
+            Err(FailedAttempt {
                 body: Some(body), ..
             }) => exchange.restore(unfiltered, body),
         }
@@ -54,7 +54,7 @@ async fn attempt(
     exchange: &mut Exchange,
     backend: &Backend,
     attempts: &mut Attempts,
-) -> Result<upstream::Response<RequestBody>, Failed<RequestBody>> {
+) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
     let timeout = exchange.rule.ir.timeouts.backend_request;
     let expires = timeout.map(|timeout| Instant::now() + timeout);
     let body = mem::take(&mut exchange.body);

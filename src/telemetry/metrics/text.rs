@@ -1,4 +1,4 @@
-//! The numbers of one moment as OpenMetrics text, with the names of all metrics.
+//! Encodes all metrics as OpenMetrics text. Owns the names of the metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table, TlsFailure, Upstrea
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// The content type of [`encode`].
+/// Content type of [`encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Every metric at this moment. `dropped` is the number of lost access log records.
+/// Encodes all metrics. `dropped` is the number of dropped access log records.
 pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
     let mut registry = Registry::with_prefix("portcullis");
     registry.register_collector(Box::new(Metrics {
@@ -54,7 +54,7 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    /// Rules that have had no request are left out, so that the page grows with what is used.
+    /// Omits rules without requests, so that the size of the page depends on use.
     fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
         let rules: Vec<(RuleLabels<'_>, &RuleStats)> = self
             .table
@@ -308,7 +308,7 @@ impl Metrics {
     }
 }
 
-/// The metrics written so far.
+/// The page being written.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -377,7 +377,7 @@ impl Page<'_> {
     }
 }
 
-/// Labels that name a rule.
+/// Labels of a rule.
 #[derive(Clone, Copy)]
 struct RuleLabels<'a>(&'a RuleId);
 
@@ -401,7 +401,7 @@ impl EncodeLabelSet for RuleLabels<'_> {
     }
 }
 
-/// Labels that name a rule, and one more.
+/// Labels of a rule and one more label.
 struct LabelledRule<'a>(RuleLabels<'a>, [(&'static str, &'a str); 1]);
 
 impl EncodeLabelSet for LabelledRule<'_> {
@@ -422,7 +422,7 @@ mod tests {
     use crate::ir::Ir;
 
     #[test]
-    fn an_empty_process_has_its_own_numbers() {
+    fn new_process_exports_process_metrics() {
         let process = ProcessStats::default();
         process.connections.timed_out(TimeoutKind::Body);
         process.connections.accepted.fetch_add(3, Relaxed);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_controller_tells_of_its_stream() {
+    fn pod_of_a_controller_exports_stream_metrics() {
         let stream = Arc::new(super::super::StreamStats::default());
         let process = ProcessStats {
             stream: Some(stream.clone()),
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_adds_up() {
+    fn histogram_buckets_are_cumulative() {
         let stats = RuleStats::default();
         stats.record(200, Duration::from_millis(2));
         stats.record(200, Duration::from_secs(60));
