@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(queue.pop(), Some(route("a")));
         queue.done(&route("a"));
         assert!(queue.timers.is_empty() && queue.failures.is_empty());
-        assert!(queue.queued.is_empty() && queue.under_way.is_empty() && queue.again.is_empty());
+        assert!(queue.queued.is_empty() && queue.under_way.is_empty() && queue.requeue.is_empty());
         assert_eq!(queue.pop(), None);
     }
 }

@@ -131,7 +131,7 @@ mod tests {
         let endpoint = &backend.endpoints()[0];
         let mut now = 1;
         for expected in [1, 2, 4, 8, 16, 30, 30] {
-            avoid(&backend, endpoint, now);
+            eject(&backend, endpoint, now);
             let until = endpoint.health.avoided_until.load(Relaxed);
             let time = (until - now) as f64 / 1000.0;
             let expected = f64::from(expected);
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(backend.stats.ejections(), 7);
         on_response(&endpoint.health);
         assert!(is_eligible(&endpoint.health, 1));
-        avoid(&backend, endpoint, now);
+        eject(&backend, endpoint, now);
         assert!(endpoint.health.avoided_until.load(Relaxed) - now <= 1_200);
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let backend = backend(2);
         let endpoint = &backend.endpoints()[0];
         for _ in 0..10 {
-            avoid(&backend, endpoint, 1);
+            eject(&backend, endpoint, 1);
         }
         assert_eq!(backend.stats.ejections(), 1);
     }
@@ -178,7 +178,7 @@ mod tests {
     fn probes_with_one_request_at_a_time() {
         let backend = backend(2);
         let endpoint = &backend.endpoints()[0];
-        avoid(&backend, endpoint, 1);
+        eject(&backend, endpoint, 1);
         let later = endpoint.health.avoided_until.load(Relaxed);
         assert!(is_eligible(&endpoint.health, later));
         assert!(begin_probe(&endpoint.health));

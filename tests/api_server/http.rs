@@ -1,5 +1,5 @@
-//! The HTTP side of the API server: discovery, lists in pages, watches, single objects and writes, from a thread per
-//! connection, and how each of them fails.
+//! HTTP side of the API server: discovery, paged lists, watches, objects and writes, with a thread
+//! per connection, and the failures of each.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,15 +12,15 @@ use socket2::SockRef;
 
 use super::{Api, Fault, KINDS, Kind, Moment, Request, State};
 
-/// The longest that a test takes.
+/// Maximum duration of a test.
 const EVER: Duration = Duration::from_secs(600);
 
-/// What a request asks for.
+/// A parsed request.
 pub(super) struct Asked<'a> {
     pub(super) kind: &'static Kind,
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
-    /// Whether only the status is meant.
+    /// Whether it addresses the status subresource.
     pub(super) is_status: bool,
     pub(super) query: &'a str,
 }
@@ -58,7 +58,7 @@ impl<'a> Asked<'a> {
             .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether an object is one of those that are asked for, as far as namespaces and names go.
+    /// Whether the request selects an object by namespace and name.
     fn selects(&self, object: &Value) -> bool {
         let fields = self.parameter("fieldSelector").unwrap_or_default();
         let name = fields.strip_prefix("metadata.name%3D");
@@ -69,7 +69,7 @@ impl<'a> Asked<'a> {
                 .is_none_or(|namespace| metadata["namespace"] == namespace)
     }
 
-    /// The key of the object that is asked for.
+    /// Key of the requested object.
     pub(super) fn key(&self) -> (String, String, String) {
         let (namespace, name) = (self.namespace.unwrap_or_default(), self.name.unwrap());
         (self.kind.name.into(), namespace.into(), name.into())
@@ -215,7 +215,7 @@ impl Api {
         (200, list)
     }
 
-    /// Streams events until the watch is over, and then ends the connection.
+    /// Streams events until the watch ends, then closes the connection.
     fn watch(&self, mut socket: &TcpStream, asked: &Asked<'_>) -> Option<()> {
         let begin = Instant::now();
         let seconds = asked.parameter("timeoutSeconds").unwrap().parse().unwrap();
@@ -251,7 +251,7 @@ impl Api {
 }
 
 impl State {
-    /// What a list shows.
+    /// The objects that a list returns.
     fn visible(&self, asked: &Asked<'_>) -> Moment {
         let (version, objects) = match &self.behind {
             Some((version, objects)) => (*version, objects),

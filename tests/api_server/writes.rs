@@ -1,5 +1,5 @@
-//! What requests that write do: create, replace, merge into a status, delete; refused when they are of another version
-//! than the stored one.
+//! Write requests: create, replace, merge patch of a status, delete; rejected with a conflict for
+//! another resourceVersion.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ impl State {
         (200, object)
     }
 
-    /// The stored object, unless what is written names another version.
+    /// The stored object; a conflict if the request contains another resourceVersion.
     fn check_version(&self, asked: &Asked<'_>, written: &Value) -> Result<Value, (u16, Value)> {
         let Some(object) = self.objects.get(&asked.key()) else {
             return Err((404, failure(404)));

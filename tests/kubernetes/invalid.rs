@@ -1,5 +1,5 @@
-//! Objects that no CRD would let through: each is judged by itself, what is wrong with it is told, and it costs no other
-//! one anything.
+//! Objects that no CRD would admit: each is checked separately, its error is logged, and the others
+//! stay in service.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::harness::ports::free_ports;
 use crate::plane::DataPlane;
 use crate::{eventually, route};
 
-/// How long one object may keep others waiting: far more than it takes in a program that is optimized.
+/// Maximum delay that one object may cause for others: far more than an optimized build needs.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// A data plane with a good route, to which bad objects come one after another.
+/// A data plane with a valid route, to which invalid objects are added one by one.
 struct Scene {
     api: Api,
     plane: DataPlane,
@@ -33,7 +33,8 @@ impl Scene {
         }
     }
 
-    /// Puts an object that is wrong beside others, and checks that these do not notice and that the log tells of it.
+    /// Adds an invalid object; checks that the others are unaffected and that the log contains
+    /// `reason`.
     fn judge(&mut self, object: Value, reason: &str) {
         self.judged += 1;
         let text = |field: &str| object["metadata"][field].as_str().unwrap().to_owned();
@@ -114,7 +115,7 @@ fn listening(listeners: &Value) -> Value {
 }
 
 #[test]
-fn routes_that_no_definition_would_let_through_cost_no_others() {
+fn invalid_route_does_not_affect_others() {
     let mut scene = Scene::start();
     scene.judge(matching("(/a["), "unclosed character class");
     scene.judge(matching("(a{1000}){1000}"), "compiles to more than");
@@ -128,7 +129,7 @@ fn routes_that_no_definition_would_let_through_cost_no_others() {
     scene.judge(forwarding("weight", 1 << 40), "backendRefs[0].weight");
     scene.judge(forwarding("port", 0), "does not exist");
     scene.judge(forwarding("port", 70_000), "backendRefs[0].port");
-    // Rules without anything are answered with 500, and that is no fault.
+    // Rules without backends respond with 500, which is not an error.
     scene.judge(ruled(&json!([])), "");
     scene.judge(ruled(&json!([{}])), "");
     scene.judge(ruled(&json!(vec![redirecting(); 10_000])), "");
@@ -143,7 +144,7 @@ fn routes_that_no_definition_would_let_through_cost_no_others() {
 }
 
 #[test]
-fn gateways_that_no_definition_would_let_through_cost_no_others() {
+fn invalid_gateway_does_not_affect_others() {
     let mut scene = Scene::start();
     let [one, other] = free_ports();
     let (one, other) = (i64::from(one), i64::from(other));
@@ -167,7 +168,7 @@ fn gateways_that_no_definition_would_let_through_cost_no_others() {
 }
 
 #[test]
-fn objects_that_are_large_or_have_long_names_are_served() {
+fn serves_objects_with_large_or_long_fields() {
     let api = Api::start();
     let plane = DataPlane::start(&api);
     let mut large = ruled(&json!([redirecting()]));

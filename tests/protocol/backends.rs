@@ -109,7 +109,7 @@ fn serves_cold_burst_beyond_the_backends_limit_of_streams() {
 }
 
 #[test]
-fn answers_502_to_heads_beyond_the_limits() {
+fn responds_502_to_heads_beyond_the_limits() {
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(2000));
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(11));
     for (head, flag) in [(long, "--max-header-bytes"), (many, "--max-headers")] {
@@ -137,7 +137,7 @@ const EXPECTING: &str =
     "POST /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
 
 #[test]
-fn asks_client_for_body_when_backend_says_100() {
+fn requests_body_when_backend_sends_100() {
     let fixture = Fixture::new(Origin::start(|peer| {
         while let Some(mut request) = peer.head() {
             peer.send("HTTP/1.1 100 Continue\r\n\r\n");

@@ -39,7 +39,7 @@ fn serve(origin: &Origin) -> TestServer {
 }
 
 #[test]
-fn many_small_messages_to_a_paused_client_all_arrive() {
+fn delivers_small_messages_to_a_paused_client() {
     let origin = Origin::start(|request, mut respond| {
         Box::pin(async move {
             let warm = request.uri().path() == "/warm";
@@ -89,7 +89,7 @@ fn many_small_messages_to_a_paused_client_all_arrive() {
 }
 
 #[test]
-fn many_small_messages_to_a_paused_backend_all_arrive() {
+fn delivers_small_messages_to_a_paused_backend() {
     let origin = Origin::start(|request, mut respond| {
         Box::pin(async move {
             let paused = request.uri().path() == "/x";

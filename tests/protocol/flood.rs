@@ -13,7 +13,7 @@ use crate::harness::h2::{self, block_on};
 use crate::harness::origin::Origin;
 
 #[test]
-fn requests_that_are_only_given_up_do_not_flood_the_backend() {
+fn rapid_resets_do_not_flood_the_backend() {
     const PAIRS: u32 = 20_000;
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
@@ -42,7 +42,7 @@ fn requests_that_are_only_given_up_do_not_flood_the_backend() {
 }
 
 #[test]
-fn a_client_that_gives_up_half_of_its_requests_is_served() {
+fn serves_client_that_cancels_half_of_its_requests() {
     let fixture = Fixture::new(Origin::hello());
     block_on(async {
         let (sender, ended) = h2::connect(fixture.http()).await;
@@ -65,7 +65,7 @@ fn a_client_that_gives_up_half_of_its_requests_is_served() {
 }
 
 #[test]
-fn endless_header_blocks_end_the_connection() {
+fn endless_header_block_closes_the_connection() {
     let fixture = Fixture::new(Origin::hello());
     for piece in [
         &[][..],
@@ -84,7 +84,7 @@ fn endless_header_blocks_end_the_connection() {
 }
 
 #[test]
-fn an_unfinished_header_block_ends_the_connection() {
+fn unfinished_header_block_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = Duration::from_millis(800);
     });
@@ -98,7 +98,7 @@ fn an_unfinished_header_block_ends_the_connection() {
 }
 
 #[test]
-fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
+fn unfinished_header_block_with_active_stream_closes_the_connection() {
     // The other request is never answered.
     let fixture = Fixture::new(scripted(|_| true));
     let began = Instant::now();
@@ -116,7 +116,7 @@ fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
 }
 
 #[test]
-fn a_connection_without_requests_ends() {
+fn idle_connection_closes() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = Duration::from_millis(800);
         settings.limits.keep_alive_timeout = Duration::from_millis(800);
@@ -150,7 +150,7 @@ fn a_connection_without_requests_ends() {
 }
 
 #[test]
-fn tls_without_a_preface_ends() {
+fn tls_connection_without_preface_closes() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = Duration::from_millis(800);
     });
@@ -176,7 +176,7 @@ fn tls_without_a_preface_ends() {
 }
 
 #[test]
-fn streams_behind_a_closed_window_are_reset_and_nothing_else_is() {
+fn resets_only_streams_with_closed_windows() {
     const SIZE: usize = 1 << 20;
     let (origin, told) = flooding(32 * SIZE);
     let fixture = Fixture::with(origin, |settings| {
@@ -219,7 +219,7 @@ fn streams_behind_a_closed_window_are_reset_and_nothing_else_is() {
 }
 
 #[test]
-fn a_body_that_does_not_come_ends_its_stream() {
+fn stalled_body_resets_its_stream() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = Duration::from_millis(800);
     });

@@ -28,7 +28,7 @@ fn all_end(began: Instant, clients: &mut [Client]) {
 }
 
 #[test]
-fn heads_that_do_not_come_end_the_connection() {
+fn stalled_head_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = SHORT;
     });
@@ -55,7 +55,7 @@ fn heads_that_do_not_come_end_the_connection() {
 }
 
 #[test]
-fn a_later_head_that_does_not_come_ends_the_connection() {
+fn stalled_later_head_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = SHORT;
         settings.limits.park_after = Duration::from_millis(200);
@@ -77,7 +77,7 @@ fn a_later_head_that_does_not_come_ends_the_connection() {
 }
 
 #[test]
-fn a_head_in_drops_does_not_win_time() {
+fn slow_head_does_not_extend_the_timeout() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = SHORT;
     });
@@ -101,7 +101,7 @@ fn a_head_in_drops_does_not_win_time() {
 }
 
 #[test]
-fn handshakes_that_do_not_come_end_the_connection() {
+fn stalled_handshake_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.handshake_timeout = SHORT;
     });
@@ -134,7 +134,7 @@ fn handshakes_that_do_not_come_end_the_connection() {
 }
 
 #[test]
-fn a_body_that_does_not_come_ends_the_request() {
+fn stalled_body_aborts_the_request() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -164,7 +164,7 @@ fn a_body_that_does_not_come_ends_the_request() {
 }
 
 #[test]
-fn a_body_in_drops_may_take_its_time() {
+fn slow_body_is_served() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = SHORT;
         settings.limits.header_timeout = SHORT;
@@ -188,7 +188,7 @@ fn a_body_in_drops_may_take_its_time() {
 const MUCH: usize = 64 << 20;
 
 #[test]
-fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
+fn unread_response_closes_the_connection_and_the_backend() {
     let (origin, told) = flooding(MUCH);
     let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = 2 * SHORT);
     let mut plain = fixture.client();
@@ -211,7 +211,7 @@ fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
 }
 
 #[test]
-fn an_idle_connection_ends_after_its_keep_alive_time() {
+fn idle_connection_closes_after_the_keep_alive_timeout() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.keep_alive_timeout = SHORT;
         settings.limits.park_after = Duration::from_millis(200);
@@ -228,7 +228,7 @@ fn an_idle_connection_ends_after_its_keep_alive_time() {
 }
 
 #[test]
-fn a_parked_connection_serves_again() {
+fn parked_connection_serves_again() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.park_after = Duration::from_millis(100);
     });
@@ -249,7 +249,7 @@ fn a_parked_connection_serves_again() {
 }
 
 #[test]
-fn a_backend_that_never_answers_is_given_up() {
+fn unresponsive_backend_times_out() {
     let fixture = Fixture::with(
         Origin::start(|peer| {
             while let Some(request) = peer.request() {
@@ -278,7 +278,7 @@ fn a_backend_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn a_quiet_answer_lasts_as_long_as_bytes_come() {
+fn slow_response_continues_while_bytes_arrive() {
     let fixture = Fixture::with(
         Origin::start(|peer| {
             peer.request();
@@ -304,7 +304,7 @@ fn a_quiet_answer_lasts_as_long_as_bytes_come() {
 }
 
 #[test]
-fn connections_beyond_the_cap_are_closed_at_once() {
+fn closes_connections_beyond_the_limit_at_once() {
     let cap = |settings: &mut Settings| settings.limits.max_connections = 4;
     let fixture = Fixture::with(Origin::hello(), cap);
     let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
@@ -333,7 +333,7 @@ fn connections_beyond_the_cap_are_closed_at_once() {
 }
 
 #[test]
-fn an_upload_waits_for_a_backend_that_does_not_read() {
+fn slow_backend_applies_backpressure_to_an_upload() {
     let (go, gone) = std::sync::mpsc::channel();
     let gone = std::sync::Mutex::new(gone);
     let fixture = Fixture::new(Origin::start(move |peer| {

@@ -33,7 +33,7 @@ fn next(raw: &mut Raw) -> Frame {
 }
 
 #[test]
-fn answers_head_without_data() {
+fn responds_to_head_without_data() {
     // A rule for one path only: everything else is a 404 of the proxy's own.
     let rules = r#"[{matches: [{path: {type: Exact, value: /here}}], backendRefs: [{name: origin, port: 80}]}]"#;
     let fixture = Fixture::routed(Origin::hello(), rules, |_| {});
@@ -47,7 +47,7 @@ fn answers_head_without_data() {
 }
 
 #[test]
-fn refuses_empty_scheme() {
+fn rejects_empty_scheme() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
     let mut headers = get(&[]);
@@ -58,7 +58,7 @@ fn refuses_empty_scheme() {
 }
 
 #[test]
-fn answers_408_when_the_body_stalls_without_content_length() {
+fn responds_408_to_stalled_body_without_content_length() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -85,7 +85,7 @@ fn early() -> Origin {
 }
 
 #[test]
-fn resets_stream_when_the_body_stalls_behind_the_response_head() {
+fn resets_stream_when_the_body_stalls_after_the_response_head() {
     let fixture = Fixture::with(early(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -98,7 +98,7 @@ fn resets_stream_when_the_body_stalls_behind_the_response_head() {
 }
 
 #[test]
-fn leaves_quiet_streams_in_both_directions_open() {
+fn keeps_idle_bidirectional_streams_open() {
     let fixture = Fixture::with(early(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -156,7 +156,7 @@ fn tolerates_cancelled_requests_over_a_long_time() {
 }
 
 #[test]
-fn announces_the_end_before_it_ends_a_flood_of_cancelled_requests() {
+fn sends_goaway_before_closing_a_flood_of_cancelled_requests() {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let fixture = Fixture::new(Origin::start(move |peer| {
@@ -204,7 +204,7 @@ fn announces_the_end_before_it_ends_a_flood_of_cancelled_requests() {
 }
 
 #[test]
-fn ends_a_flood_of_cancelled_requests_that_goes_on() {
+fn closes_continued_flood_of_cancelled_requests() {
     const STREAMS: u32 = 10_000;
     let fixture = Fixture::new(scripted(|_| true));
     let mut raw = Raw::open(&fixture, &[]);
@@ -237,7 +237,7 @@ fn cancel_unseen(raw: &mut Raw, first: u32, count: u32) {
 }
 
 #[test]
-fn resets_stream_at_the_end_of_the_routes_request_timeout() {
+fn resets_stream_at_the_request_timeout() {
     let rules = r#"[{backendRefs: [{name: origin, port: 80}], timeouts: {request: 800ms}}]"#;
     let (origin, _told) = crate::fixture::flooding(64 << 20);
     let fixture = Fixture::routed(origin, rules, |_| {});
@@ -260,7 +260,7 @@ fn resets_stream_at_the_end_of_the_routes_request_timeout() {
 }
 
 #[test]
-fn invites_the_body_that_waits_for_100_continue() {
+fn sends_100_continue_to_waiting_client() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
     let headers = [("content-length", "5"), ("expect", "100-continue")];

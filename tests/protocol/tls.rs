@@ -55,7 +55,7 @@ fn neighbours_are_served(fixture: &Fixture) {
 }
 
 #[test]
-fn stalled_handshakes_end_and_disturb_nobody() {
+fn stalled_handshakes_close_without_affecting_others() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.handshake_timeout = Duration::from_secs(3);
     });
@@ -75,7 +75,7 @@ fn stalled_handshakes_end_and_disturb_nobody() {
 }
 
 #[test]
-fn handshakes_beyond_the_cap_disturb_nobody() {
+fn handshakes_beyond_the_limit_do_not_affect_others() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.max_handshakes = 32;
     });
@@ -89,7 +89,7 @@ fn handshakes_beyond_the_cap_disturb_nobody() {
 }
 
 #[test]
-fn what_is_no_handshake_ends_at_once() {
+fn invalid_handshake_closes_at_once() {
     let fixture = Fixture::new(Origin::hello());
     let began = Instant::now();
     let ssl2 = [
@@ -204,7 +204,7 @@ fn rows(fallback: bool) -> Vec<(&'static str, &'static str, u16)> {
 }
 
 #[test]
-fn a_connection_serves_one_listener_over_http1() {
+fn connection_serves_one_listener_over_http1() {
     for fallback in [false, true] {
         let (server, origin) = listeners(fallback);
         let mut served = 0;
@@ -222,7 +222,7 @@ fn a_connection_serves_one_listener_over_http1() {
 }
 
 #[test]
-fn a_connection_serves_one_listener_over_http2() {
+fn connection_serves_one_listener_over_http2() {
     for fallback in [false, true] {
         let (server, origin) = listeners(fallback);
         let mut served = 0;
@@ -246,7 +246,7 @@ fn a_connection_serves_one_listener_over_http2() {
 }
 
 #[test]
-fn names_that_no_listener_has_get_no_connection() {
+fn rejects_server_names_without_a_listener() {
     let (server, origin) = listeners(false);
     for name in ["unknown.example", "wild.example", "", "a.example.evil"] {
         let outcome = Client::handshake(server.at(443), name, tls::client(&["http/1.1"]));
@@ -276,7 +276,7 @@ fn certified() -> Arc<rustls::ClientConfig> {
 }
 
 #[test]
-fn listeners_that_ask_for_client_certificates_do_not_fall_open() {
+fn listeners_with_client_validation_fail_closed() {
     let origin = Origin::hello();
     let authority = Certificate::new(&["authority"]);
     let bundle: String = authority

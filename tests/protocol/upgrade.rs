@@ -38,7 +38,7 @@ fn echo(peer: &mut Peer) {
 }
 
 #[test]
-fn a_websocket_is_relayed_both_ways() {
+fn relays_websocket_in_both_directions() {
     let fixture = Fixture::new(origin(echo));
     for (index, mut client) in [fixture.client(), Client::connect_tls(fixture.https(), HOST)]
         .into_iter()
@@ -71,7 +71,7 @@ fn a_websocket_is_relayed_both_ways() {
 }
 
 #[test]
-fn bytes_sent_with_the_request_follow_the_agreement() {
+fn relays_bytes_sent_with_the_upgrade_request() {
     let fixture = Fixture::new(origin(echo));
     let mut client = fixture.client();
     client.send(format!("{ASK}early bytes"));
@@ -80,7 +80,7 @@ fn bytes_sent_with_the_request_follow_the_agreement() {
 }
 
 #[test]
-fn bytes_sent_with_the_agreement_reach_the_client() {
+fn relays_bytes_sent_with_the_101() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(format!("{AGREE}first words"));
         peer.rest();
@@ -91,7 +91,7 @@ fn bytes_sent_with_the_agreement_reach_the_client() {
 }
 
 #[test]
-fn each_side_of_a_tunnel_ends_by_itself() {
+fn tunnel_directions_half_close_independently() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(AGREE);
         let all = peer.rest();
@@ -122,7 +122,7 @@ fn each_side_of_a_tunnel_ends_by_itself() {
 }
 
 #[test]
-fn the_last_bytes_arrive_although_the_backend_fails() {
+fn relays_last_bytes_after_backend_failure() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(AGREE);
         assert_eq!(peer.wire.take(3).expect("a word"), b"die");
@@ -138,7 +138,7 @@ fn the_last_bytes_arrive_although_the_backend_fails() {
 }
 
 #[test]
-fn nothing_behind_a_refused_upgrade_is_relayed() {
+fn relays_nothing_after_a_rejected_upgrade() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
         "HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nhello",
@@ -169,7 +169,7 @@ fn nothing_behind_a_refused_upgrade_is_relayed() {
 }
 
 #[test]
-fn an_agreement_to_something_else_is_an_error() {
+fn upgrade_to_another_protocol_is_an_error() {
     for answer in [
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\nraw bytes",
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\r\nraw bytes",
@@ -198,7 +198,7 @@ fn an_agreement_to_something_else_is_an_error() {
 }
 
 #[test]
-fn an_agreement_that_nobody_asked_for_is_an_error() {
+fn unsolicited_101_is_an_error() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(format!("{AGREE}raw bytes"));
         peer.rest();
@@ -221,7 +221,7 @@ fn an_agreement_that_nobody_asked_for_is_an_error() {
 }
 
 #[test]
-fn http2_is_not_spoken_through_an_upgrade() {
+fn rejects_upgrade_to_http2() {
     let fixture = Fixture::new(Origin::hello());
     let settings = "HTTP2-Settings: AAMAAABkAAQAAP__\r\n";
     for (connection, protocol) in [
@@ -251,7 +251,7 @@ fn http2_is_not_spoken_through_an_upgrade() {
 }
 
 #[test]
-fn other_protocols_may_be_agreed_on() {
+fn relays_other_upgrade_protocols() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo/2\r\n\r\n",
@@ -271,7 +271,7 @@ fn other_protocols_may_be_agreed_on() {
 }
 
 #[test]
-fn a_quiet_tunnel_ends() {
+fn idle_tunnel_closes() {
     let fixture = Fixture::with(origin(echo), |settings| {
         settings.limits.tunnel_idle_timeout = Duration::from_millis(800);
         // None of these is meant for tunnels.

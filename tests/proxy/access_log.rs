@@ -115,7 +115,7 @@ fn objects(origin: &Origin) -> (Objects, SocketAddr) {
 const SECRET: &str = "s3cr3t";
 
 #[tokio::test]
-async fn every_request_is_one_line_and_no_credential_is_in_it() {
+async fn logs_one_line_per_request_without_credentials() {
     let echo = Origin::echo("echo").await;
     let (objects, address) = objects(&echo);
     let program = tokio::task::spawn_blocking(move || Program::start(&objects))

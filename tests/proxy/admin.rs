@@ -43,7 +43,7 @@ async fn health_and_readiness() {
 }
 
 #[tokio::test]
-async fn requests_and_their_fate_are_counted() {
+async fn counts_requests_and_failures() {
     let echo = Origin::echo("echo").await;
     let mut named = prefix("/named", "echo");
     named["name"] = "named".into();
@@ -114,7 +114,7 @@ async fn requests_and_their_fate_are_counted() {
 }
 
 #[tokio::test]
-async fn handshakes_and_bad_requests_are_counted() {
+async fn counts_handshakes_and_bad_requests() {
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[
         http("http", 80, ""),
@@ -178,7 +178,7 @@ async fn counts_requests_without_a_rule_by_status() {
 }
 
 #[tokio::test]
-async fn reloads_are_counted() {
+async fn counts_reloads() {
     let echo = Origin::echo("echo").await;
     let base = Objects::http().service("echo", &[echo.address]);
     let mut scene = Scene::start(&base.clone().route("route", &[to("echo")]));
@@ -199,7 +199,7 @@ async fn reloads_are_counted() {
 }
 
 #[tokio::test]
-async fn the_configuration_is_shown_without_keys() {
+async fn config_page_contains_no_private_keys() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
@@ -247,7 +247,7 @@ async fn is_open(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn idle_connections_keep_no_probe_out() {
+async fn idle_connections_do_not_block_probes() {
     let scene = Scene::start(&Objects::http());
     let admin = scene.admin_address();
     let mut idle = Vec::new();
@@ -272,7 +272,7 @@ async fn idle_connections_keep_no_probe_out() {
 }
 
 #[tokio::test]
-async fn one_client_cannot_take_the_place_of_others() {
+async fn one_client_cannot_occupy_all_admin_connections() {
     let scene = Scene::start(&Objects::http());
     let admin = scene.admin_address();
     let mut other = connect_from([127, 0, 1, 1], admin).await;
@@ -289,7 +289,7 @@ async fn one_client_cannot_take_the_place_of_others() {
 }
 
 #[tokio::test]
-async fn the_configuration_shows_values_only_when_asked() {
+async fn config_page_redacts_values_unless_requested() {
     let echo = Origin::echo("echo").await;
     let name_and_value = |name: &str| json!({"name": name, "value": format!("value-of-{name}")});
     let changes =

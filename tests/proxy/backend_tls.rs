@@ -58,7 +58,7 @@ fn with_policy(origin: &TlsOrigin, authority: &Authority, validation: &Value) ->
 }
 
 #[tokio::test]
-async fn requests_go_out_in_tls_on_connections_that_are_used_again() {
+async fn sends_requests_over_reused_tls_connections() {
     let authority = Authority::new();
     for version in [&TLS12, &TLS13] {
         let asks = Asks {
@@ -80,7 +80,7 @@ async fn requests_go_out_in_tls_on_connections_that_are_used_again() {
 }
 
 #[tokio::test]
-async fn certificates_that_do_not_verify_get_no_request() {
+async fn sends_no_request_to_unverified_backend() {
     let (authority, other) = (Authority::new(), Authority::new());
     let alternatives = |kind: &str, field: &str, name: &str| {
         let mut validation = trust(NAME);
@@ -154,7 +154,7 @@ async fn certificates_that_do_not_verify_get_no_request() {
 }
 
 #[tokio::test]
-async fn one_of_the_alternative_names_is_enough() {
+async fn accepts_any_configured_subject_alt_name() {
     let authority = Authority::new();
     let uri = "spiffe://example.com/app";
     let origin = TlsOrigin::start(&authority.issue(&["*.internal.example", uri])).await;
@@ -175,7 +175,7 @@ async fn one_of_the_alternative_names_is_enough() {
 }
 
 #[tokio::test]
-async fn plain_backend_behind_a_policy_gets_no_request() {
+async fn sends_no_request_to_plain_text_backend_with_a_policy() {
     let authority = Authority::new();
     let origin = TlsOrigin::plain().await;
     let scene = Scene::with(
@@ -191,7 +191,7 @@ async fn plain_backend_behind_a_policy_gets_no_request() {
 }
 
 #[tokio::test]
-async fn authority_removed_while_serving_stops_requests() {
+async fn removed_ca_stops_requests() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&[NAME])).await;
     let whole = with_policy(&origin, &authority, &trust(NAME));
@@ -209,7 +209,7 @@ async fn authority_removed_while_serving_stops_requests() {
 }
 
 #[tokio::test]
-async fn idle_connections_of_a_former_authority_are_not_used() {
+async fn ca_rotation_does_not_reuse_old_connections() {
     let (former, next) = (Authority::new(), Authority::new());
     let origin = TlsOrigin::start(&former.issue(&[NAME])).await;
     let mut scene = Scene::start(&with_policy(&origin, &former, &trust(NAME)));
@@ -231,7 +231,7 @@ async fn idle_connections_of_a_former_authority_are_not_used() {
 }
 
 #[tokio::test]
-async fn policy_that_comes_later_ends_plain_text() {
+async fn new_policy_ends_plain_text() {
     let authority = Authority::new();
     let origin = TlsOrigin::plain().await;
     let mut scene = Scene::with(&before(&origin), |settings| {
@@ -247,7 +247,7 @@ async fn policy_that_comes_later_ends_plain_text() {
 }
 
 #[tokio::test]
-async fn policies_of_one_endpoint_share_no_connection() {
+async fn policies_of_one_endpoint_share_no_connections() {
     let authority = Authority::new();
     let names = ["one.example.com", "two.example.com"];
     let origin = TlsOrigin::start(&authority.issue(&names)).await;
@@ -272,7 +272,7 @@ async fn policies_of_one_endpoint_share_no_connection() {
 }
 
 #[tokio::test]
-async fn options_choose_protocol_and_version() {
+async fn options_select_protocol_and_tls_version() {
     let authority = Authority::new();
     let both = ["h2", "http/1.1"];
     let rows: [(Value, &[_], u16, Option<&str>); 5] = [
@@ -338,7 +338,7 @@ fn two_gateways(origin: &TlsOrigin) -> Objects {
 }
 
 #[tokio::test]
-async fn only_the_gateway_of_the_certificate_presents_it() {
+async fn only_the_configured_gateway_presents_its_client_certificate() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let asks = Asks {
         clients_of: Some(&clients),
@@ -375,7 +375,7 @@ async fn only_the_gateway_of_the_certificate_presents_it() {
 }
 
 #[tokio::test]
-async fn without_its_client_certificate_a_gateway_sends_nothing_in_tls() {
+async fn missing_client_certificate_blocks_tls_backends() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&[NAME])).await;
     let objects = two_gateways(&origin)

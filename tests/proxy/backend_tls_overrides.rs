@@ -130,7 +130,7 @@ async fn asked(scene: &Scene, origin: &TlsOrigin, port: u16, path: &str) -> (u16
 }
 
 #[tokio::test]
-async fn consumer_goes_over_producer_for_gateways_of_its_namespace() {
+async fn consumer_override_wins_for_gateways_of_its_namespace() {
     let authority = Authority::new();
     let names = ["producer.example", "consumer.example"];
     let origin = TlsOrigin::start(&authority.issue(&names)).await;
@@ -147,7 +147,7 @@ async fn consumer_goes_over_producer_for_gateways_of_its_namespace() {
 }
 
 #[tokio::test]
-async fn gateway_and_route_go_over_the_namespace() {
+async fn gateway_and_route_overrides_win_over_namespace() {
     let authority = Authority::new();
     let names = ["consumer.example", "gateway.example", "route.example"];
     let origin = TlsOrigin::start(&authority.issue(&names)).await;
@@ -190,7 +190,7 @@ async fn gateway_and_route_go_over_the_namespace() {
 }
 
 #[tokio::test]
-async fn mode_none_is_plain_text_for_those_who_ask_for_it() {
+async fn mode_none_is_plain_text_for_its_consumer_only() {
     let authority = Authority::new();
     let name = "producer.example";
     let (plain, encrypted) = (
@@ -220,7 +220,7 @@ async fn mode_none_is_plain_text_for_those_who_ask_for_it() {
 }
 
 #[tokio::test]
-async fn broken_override_is_not_passed_over() {
+async fn broken_override_is_not_ignored() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&["producer.example"])).await;
     let objects = three_gateways(&origin, &authority).with(producer("producer.example"));

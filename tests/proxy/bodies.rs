@@ -75,7 +75,7 @@ async fn store_or_serve(request: Request<Incoming>) -> Response<Payload> {
 }
 
 #[tokio::test]
-async fn large_bodies_pass_whole_in_both_directions() {
+async fn relays_large_bodies_completely() {
     let origin = Origin::new(store_or_serve).await;
     let objects = Objects::gateway(&[
         http("http", 80, ""),
@@ -117,7 +117,7 @@ const HELD: usize = 48 << 20;
 const STALL: Duration = Duration::from_millis(700);
 
 #[tokio::test]
-async fn a_backend_that_does_not_read_slows_the_client() {
+async fn slow_backend_applies_backpressure_to_the_client() {
     let origin = Origin::new(|request| async move {
         // Holds the body unread.
         std::future::pending::<()>().await;
@@ -141,7 +141,7 @@ async fn a_backend_that_does_not_read_slows_the_client() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_slows_the_backend() {
+async fn slow_client_applies_backpressure_to_the_backend() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counted = sent.clone();
     let origin = Origin::raw(move |mut stream| {
@@ -182,7 +182,7 @@ async fn a_client_that_does_not_read_slows_the_backend() {
 }
 
 #[tokio::test]
-async fn pieces_pass_as_they_come() {
+async fn relays_chunks_without_buffering() {
     let (pieces, received) = mpsc::channel(1);
     let origin = Origin::new(move |request: Request<Incoming>| {
         let pieces = pieces.clone();
@@ -231,7 +231,7 @@ async fn pieces_pass_as_they_come() {
 }
 
 #[tokio::test]
-async fn answers_without_a_body_leave_the_connection_usable() {
+async fn responses_without_a_body_keep_the_connection() {
     let origin = Origin::raw(|mut stream| async move {
         loop {
             let head = hear(&mut stream, "\r\n\r\n").await;

@@ -43,7 +43,7 @@ fn assert_even(workers: &[i64], all: i64) {
 }
 
 #[tokio::test]
-async fn keep_alive_connections_are_spread_evenly() {
+async fn spreads_keep_alive_connections_evenly() {
     let origin = origin().await;
     let scene = scene(&origin, |_| {}).await;
     let config = tls::client(&["http/1.1"]);
@@ -75,7 +75,7 @@ async fn keep_alive_connections_are_spread_evenly() {
 }
 
 #[tokio::test]
-async fn idle_connections_are_parked_and_come_back() {
+async fn parks_and_resumes_idle_connections() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
         settings.limits.park_after = Duration::from_millis(200)
@@ -107,7 +107,7 @@ async fn idle_connections_are_parked_and_come_back() {
 }
 
 #[tokio::test]
-async fn parked_connections_end_after_their_keep_alive_time() {
+async fn parked_connections_close_after_the_keep_alive_timeout() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
         settings.limits.park_after = Duration::from_millis(100);
@@ -128,7 +128,7 @@ async fn parked_connections_end_after_their_keep_alive_time() {
 }
 
 #[tokio::test]
-async fn connections_over_the_cap_are_closed() {
+async fn closes_connections_over_the_limit() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
     let mut clients = Vec::new();

@@ -54,7 +54,7 @@ async fn gated(gate: &Arc<Semaphore>) -> Origin {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
+async fn shutdown_completes_requests_in_flight() {
     let gate = Arc::new(Semaphore::new(0));
     let origin = gated(&gate).await;
     let mut scene = Scene::with(&objects(&origin), draining(DELAY, DEADLINE));
@@ -161,7 +161,7 @@ impl Frames {
 }
 
 #[tokio::test]
-async fn idle_connections_hold_nobody_up() {
+async fn idle_connections_do_not_delay_shutdown() {
     let origin = Origin::new(|_| async { Response::new(full("done")) }).await;
     let mut scene = Scene::with(&objects(&origin), |settings| {
         settings.limits.park_after = Duration::from_millis(100);
@@ -200,7 +200,7 @@ async fn idle_connections_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn connections_that_are_just_being_accepted_hold_nobody_up() {
+async fn new_connections_do_not_delay_shutdown() {
     let origin = Origin::echo("echo").await;
     for _ in 0..5 {
         let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, DEADLINE));
@@ -226,7 +226,7 @@ async fn connections_that_are_just_being_accepted_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn the_deadline_holds_against_clients_that_never_read() {
+async fn drain_deadline_closes_clients_that_never_read() {
     let origin = Origin::raw(|mut stream| async move {
         say(
             &mut stream,

@@ -12,7 +12,7 @@ use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, publish, route, secret, to, write};
 
 #[tokio::test]
-async fn an_edit_is_live_when_it_is_told() {
+async fn edit_is_in_service_when_its_outcome_is_published() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http()
@@ -53,7 +53,7 @@ async fn an_edit_is_live_when_it_is_told() {
 }
 
 #[tokio::test]
-async fn endpoints_come_and_go() {
+async fn follows_endpoint_changes() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http().route("route", &[to("echo")]);
@@ -79,7 +79,7 @@ async fn endpoints_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_fault_leaves_what_was_good() {
+async fn invalid_files_keep_the_previous_configuration() {
     let one = Origin::echo("one").await;
     let base = Objects::http().service("one", &[one.address]);
     let good = base.clone().route("route", &[to("one")]);
@@ -122,7 +122,7 @@ async fn a_fault_leaves_what_was_good() {
 }
 
 #[tokio::test]
-async fn ports_open_and_close_without_touching_others() {
+async fn opens_and_closes_ports_independently() {
     let one = Origin::echo("one").await;
     let objects = |listeners: &[String]| {
         Objects::gateway(listeners)
@@ -155,7 +155,7 @@ async fn ports_open_and_close_without_touching_others() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_and_tried_again() {
+async fn reports_and_retries_port_in_use() {
     let one = Origin::echo("one").await;
     let taken = TcpListener::bind("127.0.0.1:0").expect("bound");
     let port = taken.local_addr().expect("an address").port();
@@ -198,7 +198,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn addresses_change_without_touching_connections_that_they_cover() {
+async fn address_change_keeps_covered_connections() {
     let one = Origin::echo("one").await;
     let free = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = free.local_addr().expect("an address");
@@ -244,7 +244,7 @@ async fn addresses_change_without_touching_connections_that_they_cover() {
 }
 
 #[tokio::test]
-async fn change_of_protocol_ends_connections_that_speak_the_former() {
+async fn protocol_change_closes_connections() {
     let one = Origin::echo("one").await;
     let objects = |listener: String| {
         Objects::gateway(&[listener, http("other", 81, "")])
@@ -270,7 +270,7 @@ async fn change_of_protocol_ends_connections_that_speak_the_former() {
 }
 
 #[tokio::test]
-async fn volumes_are_followed_by_their_symlink() {
+async fn follows_symlink_swap_of_kubernetes_volumes() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http()

@@ -24,7 +24,7 @@ fn marked(name: &str, condition: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_host_belongs_to_its_most_specific_listener() {
+async fn most_specific_listener_serves_a_host() {
     let exact = Origin::echo("exact").await;
     let wildcard = Origin::echo("wildcard").await;
     let any = Origin::echo("any").await;
@@ -60,7 +60,7 @@ async fn a_host_belongs_to_its_most_specific_listener() {
 }
 
 #[tokio::test]
-async fn ports_have_routes_of_their_own() {
+async fn ports_have_separate_routes() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::gateway(&[
         http("one", 80, ""),
@@ -87,7 +87,7 @@ async fn ports_have_routes_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_host_without_a_fitting_rule_falls_through_to_less_specific_hosts() {
+async fn host_without_matching_rule_falls_back_to_wildcards() {
     let echo = Origin::echo("echo").await;
     let rules = |name: &str, path: &str| {
         [marked(
@@ -155,7 +155,7 @@ fn precedence() -> Objects {
 }
 
 #[tokio::test]
-async fn the_order_of_matches_is_that_of_the_api() {
+async fn match_precedence_follows_the_api() {
     let echo = Origin::echo("echo").await;
     let scene = Scene::start(&precedence().service("echo", &[echo.address]));
     let mut client = Client::http1(scene.at(80)).await;
@@ -192,7 +192,7 @@ async fn the_order_of_matches_is_that_of_the_api() {
 }
 
 #[tokio::test]
-async fn conditions_of_headers_and_query() {
+async fn matches_headers_and_query() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http().service("echo", &[echo.address]).route(
         "route",

@@ -104,7 +104,7 @@ async fn flip(scene: &mut Scene, name: &str, seen: &mut watch::Receiver<Seen>) {
 /// Flips are paced by answers and not by the clock: a machine that is busy with other work takes longer over both, and
 /// every flip still meets as many requests as it would at 2,000 a second.
 #[tokio::test]
-async fn no_answer_is_lost_or_mixed_while_routes_flip() {
+async fn no_response_is_lost_or_mixed_during_reloads() {
     let a = Origin::echo("a").await;
     let b = Origin::echo("b").await;
     let objects = Objects::http()

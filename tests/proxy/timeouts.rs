@@ -23,7 +23,7 @@ fn limited(path: &str, timeouts: serde_json::Value) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn no_answer_in_time_is_a_504() {
+async fn timeout_without_response_is_504() {
     let origin = Origin::new(|request| async move {
         if request.uri().path().ends_with("/never") {
             std::future::pending::<()>().await;
@@ -58,7 +58,7 @@ async fn no_answer_in_time_is_a_504() {
 }
 
 #[tokio::test]
-async fn a_request_timeout_ends_an_answer_that_never_ends() {
+async fn request_timeout_aborts_endless_response() {
     let origin = Origin::new(|_| async {
         let (sender, body) = stream();
         tokio::spawn(async move {
@@ -91,7 +91,7 @@ async fn a_request_timeout_ends_an_answer_that_never_ends() {
 }
 
 #[tokio::test]
-async fn without_a_timeout_a_slow_stream_goes_on() {
+async fn slow_stream_without_timeout_continues() {
     let (events, next) = mpsc::channel::<&'static str>(1);
     let next = std::sync::Arc::new(Mutex::new(next));
     let origin = Origin::new(move |_| {
@@ -152,7 +152,7 @@ fn feed(next: std::sync::Arc<Mutex<mpsc::Receiver<&'static str>>>) -> Payload {
 }
 
 #[tokio::test]
-async fn a_timeout_of_one_rule_is_not_that_of_another() {
+async fn timeouts_are_per_rule() {
     let origin = Origin::new(|_| async {
         tokio::time::sleep(Duration::from_millis(400)).await;
         Response::new(full("late"))

@@ -28,7 +28,7 @@ async fn shown(scene: &Scene, name: &str) -> CertificateDer<'static> {
 }
 
 #[tokio::test]
-async fn the_server_name_chooses_the_certificate() {
+async fn selects_certificate_by_server_name() {
     let exact = Certificate::new(&["a.example.com"]);
     let wildcard = Certificate::new(&["*.example.com"]);
     let second = Certificate::new(&["b.example.com"]);
@@ -69,7 +69,7 @@ fn verifying(
 }
 
 #[tokio::test]
-async fn a_client_gets_a_certificate_that_it_can_verify() {
+async fn selects_certificate_by_signature_algorithm() {
     const RSA: &[SignatureScheme] = &[
         SignatureScheme::RSA_PSS_SHA256,
         SignatureScheme::RSA_PKCS1_SHA256,
@@ -111,7 +111,7 @@ async fn a_client_gets_a_certificate_that_it_can_verify() {
 }
 
 #[tokio::test]
-async fn versions_and_protocols_are_agreed() {
+async fn negotiates_tls_version_and_alpn() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com", "new.com"]);
     let mut strict = https("strict", 443, "new.com", &["certificate"]);
@@ -156,7 +156,7 @@ async fn versions_and_protocols_are_agreed() {
 }
 
 #[tokio::test]
-async fn an_unknown_server_name_is_refused() {
+async fn rejects_unknown_server_name() {
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
         .with(secret("certificate", &certificate));
@@ -183,7 +183,7 @@ async fn an_unknown_server_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_connection_serves_the_hosts_of_one_listener() {
+async fn connection_serves_hosts_of_one_listener() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com", "b.com", "*.c.com"]);
     let listener = |name: &str, host: &str| https(name, 443, host, &["certificate"]);
@@ -223,7 +223,7 @@ async fn a_connection_serves_the_hosts_of_one_listener() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_shown_and_no_connection_closed() {
+async fn certificate_rotation_keeps_connections() {
     let echo = Origin::echo("echo").await;
     let (old, new) = (Certificate::new(&["a.com"]), Certificate::new(&["a.com"]));
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
@@ -267,7 +267,7 @@ async fn a_new_certificate_is_shown_and_no_connection_closed() {
 }
 
 #[tokio::test]
-async fn a_listener_without_any_good_certificate_serves_nothing() {
+async fn listener_without_valid_certificate_serves_nothing() {
     let good = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[
         https("bad", 443, "bad.com", &["missing"]),
@@ -281,7 +281,7 @@ async fn a_listener_without_any_good_certificate_serves_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_is_resumed_after_a_change_of_routes() {
+async fn resumes_tls_session_after_a_route_change() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])

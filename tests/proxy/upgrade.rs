@@ -49,7 +49,7 @@ fn objects(origin: &Origin) -> Objects {
 }
 
 #[tokio::test]
-async fn both_sides_talk_and_the_last_bytes_arrive() {
+async fn relays_both_directions_to_the_last_byte() {
     let origin = Origin::raw(chat).await;
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut plain = connect(scene.at(80)).await;
@@ -83,7 +83,7 @@ async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &
 }
 
 #[tokio::test]
-async fn the_backend_may_end_first() {
+async fn backend_may_half_close_first() {
     let (heard, mut reports) = tokio::sync::mpsc::channel(1);
     let origin = Origin::raw(move |mut stream| {
         let heard = heard.clone();
@@ -108,7 +108,7 @@ async fn the_backend_may_end_first() {
 }
 
 #[tokio::test]
-async fn bytes_sent_before_the_switch_are_not_lost() {
+async fn relays_bytes_sent_before_the_switch() {
     let origin = Origin::raw(chat).await;
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
@@ -119,7 +119,7 @@ async fn bytes_sent_before_the_switch_are_not_lost() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_switch_just_answers() {
+async fn relays_response_of_backend_that_does_not_switch() {
     let origin = Origin::raw(|mut stream| async move {
         loop {
             hear(&mut stream, "\r\n\r\n").await;
@@ -142,7 +142,7 @@ async fn a_backend_that_does_not_switch_just_answers() {
 }
 
 #[tokio::test]
-async fn a_change_of_the_configuration_does_not_end_it() {
+async fn tunnel_survives_configuration_change() {
     let origin = Origin::raw(chat).await;
     let objects = objects(&origin);
     let mut scene = Scene::start(&objects.clone().route("route", &[prefix("/chat", "chat")]));

@@ -19,7 +19,7 @@ use crate::scene::{Objects, Scene, to};
 const H2C: &str = "kubernetes.io/h2c";
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn reuses_connections() {
     let echo = Origin::echo("echo").await;
     let scene = Scene::before(&echo);
     let mut client = Client::http1(scene.at(80)).await;
@@ -38,7 +38,7 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn as_many_connections_as_requests_at_one_time() {
+async fn opens_a_connection_per_concurrent_request() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let origin = Origin::new(move |_| {
@@ -71,7 +71,7 @@ async fn as_many_connections_as_requests_at_one_time() {
 }
 
 #[tokio::test]
-async fn the_endpoint_with_fewer_requests_is_chosen() {
+async fn selects_the_less_loaded_endpoint() {
     let slow = Origin::new(|_| std::future::pending()).await;
     let fast = Origin::echo("fast").await;
     let objects = Objects::http()
@@ -97,7 +97,7 @@ async fn the_endpoint_with_fewer_requests_is_chosen() {
 }
 
 #[tokio::test]
-async fn an_endpoint_without_connection_is_passed_over() {
+async fn skips_unreachable_endpoint() {
     let alive = Origin::echo("alive").await;
     let objects = Objects::http()
         .service("some", &[Origin::dead(), alive.address])
@@ -117,7 +117,7 @@ async fn an_endpoint_without_connection_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_is_replaced() {
+async fn replaces_stale_connection() {
     // Every connection ends after its first answer, without a word.
     let origin = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
@@ -142,7 +142,7 @@ fn h2c(origin: &Origin) -> Scene {
 }
 
 #[tokio::test]
-async fn backends_of_h2c_are_spoken_to_in_http2() {
+async fn speaks_http2_to_h2c_backends() {
     let origin = Origin::echo("echo").await;
     let scene = h2c(&origin);
     for mut client in [
@@ -188,7 +188,7 @@ async fn converse(
 }
 
 #[tokio::test]
-async fn messages_pass_both_ways_at_once_and_trailers_at_the_end() {
+async fn relays_bidirectional_stream_and_trailers() {
     let origin = Origin::new(converse).await;
     let scene = h2c(&origin);
     let mut client = Client::http2(scene.at(80)).await;
@@ -228,7 +228,7 @@ async fn messages_pass_both_ways_at_once_and_trailers_at_the_end() {
 }
 
 #[tokio::test]
-async fn an_answer_of_trailers_only_passes() {
+async fn relays_trailers_only_response() {
     let origin = Origin::new(|_| async {
         let response = Response::builder().header("content-type", "application/grpc");
         response
@@ -247,7 +247,7 @@ async fn an_answer_of_trailers_only_passes() {
 }
 
 #[tokio::test]
-async fn trailers_of_http1_pass_to_http2() {
+async fn relays_http1_trailers_to_http2() {
     let origin = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";

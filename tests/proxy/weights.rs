@@ -45,7 +45,7 @@ fn assert_share(counts: &BTreeMap<String, usize>, name: &str, share: f64) {
 }
 
 #[tokio::test]
-async fn traffic_divides_by_weight() {
+async fn splits_traffic_by_weight() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let objects = Objects::http()
@@ -60,7 +60,7 @@ async fn traffic_divides_by_weight() {
 }
 
 #[tokio::test]
-async fn backends_that_cannot_be_served_keep_their_share() {
+async fn invalid_backends_keep_their_share() {
     let one = Origin::echo("one").await;
     let never = Origin::echo("never").await;
     let shares = [
@@ -84,7 +84,7 @@ async fn backends_that_cannot_be_served_keep_their_share() {
 }
 
 #[tokio::test]
-async fn without_a_usable_backend_the_answer_is_an_error() {
+async fn no_usable_backend_is_an_error() {
     let one = Origin::echo("one").await;
     let objects = Objects::http()
         .service("one", &[one.address])
