@@ -1,5 +1,5 @@
-//! What backends say besides final responses: streams that they did not process, limits of streams, and heads beyond the
-//! limits.
+//! Backend behavior besides final responses: unprocessed streams, stream limits, and oversized
+//! heads.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn before(origin: SocketAddr) -> TestServer {
     ])
 }
 
-/// Reads up to the next HEADERS frame: its stream.
+/// Reads up to the next HEADERS frame; returns its stream id.
 fn stream(peer: &mut Peer) -> Option<u32> {
     loop {
         let head = peer.wire.take(9).ok()?;
@@ -42,7 +42,8 @@ fn stream(peer: &mut Peer) -> Option<u32> {
     }
 }
 
-/// A backend whose first connection does `first` with its first stream, and whose others answer.
+/// A backend that runs `first` for the first stream of its first connection and responds to all
+/// others.
 fn leaving_out(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         if peer.wire.take(24).is_err() {
@@ -53,7 +54,7 @@ fn leaving_out(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin
             if peer.index == 0 {
                 first(peer, stream);
             } else {
-                // A 200 in HPACK.
+                // A 200 response in HPACK.
                 peer.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88]));
             }
         }
@@ -88,13 +89,13 @@ fn retries_refused_stream_at_the_only_endpoint() {
 #[test]
 fn serves_cold_burst_beyond_the_backends_limit_of_streams() {
     const BURST: usize = 30;
-    // Answers when all are there at one time, which takes more connections than one for each worker.
+    // Responds once all requests have arrived, which requires more than one connection per worker.
     let all = Arc::new(Barrier::new(BURST));
     let origin = h2::Origin::limited(10, move |_, mut respond| {
         let all = all.clone();
         Box::pin(async move {
             all.wait().await;
-            // The stream may have been reset.
+            // Ignored: the stream may have been reset.
             let _ = respond.send_response(Head::new(()), true);
         })
     });

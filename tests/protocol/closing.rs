@@ -1,5 +1,5 @@
-//! How HTTP/1 connections end, on either side: half-closed, closed and reset by clients, and closed by the proxy while
-//! the client still sends.
+//! Ends of HTTP/1 connections: half-close, close and reset by clients, and close by the proxy while
+//! the client is sending.
 
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
@@ -11,7 +11,7 @@ use crate::fixture::{Fixture, HOST, scripted};
 use crate::harness::PATIENCE;
 use crate::harness::origin::{HELLO, Origin};
 
-/// More than all buffers on the way hold.
+/// More than all buffers can hold.
 const MUCH: usize = 64 << 20;
 
 fn get() -> String {
@@ -119,7 +119,7 @@ fn aborts_connection_at_the_request_timeout() {
     let mut client = fixture.client();
     let began = Instant::now();
     client.wire.io.write_all(get().as_bytes()).expect("sent");
-    // The client is slow, the backend always has more.
+    // A slow client, while the backend always has more data.
     let mut buffer = vec![0; 16 << 10];
     while matches!(client.wire.io.read(&mut buffer), Ok(1..)) {
         std::thread::sleep(Duration::from_millis(10));

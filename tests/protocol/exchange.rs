@@ -1,5 +1,5 @@
-//! Exchanges that are unusual but right, over HTTP/1: expectations, answers without bodies, old clients, trailers,
-//! pipelines. What must come through is compared byte by byte.
+//! Unusual but valid HTTP/1 exchanges: expectations, responses without bodies, old clients,
+//! trailers, pipelines. Relayed data is compared byte by byte.
 
 use http::Request;
 
@@ -60,7 +60,7 @@ fn accepts_unsolicited_100_of_the_backend() {
     fixture.is_well(1);
 }
 
-/// An origin that sends early hints before every response.
+/// An origin that sends 103 Early Hints before every response.
 fn hinting() -> Origin {
     Origin::answering(
         "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\

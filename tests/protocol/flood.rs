@@ -1,4 +1,4 @@
-//! HTTP/2 floods and stalls (D): what takes without giving ends, and what is only slow or fickle does not.
+//! HTTP/2 floods and stalls (D): abusive connections are closed, slow or erratic ones are not.
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ fn unfinished_header_block_closes_the_connection() {
 
 #[test]
 fn unfinished_header_block_with_active_stream_closes_the_connection() {
-    // The other request is never answered.
+    // The other request never gets a response.
     let fixture = Fixture::new(scripted(|_| true));
     let began = Instant::now();
     let mut raw = Raw::open(&fixture, &[]);
@@ -108,7 +108,7 @@ fn unfinished_header_block_with_active_stream_closes_the_connection() {
         .origin
         .until("the request", |origin| origin.requests().len() == 1);
     raw.send(HEADERS, END_STREAM, 3, &block(&get(&[])));
-    // Only missing answers to pings give it away: 15 s until the first, 10 s for its answer.
+    // Only missing PING responses reveal it: 15 s until the first PING, 10 s for its response.
     raw.client.patience(Duration::from_secs(30));
     raw.client.rest();
     assert!(began.elapsed() < Duration::from_secs(30));
@@ -122,7 +122,7 @@ fn idle_connection_closes() {
         settings.limits.keep_alive_timeout = Duration::from_millis(800);
         settings.limits.write_timeout = Duration::from_millis(800);
     });
-    // Nothing but the preface; a request with silence behind it; and one whose client answers nothing any more.
+    // Only the preface; a request followed by silence; and a client that stops responding.
     let mut silent = Raw::open(&fixture, &[]);
     let mut idle = Raw::open(&fixture, &[]);
     let mut dead = Raw::open(&fixture, &[]);
@@ -143,7 +143,7 @@ fn idle_connection_closes() {
         let request = h2::get(&format!("https://{HOST}/x"));
         let (head, _) = h2::ask(&sender, request).await.expect("an answer");
         assert_eq!(head.status, 200);
-        // Whether the client's own farewell still arrives is a matter of chance.
+        // The client's own GOAWAY may or may not arrive.
         let _ = ended.await.expect("told");
     });
     fixture.is_well(3);
@@ -182,7 +182,7 @@ fn resets_only_streams_with_closed_windows() {
     let fixture = Fixture::with(origin, |settings| {
         settings.limits.write_timeout = Duration::from_secs(2)
     });
-    // The windows of streams are empty.
+    // The initial stream windows are empty.
     let mut raw = Raw::open(&fixture, &[(4, 0)]);
     for stream in [1, 3, 5, 7] {
         raw.request(stream, &get(&[]), true);

@@ -1,13 +1,14 @@
-//! Requests whose framing or syntax is broken (A): each gets its refusal, ends its connection, and is never read in a
-//! second way.
+//! Requests with broken framing or syntax (A): each is rejected, closes its connection, and is
+//! never parsed in a second way.
 
 use crate::fixture::{Fixture, HOST};
 use crate::harness::origin::Origin;
 
-/// What a second reading would find.
+/// A smuggled request.
 const TAIL: &str = "GET /evil HTTP/1.1\r\nHost: a.example\r\n\r\n";
 
-/// Each input, with `TAIL` in the same packet, gets one of these statuses and nothing behind it.
+/// Sends each input with `TAIL` in the same packet; expects one of these statuses and nothing after
+/// it.
 fn refused(inputs: &[&str], statuses: &[u16]) {
     let fixture = Fixture::new(Origin::hello());
     for input in inputs {
@@ -30,7 +31,7 @@ fn refused(inputs: &[&str], statuses: &[u16]) {
     fixture.is_well(0);
 }
 
-/// A `POST` with these header lines, a body that both readings take for one, and nothing else.
+/// A `POST` with these header lines and a body.
 fn post(lines: &str, body: &str) -> String {
     format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n\r\n{body}")
 }
@@ -262,7 +263,7 @@ fn unread_bodies_are_not_parsed_as_requests() {
                 client.send(head + &body + "GET /next HTTP/1.1\r\nHost: a.example\r\n\r\n");
                 match client.try_response("POST") {
                     Ok(answer) => assert_eq!(answer.status, status, "{path}"),
-                    // Bytes that were still on their way have reset the connection.
+                    // Data in flight has caused a reset.
                     Err(_) => assert!(body.len() > 100_000, "{path}: no answer"),
                 }
                 if let Ok(next) = client.try_response("GET") {

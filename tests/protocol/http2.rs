@@ -1,5 +1,5 @@
-//! HTTP/2 requests that mean something else than they say, or would in HTTP/1 (C): refused, or translated so that
-//! both ends read the same.
+//! HTTP/2 requests with conflicting meanings, also after translation to HTTP/1 (C): rejected, or
+//! translated so that both sides agree.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -13,7 +13,8 @@ use crate::harness::origin::Origin;
 
 const PROTOCOL_ERROR: u32 = 1;
 
-/// Each request gets one of these outcomes on a connection of its own, and none reaches the origin.
+/// Sends each request on its own connection; expects one of these outcomes, and that none reaches
+/// the origin.
 fn refused(requests: &[Vec<(&str, &str)>], accepted: &[Outcome]) {
     let fixture = Fixture::new(Origin::hello());
     for fields in requests {

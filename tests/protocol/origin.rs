@@ -1,5 +1,5 @@
-//! Backends that misbehave (H): what cannot be read becomes a 502, what is cut is cut visibly, and nothing that may have
-//! had an effect is sent twice.
+//! Misbehaving backends (H): invalid responses become 502, truncated ones are visibly truncated,
+//! and requests with possible effects are never sent twice.
 
 use std::net::TcpListener;
 use std::sync::Mutex;
@@ -108,7 +108,7 @@ fn drops_content_length_of_chunked_response() {
     );
 }
 
-/// Answers that end before they are whole, or go wrong inside.
+/// Responses that are truncated or malformed.
 const CUT: [&str; 9] = [
     "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -173,7 +173,7 @@ fn response_without_framing_ends_with_its_connection() {
             assert_eq!((response.status, response.text().as_str()), (200, "hello"));
             assert!(response.body.complete);
             assert!(response.start.starts_with("HTTP/1.1"));
-            // The client's own connection is framed, and goes on.
+            // The client's own connection has framing and stays open.
             assert_eq!(client.ask(request("GET", "/x")).text(), "hello");
         }
         assert_eq!(fixture.origin.connections(), 4);
@@ -205,7 +205,7 @@ fn bytes_before_a_request_are_never_its_response() {
             peer.send(HELLO);
             if peer.index == 0 && go.lock().expect("one reader").recv().is_ok() {
                 peer.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
-                // The test may have ended.
+                // Ignored: the test may have ended.
                 let _ = tell.send(());
             }
         }
@@ -243,7 +243,8 @@ fn does_not_reuse_connection_closed_by_the_backend() {
     );
 }
 
-/// An origin whose first connection answers once, and then ends by `end` when the second request has come.
+/// An origin that responds once on its first connection and runs `end` when the second request
+/// arrives.
 fn stale(end: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         while let Some(request) = peer.request() {
@@ -309,7 +310,7 @@ fn idle_connection_closed_by_backend_is_invisible_to_client() {
     let fixture = Fixture::new(Origin::start(move |peer| {
         if peer.request().is_some() {
             peer.send(HELLO);
-            // The connection ends when the test says so.
+            // The connection closes on the test's signal.
             let _ = go.lock().expect("one reader").recv();
         }
     }));
@@ -333,7 +334,7 @@ fn relays_early_response_and_ends_the_upload() {
             peer.send(
                 "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
             );
-            // The test may have ended.
+            // Ignored: the test may have ended.
             let _ = tell.send(());
             peer.rest();
         }
@@ -367,7 +368,7 @@ fn unreachable_backends_are_503() {
 
 #[test]
 fn unaccepted_connection_times_out() {
-    // A queue of one that is full: the next handshake is left unanswered.
+    // A full backlog of one: the next handshake gets no response.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let full = listener.local_addr().expect("bound");
     let limit = socket2::SockRef::from(&listener).listen(0);

@@ -1,5 +1,5 @@
-//! What a request is taken for (E): one host, one path and one sender, the same for matching and for the backend,
-//! whatever the client writes.
+//! Interpretation of requests (E): host, path and sender are the same for matching and for the
+//! backend.
 
 use ipnet::IpNet;
 
@@ -9,7 +9,7 @@ use crate::harness::origin::Origin;
 use crate::harness::server::TestServer;
 use crate::harness::yaml;
 
-/// Two hosts with an origin each, on one HTTP port.
+/// Two hosts, each with an origin, on one HTTP port.
 struct Hosts {
     server: TestServer,
     a: Origin,
@@ -195,7 +195,7 @@ fn forwards_the_matched_path() {
     assert_eq!((open.requests().len(), admin.requests().len()), (9, 4));
 }
 
-/// Everything that a client may say of itself.
+/// All forwarding headers that a client can set.
 const CLAIMS: &str = "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 7.7.7.7, evil\r\nX-Forwarded-Proto: https\r\n\
                       X-Forwarded-Host: evil.example\r\nX-Forwarded-Port: 1\r\nForwarded: for=6.6.6.6;proto=https\r\n\
                       Forwarded: for=\"malformed\r\nX-Real-IP: 6.6.6.6\r\nX-Request-Id: known\r\n";

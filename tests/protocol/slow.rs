@@ -1,5 +1,6 @@
-//! Peers that are slow, stalled or too many (B, and every limit that hyper leaves to the proxy), over HTTP/1 and in the
-//! handshake. Limits are a second or less here; what matters is which one ends what, and that nothing else does.
+//! Slow, stalled or too many peers (B, and all limits that hyper leaves to the proxy), over HTTP/1
+//! and TLS handshakes. Limits are at most a second here; the tests check which limit ends which
+//! peer, and that others are unaffected.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use crate::harness::http::Fill;
 use crate::harness::origin::Origin;
 use crate::harness::tls;
 
-/// The limit under test; every other one stays far away.
+/// The limit under test; all others are much longer.
 const SHORT: Duration = Duration::from_millis(800);
 
-/// Waits until the server ends these connections, and that it took about the limit.
+/// Waits until the server has closed these connections after about the limit.
 fn all_end(began: Instant, clients: &mut [Client]) {
     for client in clients {
         client.ends();
@@ -88,7 +89,7 @@ fn slow_head_does_not_extend_the_timeout() {
     let mut bytes = head.bytes();
     loop {
         client.send([bytes.next().expect("it ends before")]);
-        // Waiting for the end is what paces the drops.
+        // Waiting for EOF paces the bytes.
         match client.wire.fill() {
             Fill::Silent => {}
             Fill::End | Fill::Failed(_) => break,
@@ -116,7 +117,7 @@ fn stalled_handshake_closes_the_connection() {
         socket.write_all(part).expect("sent");
         socket
     });
-    // A whole ClientHello is answered; silence afterwards is as bad.
+    // A complete ClientHello gets a response; the silence after it counts as a stall.
     let mut whole = fixture.https_raw();
     whole.send(&hello);
     for socket in &mut sockets {
@@ -184,7 +185,7 @@ fn slow_body_is_served() {
     fixture.ended_by(TimeoutKind::Body, 0);
 }
 
-/// More than all buffers on the way hold.
+/// More than all buffers can hold.
 const MUCH: usize = 64 << 20;
 
 #[test]

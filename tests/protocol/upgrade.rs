@@ -1,5 +1,4 @@
-//! Connections that switch protocols, and those that must not (F): bytes are relayed as a tunnel only after a 101 that
-//! was asked for.
+//! Upgraded and rejected connections (F): bytes are tunneled only after a requested 101.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -15,7 +14,7 @@ const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\
 const AGREE: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Answers `/fresh`, and does `script` with the first other request.
+/// Responds to `/fresh` and runs `script` for the first other request.
 fn origin(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     scripted(move |peer| {
         script(peer);
@@ -23,7 +22,7 @@ fn origin(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     })
 }
 
-/// Agrees, and sends everything back until the client ends its side.
+/// Accepts the upgrade and echoes everything until the client half-closes.
 fn echo(peer: &mut Peer) {
     peer.send(AGREE);
     loop {
@@ -126,13 +125,13 @@ fn relays_last_bytes_after_backend_failure() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(AGREE);
         assert_eq!(peer.wire.take(3).expect("a word"), b"die");
-        // Small enough to leave at once: a reset discards what has not left.
+        // Small enough to be sent at once: a reset discards unsent data.
         peer.send(vec![b'z'; 1000]);
     }));
     let mut client = fixture.client();
     assert_eq!(client.ask(ASK).status, 101);
     client.send("die");
-    // More of it makes the closed origin answer with a reset.
+    // More data makes the closed origin respond with a reset.
     client.send(vec![b'x'; 100_000]);
     assert_eq!(client.rest().len(), 1000);
 }
@@ -151,7 +150,7 @@ fn relays_nothing_after_a_rejected_upgrade() {
         let first = client.response("GET");
         assert!(answer.starts_with(&first.start), "{}", first.start);
         assert_eq!(first.text(), "hello");
-        // What follows is an HTTP request of its own, on its way through the routes, or nothing.
+        // The following bytes are a separate HTTP request that is routed, or nothing.
         if client.try_response("GET").is_ok() {
             let request = fixture.origin.last();
             assert_eq!(request.target(), "/admin");
@@ -274,7 +273,7 @@ fn relays_other_upgrade_protocols() {
 fn idle_tunnel_closes() {
     let fixture = Fixture::with(origin(echo), |settings| {
         settings.limits.tunnel_idle_timeout = Duration::from_millis(800);
-        // None of these is meant for tunnels.
+        // None of these limits applies to tunnels.
         settings.limits.stream_idle_timeout = Duration::from_millis(200);
         settings.limits.keep_alive_timeout = Duration::from_millis(200);
         settings.limits.header_timeout = Duration::from_millis(400);

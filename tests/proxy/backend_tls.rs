@@ -1,5 +1,5 @@
-//! TLS to backends as BackendTLSPolicies ask for it: what is answered, and what is on the wire, where never a byte is in
-//! plain text.
+//! TLS to backends by BackendTLSPolicy: responses, and bytes on the wire, which are never plain
+//! text.
 
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use crate::harness::yaml;
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::{Asks, Authority, Issued, TlsOrigin};
 
-/// In every request: nobody on the wire may read it.
+/// Part of every request; must not be readable on the wire.
 const SECRET: &str = "/for-the-backend-only";
-/// The name that policies ask for.
+/// Hostname of the policies.
 const NAME: &str = "app.example.com";
 
 async fn status(scene: &Scene, port: u16) -> u16 {
     get(scene.at(port), "shop.example", SECRET).await.status
 }
 
-/// A ConfigMap with authorities.
+/// A ConfigMap with CA certificates.
 fn authorities(name: &str, pem: &str) -> String {
     let pem: String = pem.lines().map(|line| format!("    {line}\n")).collect();
     format!(
@@ -26,7 +26,7 @@ fn authorities(name: &str, pem: &str) -> String {
     )
 }
 
-/// A policy for a Service, as JSON, which is YAML too.
+/// A policy for a Service as JSON, which is valid YAML.
 fn policy(service: &str, validation: &Value, options: &Value) -> String {
     let policy = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
@@ -39,18 +39,18 @@ fn policy(service: &str, validation: &Value, options: &Value) -> String {
     policy.to_string()
 }
 
-/// Trust in the ConfigMap `ca`, for a name.
+/// Validation with the ConfigMap `ca` and a hostname.
 fn trust(name: &str) -> Value {
     json!({"hostname": name, "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]})
 }
 
-/// A Gateway that sends everything to this backend, without policy.
+/// A Gateway that sends everything to this backend, without a policy.
 fn before(origin: &TlsOrigin) -> Objects {
     let objects = Objects::http().service("app", &[origin.address]);
     objects.route("route", &[to("app")])
 }
 
-/// The same with a policy and the authority that it names.
+/// The same with a policy and its CA.
 fn with_policy(origin: &TlsOrigin, authority: &Authority, validation: &Value) -> Objects {
     before(origin)
         .with(policy("app", validation, &json!({})))
@@ -180,7 +180,7 @@ async fn sends_no_request_to_plain_text_backend_with_a_policy() {
     let origin = TlsOrigin::plain().await;
     let scene = Scene::with(
         &with_policy(&origin, &authority, &trust(NAME)),
-        // It never answers a ClientHello.
+        // The backend never responds to a ClientHello.
         |settings| settings.limits.connect_timeout = std::time::Duration::from_millis(200),
     );
     let status = status(&scene, 80).await;
@@ -214,13 +214,13 @@ async fn ca_rotation_does_not_reuse_old_connections() {
     let origin = TlsOrigin::start(&former.issue(&[NAME])).await;
     let mut scene = Scene::start(&with_policy(&origin, &former, &trust(NAME)));
     assert_eq!(status(&scene, 80).await, 200);
-    // The backend is verified again, and fails.
+    // The backend is verified again and fails.
     scene
         .replace(&with_policy(&origin, &next, &trust(NAME)))
         .await;
     assert_eq!(status(&scene, 80).await, 503);
     assert_eq!(origin.requests(), 1);
-    // An overlap of both is what a rotation needs.
+    // A rotation overlaps both CAs.
     let both = format!("{}{}", former.pem, next.pem);
     let objects = before(&origin)
         .with(policy("app", &trust(NAME), &json!({})))
@@ -321,8 +321,8 @@ async fn options_select_protocol_and_tls_version() {
     }
 }
 
-/// Gateways `gateway` on port 80, without client certificate, and `known` on port 81, with the one of Secret `client`;
-/// one route of both.
+/// Gateways `gateway` on port 80 without a client certificate, and `known` on port 81 with that of
+/// Secret `client`; one route for both.
 fn two_gateways(origin: &TlsOrigin) -> Objects {
     let known = "  tls: {backend: {clientCertificateRef: {name: client}}}\n";
     let listener = [yaml::http("http", 81, "")];
@@ -355,7 +355,7 @@ async fn only_the_configured_gateway_presents_its_client_certificate() {
     let mut scene = Scene::start(&of_clients(&client));
     for _ in 0..6 {
         assert_eq!(status(&scene, 81).await, 200);
-        // Its connections are never those of the other Gateway.
+        // Its connections are not shared with the other Gateway.
         assert_ne!(status(&scene, 80).await, 200);
     }
     assert_eq!(origin.requests(), 6);
@@ -366,7 +366,7 @@ async fn only_the_configured_gateway_presents_its_client_certificate() {
             .count()
     };
     assert_eq!(presented(&client), origin.handshakes().len());
-    // A new certificate is presented on new connections.
+    // New connections present a new certificate.
     let next = clients.issue(&["gateway.example"]);
     scene.replace(&of_clients(&next)).await;
     assert_eq!(status(&scene, 81).await, 200);

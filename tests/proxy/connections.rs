@@ -1,4 +1,4 @@
-//! Client connections at rest: spread evenly over the workers, parked when idle, and bounded in number.
+//! Idle client connections: distribution over workers, parking, and limits.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn origin() -> Origin {
     Origin::new(|_| async { Response::new(full("done")) }).await
 }
 
-/// Open connections by worker, as metrics tell them.
+/// Open connections by worker, from the metrics.
 async fn by_worker(scene: &Scene) -> Vec<i64> {
     let page = get(scene.admin_address(), "admin", "/metrics").await;
     let lines = page.text().lines();
@@ -35,7 +35,7 @@ async fn by_worker(scene: &Scene) -> Vec<i64> {
         .collect()
 }
 
-/// 10 % of all.
+/// Within 10 % of all connections.
 fn assert_even(workers: &[i64], all: i64) {
     assert_eq!(workers.iter().sum::<i64>(), all);
     assert_eq!(workers.len(), 2);
@@ -57,7 +57,7 @@ async fn spreads_keep_alive_connections_evenly() {
         clients.push(client);
     }
     assert_even(&by_worker(&scene).await, 64);
-    // Half of them go, whichever worker they were on; the next ones even that out.
+    // Half of them close, on any worker; new connections restore the balance.
     let mut index = 0;
     clients.retain(|_| {
         index += 1;
@@ -96,7 +96,7 @@ async fn parks_and_resumes_idle_connections() {
             .await;
         assert_eq!(origin.requests(), 400 * round);
     }
-    // A body that comes after parking is read whole.
+    // A body after parking is read completely.
     for client in &mut clients[..2] {
         assert_eq!(client.post("a.com", "/", "body").await.text(), "done");
     }

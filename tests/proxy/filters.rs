@@ -1,5 +1,5 @@
-//! What filters do to requests and answers, end to end. The tables are those of the API (HTTPHeaderFilter,
-//! HTTPRequestRedirectFilter, HTTPPathModifier).
+//! Effects of filters on requests and responses, end to end. The tables are those of the API
+//! (HTTPHeaderFilter, HTTPRequestRedirectFilter, HTTPPathModifier).
 
 use http::Response;
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ async fn redirects_have_the_specified_location() {
             443 => Client::tls(address, "a.com", &tls::client(&["http/1.1"])).await,
             _ => Client::http1(address).await,
         };
-        // The port of the Host field is not that of the new location.
+        // The port of the Host header is not used in the new location.
         let answer = client.get("a.com:1234", path).await;
         assert_eq!(
             (answer.status, answer.header("location")),
@@ -230,7 +230,7 @@ async fn rewrites_full_path_and_host() {
     assert_eq!(received["headers"]["x-forwarded-host"], "a.com:81");
     let received = client.get("a.com:81", "/backend").await.received();
     assert_eq!(received["headers"]["host"], "inner.org");
-    // Else it is forwarded as it came, port included.
+    // Otherwise the host is forwarded unchanged, including the port.
     let received = client.get("a.com:81", "/plain").await.received();
     assert_eq!(received["headers"]["host"], "a.com:81");
 }
@@ -271,7 +271,7 @@ async fn retry_reruns_backend_filters() {
     let mut objects = Objects::http();
     let mut rules = Vec::new();
     for name in &names {
-        // Every other first attempt goes to the endpoint that refuses.
+        // Every second first attempt goes to the endpoint that refuses connections.
         objects = objects.service(name, &[echo.address, Origin::dead()]);
         let filters = json!([
             modify("Request", &add("rule")),

@@ -1,4 +1,4 @@
-//! What backends are told about clients, and which of it clients may say themselves.
+//! Forwarding headers: what backends receive, and which values clients may set.
 
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ async fn extends_forwarding_headers_of_trusted_proxies() {
                 assert_eq!(headers[*name], *value, "{name}");
             }
         }
-        // Where nothing is claimed, it is as with anybody.
+        // Without forwarding headers, it is like any other client.
         let received = client.get("a.com", "/").await.received();
         let headers = &received["headers"];
         assert_eq!(headers["x-forwarded-for"], "127.0.0.1");

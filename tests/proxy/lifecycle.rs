@@ -1,4 +1,5 @@
-//! Leaving: not ready first, then nothing new, what is in flight to its end, and never later than the deadline.
+//! Graceful shutdown: readiness fails, listeners close, requests in flight complete, all within the
+//! deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::scene::{Objects, Scene, http, https, secret, to};
 
 /// Long enough that a test would notice waiting for it.
 const DEADLINE: Duration = Duration::from_secs(12);
-/// Long enough for a busy machine to look at a server that is about to leave.
+/// Long enough for a busy machine to observe a terminating server.
 const DELAY: Duration = Duration::from_secs(3);
 
 fn objects(origin: &Origin) -> Objects {
@@ -38,7 +39,7 @@ fn draining(
     move |settings| settings.drain = Drain { delay, deadline }
 }
 
-/// Answers `/held` when the gate opens, and everything else at once.
+/// Responds to `/held` when the gate opens, and to everything else at once.
 async fn gated(gate: &Arc<Semaphore>) -> Origin {
     let gate = gate.clone();
     Origin::new(move |request| {
@@ -111,14 +112,14 @@ async fn shutdown_completes_requests_in_flight() {
     assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
 }
 
-/// HTTP/2, frame by frame.
+/// An HTTP/2 client at frame level.
 struct Frames(TcpStream);
 
 impl Frames {
     const PING: u8 = 6;
     const GO_AWAY: u8 = 7;
 
-    /// Opens a connection, and no stream.
+    /// Opens a connection without streams.
     async fn open(address: std::net::SocketAddr) -> Self {
         let mut stream = connect(address).await;
         say(
@@ -132,7 +133,7 @@ impl Frames {
         frames
     }
 
-    /// Type and payload of the next frame; nothing at the end.
+    /// Type and payload of the next frame; `None` at EOF.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0; 9];
         let read = timeout(PATIENCE, self.0.read_exact(&mut head)).await;
@@ -147,7 +148,7 @@ impl Frames {
         Some((head[3], payload))
     }
 
-    /// Reads to the end of the connection: a GOAWAY without error must have come.
+    /// Reads until EOF; a GOAWAY with NO_ERROR must have arrived.
     async fn until_told_to_go(&mut self) {
         let mut told = false;
         while let Some((kind, payload)) = self.next().await {
@@ -181,7 +182,7 @@ async fn idle_connections_do_not_delay_shutdown() {
     scene
         .until_stats("20 are parked", |stats| stats.parked == 20)
         .await;
-    // And some that are not idle yet, or have never said anything.
+    // Also connections that are not idle yet, or have never sent anything.
     clients.push(Client::http1(plain).await);
     clients.push(Client::tls(secure, "a.com", &config).await);
     let mut silent = connect(plain).await;

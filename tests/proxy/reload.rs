@@ -1,5 +1,5 @@
-//! Changes of the folder: they are live when their outcome is told, a fault leaves what was good, and ports open and
-//! close without touching each other.
+//! Changes of the folder: in service when their outcome is published, invalid changes keep the
+//! previous configuration, ports open and close independently.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -35,7 +35,7 @@ async fn edit_is_in_service_when_its_outcome_is_published() {
         .await;
     assert_eq!(client.get("a.com", "/new").await.name(), "404");
     assert_eq!(client.get("b.com", "/").await.name(), "one");
-    // Of several files, each is an edit of its own.
+    // Each of several files can be edited separately.
     scene
         .change(|folder| {
             write(
@@ -97,7 +97,7 @@ async fn invalid_files_keep_the_previous_configuration() {
         assert!(!outcome.load.problems.is_empty(), "{text}");
         assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "one");
     }
-    // An object that breaks a rule of the API stays as it was, and the others change.
+    // An invalid object keeps its previous version, while others change.
     let bad = yaml::route("route", "gateway", &["not a host!"], "[]");
     let fine = route("fine", &["fine.com"], &[to("one")]);
     let outcome = scene
@@ -112,7 +112,7 @@ async fn invalid_files_keep_the_previous_configuration() {
     assert!(!outcome.load.problems.is_empty());
     assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "one");
     assert_eq!(get(scene.at(80), "fine.com", "/").await.name(), "one");
-    // Mended, all is as written.
+    // After the fix, everything is as written.
     let outcome = scene
         .replace(&base.route("route", &[prefix("/mended", "one")]))
         .await;
@@ -227,7 +227,7 @@ async fn address_change_keeps_covered_connections() {
         &["0.0.0.0"],
         &["127.0.0.1", "127.0.0.2"],
     ] {
-        // The first outcome: nothing is tried again.
+        // In the first outcome: nothing is retried.
         let outcome = scene.replace(&objects(addresses)).await;
         let report = outcome.binds;
         assert!(report.values().all(Result::is_ok), "{report:?}");

@@ -1,4 +1,4 @@
-//! The timeouts of rules, and their absence: what takes long is not cut unless its route asks for it.
+//! Route timeouts: slow exchanges are aborted only if their rule has a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ async fn timeout_without_response_is_504() {
         assert!(begin.elapsed() >= Duration::from_millis(200), "{path}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{path}");
     }
-    // The connection goes on, and what is in time is answered.
+    // The connection stays open, and requests in time succeed.
     for path in ["/request", "/backend", "/zero"] {
         assert_eq!(client.get("a.com", path).await.text(), "in time", "{path}");
     }
@@ -107,7 +107,7 @@ async fn slow_stream_without_timeout_continues() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[prefix("/", "origin")]);
-    // What bounds requests and connections does not bound the time between events.
+    // Limits of requests and connections do not apply to the time between events.
     let scene = Scene::with(&objects, |settings| {
         let limits = &mut settings.limits;
         let short = Duration::from_millis(200);
@@ -127,7 +127,7 @@ async fn slow_stream_without_timeout_continues() {
         .expect("a head");
     let mut body = answer.into_body();
     for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
-        // The silence is what is tested.
+        // The pause is the subject of the test.
         tokio::time::sleep(Duration::from_millis(700)).await;
         events.send(event).await.expect("fed");
         let frame = timeout(PATIENCE, body.frame())

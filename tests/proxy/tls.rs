@@ -1,4 +1,4 @@
-//! TLS towards clients: which certificate is shown, what is agreed, and what changes while connections are open.
+//! TLS to clients: certificate selection, negotiation, and changes during open connections.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ async fn selects_certificate_by_server_name() {
         ("x.c.example.com", &wildcard),
         ("example.com", &any),
         ("other.org", &any),
-        // An address is never sent as a name.
+        // An IP address is never sent as SNI.
         ("127.0.0.1", &any),
     ];
     for (name, certificate) in rows {
@@ -60,7 +60,7 @@ async fn selects_certificate_by_server_name() {
     }
 }
 
-/// A client that can verify these signatures only.
+/// A client that verifies these signature schemes only.
 fn verifying(
     schemes: &'static [SignatureScheme],
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -171,7 +171,7 @@ async fn rejects_unknown_server_name() {
             "{name}: {error}"
         );
     }
-    // Plain text on such a port is no handshake at all.
+    // Plain text on a TLS port is not a handshake.
     let address = scene.at(443);
     let plain = tokio::task::spawn_blocking(move || {
         let mut client = raw::Client::connect(address);
@@ -207,7 +207,7 @@ async fn connection_serves_hosts_of_one_listener() {
         (443, "x.c.com", "y.c.com", 200),
         (443, "x.c.com", "a.com", 421),
         (8443, "a.com", "a.com", 200),
-        // The listener for any host is another one.
+        // Another listener serves all other hosts.
         (8443, "a.com", "unknown.org", 421),
         (8443, "unknown.org", "unknown.org", 200),
         (8443, "unknown.org", "other.org", 200),
@@ -249,7 +249,7 @@ async fn certificate_rotation_keeps_connections() {
     assert!(outcome.generation > before);
     assert_eq!(shown(&scene, "a.com").await, new.der);
 
-    // Neither text that is no certificate nor a key of another certificate takes the place of a good one.
+    // Neither invalid PEM nor a key of another certificate replaces a valid one.
     for bad in [
         secret_of("certificate", "no certificate", "no key"),
         secret_of("certificate", &old.pem, &new.key),
@@ -288,7 +288,7 @@ async fn resumes_tls_session_after_a_route_change() {
         .with(secret("certificate", &certificate))
         .service("echo", &[echo.address]);
     let mut scene = Scene::start(&objects.clone().route("route", &[to("echo")]));
-    // The configuration holds the tickets that the client was given.
+    // The client configuration stores the session tickets.
     let config = tls::client(&["http/1.1"]);
     let mut first = Client::tls(scene.at(443), "a.com", &config).await;
     assert_eq!(first.get("a.com", "/").await.name(), "echo");

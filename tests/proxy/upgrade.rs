@@ -1,5 +1,5 @@
-//! Connections that switch protocols: bytes pass both ways, each direction ends by itself, and no change of the
-//! configuration ends them.
+//! Upgraded connections: both directions are relayed, end independently, and survive configuration
+//! changes.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -15,7 +15,7 @@ const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: a.com\r\nConnection: Upgrade\
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Switches, then echoes lines until the client ends; has the last word.
+/// Switches protocols, then echoes lines until the client half-closes, and sends a last line.
 async fn chat(mut stream: TcpStream) {
     let head = hear(&mut stream, "\r\n\r\n").await.to_ascii_lowercase();
     assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
@@ -24,7 +24,7 @@ async fn chat(mut stream: TcpStream) {
         head.contains("\r\nsec-websocket-key: dghlihnhbxbszsbub25jzq==\r\n"),
         "{head}"
     );
-    // The first words follow the head at once.
+    // The first line directly follows the head.
     say(&mut stream, format!("{SWITCH}welcome\n")).await;
     let mut lines = tokio::io::BufReader::new(stream);
     loop {
@@ -75,7 +75,7 @@ async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &
         say(stream, word).await;
         assert_eq!(hear(stream, "\n").await, word);
     }
-    // The client ends its side, and still hears all that the backend has left to say.
+    // The client half-closes and still receives the rest of the backend's data.
     stream.shutdown().await.expect("ended");
     let rest = hear_out(stream).await;
     assert_eq!(rest.len(), 70_000);
@@ -101,7 +101,7 @@ async fn backend_may_half_close_first() {
     say(&mut client, REQUEST).await;
     hear(&mut client, "\r\n\r\n").await;
     assert_eq!(hear_out(&mut client).await, b"that is all");
-    // The other direction goes on.
+    // The other direction stays open.
     say(&mut client, "noted\n").await;
     let line = tokio::time::timeout(PATIENCE, reports.recv()).await;
     assert_eq!(line.expect("in time").expect("a line"), "noted\n");
@@ -155,7 +155,7 @@ async fn tunnel_survives_configuration_change() {
     say(&mut secure, REQUEST).await;
     hear(&mut secure, "welcome\n").await;
 
-    // Its route, its Service and its certificate are gone.
+    // Its route, Service and certificate are deleted.
     let other = Origin::echo("other").await;
     let objects = Objects::gateway(&[
         http("http", 80, ""),
@@ -171,7 +171,7 @@ async fn tunnel_survives_configuration_change() {
     say(&mut secure, "still here\n").await;
     assert_eq!(hear(&mut secure, "\n").await, "still here\n");
 
-    // Nor does the end of its port.
+    // Closing the port does not end it either.
     scene
         .replace(&Objects::gateway(&[http("elsewhere", 81, "")]))
         .await;

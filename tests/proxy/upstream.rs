@@ -1,4 +1,4 @@
-//! The way to backends: pooled connections, the choice of an endpoint, and HTTP/2 with prior knowledge.
+//! Upstream connections: pooling, load balancing, and HTTP/2 with prior knowledge.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ async fn reuses_connections() {
         );
     }
     assert_eq!((echo.requests(), echo.connections()), (200, 1));
-    // Each worker has connections of its own.
+    // Each worker has its own pool.
     for _ in 0..40 {
         assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "echo");
     }
@@ -62,7 +62,8 @@ async fn opens_a_connection_per_concurrent_request() {
             assert_eq!(answer.expect("no panic").text(), "done");
         }
     }
-    // Two workers share the clients almost evenly, so neither needs many more than its half of 16.
+    // Two workers share the clients almost evenly, so that neither needs many more than its half of
+    // 16.
     assert!(
         (16..=24).contains(&origin.connections()),
         "{}",
@@ -79,7 +80,7 @@ async fn selects_the_less_loaded_endpoint() {
         .route("route", &[to("both")]);
     let scene = Scene::start(&objects);
     let mut held = JoinSet::new();
-    // Of two idle endpoints either may be chosen: the slow one has a request soon.
+    // Either of two idle endpoints may be selected: the slow one gets a request soon.
     while slow.requests() == 0 {
         let before = fast.requests();
         held.spawn(get(scene.at(80), "a.com", "/"));
@@ -118,7 +119,7 @@ async fn skips_unreachable_endpoint() {
 
 #[tokio::test]
 async fn replaces_stale_connection() {
-    // Every connection ends after its first answer, without a word.
+    // Every connection closes after its first response without notice.
     let origin = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
         say(
@@ -158,11 +159,11 @@ async fn speaks_http2_to_h2c_backends() {
             assert_eq!(received["headers"]["host"], serde_json::Value::Null);
         }
     }
-    // One connection of each worker carries everything.
+    // One connection per worker carries all requests.
     assert!(origin.connections() <= 2, "{}", origin.connections());
 }
 
-/// Answers each message with itself, and the stream with trailers.
+/// Echoes each message and ends the stream with trailers.
 async fn converse(
     request: http::Request<hyper::body::Incoming>,
 ) -> Response<crate::origin::Payload> {
@@ -198,7 +199,7 @@ async fn relays_bidirectional_stream_and_trailers() {
         .header("te", "trailers")
         .header("content-type", "application/grpc")
         .body(body);
-    // The head of the answer is there before the request has said anything.
+    // The response head arrives before the first message of the request.
     let answer = client
         .send(request.expect("a request"))
         .await
@@ -256,7 +257,7 @@ async fn relays_http1_trailers_to_http2() {
             format!("{head}4\r\nbody\r\n0\r\nX-Sum: 42\r\n\r\n"),
         )
         .await;
-        // Open until the proxy is done with it.
+        // Open until the proxy closes the connection.
         crate::client::hear_out(&mut stream).await;
     })
     .await;

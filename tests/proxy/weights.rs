@@ -1,4 +1,4 @@
-//! How a rule's traffic divides among its backends, those that cannot be served included.
+//! Traffic splitting between backends, including invalid ones.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn weighted(path: &str, shares: &[(&str, u32)]) -> Value {
     rule
 }
 
-/// Sends [`REQUESTS`] and counts who answered.
+/// Sends [`REQUESTS`] and counts responses by backend.
 async fn count(scene: &Scene, path: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let mut client = Client::http1(scene.at(80)).await;
@@ -33,7 +33,8 @@ async fn count(scene: &Scene, path: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Six standard deviations of a binomial: a fair choice leaves them once in 500 million runs.
+/// Six standard deviations of a binomial distribution: a correct split exceeds them once in 500
+/// million runs.
 fn assert_share(counts: &BTreeMap<String, usize>, name: &str, share: f64) {
     let all = REQUESTS as f64;
     let count = counts.get(name).copied().unwrap_or_default() as f64;
