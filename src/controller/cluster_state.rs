@@ -267,8 +267,8 @@ fn desired_state(
         };
         let known = previous.and_then(|state| {
             let snapshot = &state.published.load.snapshot;
-            let former = snapshot.gateways.get(&name.namespace, &name.name)?;
-            let is_same = Arc::ptr_eq(former, gateway)
+            let old = snapshot.gateways.get(&name.namespace, &name.name)?;
+            let is_same = Arc::ptr_eq(old, gateway)
                 && state.endpoint.as_ref() == Some(endpoint)
                 && state.translation.data_planes.get(name) == Some(data_plane);
             state

@@ -262,7 +262,7 @@ impl Inventory {
     }
 
     /// Clears the remembered deletions once no request is in flight whose response could be older.
-    pub(super) fn forget_gone(&mut self) {
+    pub(super) fn clear_deletions(&mut self) {
         self.gone.clear();
     }
 

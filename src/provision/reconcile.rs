@@ -199,7 +199,7 @@ impl State {
             return;
         }
         if work.is_empty() {
-            self.inventory.forget_gone();
+            self.inventory.clear_deletions();
         }
         self.resume(&desired);
         self.end_rollouts(&desired);

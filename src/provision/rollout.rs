@@ -182,9 +182,9 @@ impl Rollouts {
             return Permission::Rollout(rolling.started);
         }
         // A workload without a record counts as one of a previous template.
-        let former = record.map(|record| &record.parameters);
-        let former = former.or_else(|| self.baseline.get(gateway));
-        let is_users = former.is_some_and(|former| *former != revision.parameters);
+        let old = record.map(|record| &record.parameters);
+        let old = old.or_else(|| self.baseline.get(gateway));
+        let is_users = old.is_some_and(|old| *old != revision.parameters);
         if is_users || record.is_some_and(|record| record.template == revision.template) {
             Permission::Immediate
         } else {

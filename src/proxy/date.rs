@@ -46,8 +46,8 @@ mod tests {
         for _ in 0..2 {
             let header = date.header(&clock);
             let text = header.to_str().expect("text");
-            let said = httpdate::parse_http_date(text).expect("a date");
-            assert!(said.elapsed().expect("past") < std::time::Duration::from_secs(60));
+            let parsed = httpdate::parse_http_date(text).expect("a date");
+            assert!(parsed.elapsed().expect("past") < std::time::Duration::from_secs(60));
         }
     }
 }

@@ -123,16 +123,16 @@ impl Error {
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::BadRequest(reason) | Self::NotFound(reason) => reason,
-            Self::MethodNotAllowed => "the method is not served",
-            Self::ExpectationFailed => "the expectation is not known",
+            Self::MethodNotAllowed => "method not allowed",
+            Self::ExpectationFailed => "unsupported expectation",
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",
             Self::Broken => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
             Self::Filter => "the route's filters do not fit this request",
             Self::RequestTimeout => "no complete response within the route's request timeout",
-            Self::BodyTimeout => "the request body did not come in time",
-            Self::BackendIdle => "the backend was silent for too long",
+            Self::BodyTimeout => "timed out waiting for the request body",
+            Self::BackendIdle => "timed out waiting for the backend",
             Self::Send(SendError::RequestBody) => "the request body failed",
             Self::Send(SendError::Backend(_, detail)) => detail,
         }

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn keeps_backlog_when_a_socket_is_replaced() {
         let (mut listeners, port) = (Listeners::default(), free_port());
-        let former = listeners.follow(&[bind(None, port)], Ports::AsDeclared);
+        let old = listeners.follow(&[bind(None, port)], Ports::AsDeclared);
         let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         let changes = listeners.follow(&[bind(LOCAL, port)], Ports::AsDeclared);
         let [(closed, _, peer)] = &changes.waiting[..] else {
@@ -229,7 +229,7 @@ mod tests {
         };
         assert_eq!(*closed, bind(None, port));
         assert_eq!(peer.port(), client.local_addr().unwrap().port());
-        drop(former);
+        drop(old);
     }
 
     #[test]

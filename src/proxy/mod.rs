@@ -115,8 +115,8 @@ impl Proxy {
         for (bind, socket) in changes.opened {
             send(acceptor(bind), Command::Listen(bind, socket));
         }
-        let former = std::mem::replace(&mut self.protocols, protocols);
-        if former
+        let old = std::mem::replace(&mut self.protocols, protocols);
+        if old
             .iter()
             .any(|(bind, protocol)| self.protocols.get(bind) != Some(protocol))
         {

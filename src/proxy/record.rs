@@ -126,7 +126,7 @@ impl Record {
     /// Records a timeout of the exchange.
     pub(crate) fn timed_out(&mut self, kind: TimeoutKind) {
         self.client.worker.stats.timed_out(kind);
-        self.error = Some("cut: idle for too long");
+        self.error = Some("aborted: idle timeout");
     }
 
     /// Records an aborted response.
@@ -172,12 +172,12 @@ impl Drop for Record {
 /// Access log text for an exchange that a timeout ended.
 fn cut_by(timeout: TimeoutKind) -> &'static str {
     match timeout {
-        TimeoutKind::Header | TimeoutKind::Handshake => "cut: the client was silent for too long",
-        TimeoutKind::Body => "cut: the request body did not come in time",
-        TimeoutKind::Write => "cut: the client did not take the response in time",
-        TimeoutKind::StreamIdle => "cut: the backend was silent for too long",
-        TimeoutKind::TunnelIdle => "cut: idle for too long",
-        TimeoutKind::Request => "cut: no complete response within the route's request timeout",
+        TimeoutKind::Header | TimeoutKind::Handshake => "aborted: timed out waiting for the client",
+        TimeoutKind::Body => "aborted: timed out waiting for the request body",
+        TimeoutKind::Write => "aborted: timed out writing to the client",
+        TimeoutKind::StreamIdle => "aborted: timed out waiting for the backend",
+        TimeoutKind::TunnelIdle => "aborted: idle timeout",
+        TimeoutKind::Request => "aborted: no complete response within the route's request timeout",
     }
 }
 

@@ -114,7 +114,9 @@ impl Body for ResponseBody {
                     record.complete();
                 }
             }
-            Poll::Ready(Some(Err(_))) => record.fail("cut: the backend failed while it responded"),
+            Poll::Ready(Some(Err(_))) => {
+                record.fail("aborted: the backend failed during the response")
+            }
             Poll::Ready(None) => record.complete(),
         }
         polled

@@ -179,8 +179,8 @@ impl Worker {
             Command::Listen(bind, socket) => match Listener::from_std(socket) {
                 Ok(listener) => {
                     let task = spawn_local(self.clone().accept(bind, listener));
-                    if let Some(former) = accepting.insert(bind, task.abort_handle()) {
-                        former.abort();
+                    if let Some(old) = accepting.insert(bind, task.abort_handle()) {
+                        old.abort();
                     }
                 }
                 Err(error) => {

@@ -156,9 +156,9 @@ impl Candidate {
                 };
                 tracing::info!("this controller, {}, {what}", self.identity);
             }
-            let is_news = *leadership != known;
+            let is_changed = *leadership != known;
             *leadership = known;
-            is_news
+            is_changed
         });
     }
 

@@ -72,7 +72,7 @@ impl Stored {
     /// Records an observed status, unless a newer version is cached.
     pub fn observed(&self, object: &ObjectRef, status: StoredStatus) {
         let mut entries = self.lock();
-        let is_news = match entries.get_mut(object) {
+        let is_changed = match entries.get_mut(object) {
             Some(entry) => entry.update(status),
             None => {
                 let written = None;
@@ -80,7 +80,7 @@ impl Stored {
                 true
             }
         };
-        if is_news {
+        if is_changed {
             self.announce(object);
         }
     }
@@ -145,9 +145,9 @@ impl Entry {
         if is_older(&status.resource_version, &self.status.resource_version) {
             return false;
         }
-        let is_news = self.status.json != status.json;
+        let is_changed = self.status.json != status.json;
         self.status = status;
-        is_news
+        is_changed
     }
 }
 

@@ -343,10 +343,10 @@ fn differing_entries<T: Eq>(
             (None, Some(_)) => Ordering::Greater,
             (None, None) => return,
         };
-        let former = old.next_if(|_| order.is_le());
+        let old = old.next_if(|_| order.is_le());
         let current = new.next_if(|_| order.is_ge());
-        if former.map(|(_, status)| status) != current.map(|(_, status)| status)
-            && let Some((object, _)) = current.or(former)
+        if old.map(|(_, status)| status) != current.map(|(_, status)| status)
+            && let Some((object, _)) = current.or(old)
         {
             visit(object);
         }

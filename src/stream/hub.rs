@@ -207,11 +207,11 @@ impl Hub {
             let Some(known) = pods.and_then(|pods| pods.get_mut(&session.pod)) else {
                 return false;
             };
-            let is_news = known.session == session.number && *known != report;
-            if is_news {
+            let is_changed = known.session == session.number && *known != report;
+            if is_changed {
                 *known = report;
             }
-            is_news
+            is_changed
         });
     }
 

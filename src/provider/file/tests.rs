@@ -173,9 +173,9 @@ fn reports_and_ignores_special_files() {
         .load()
         .expect("readable");
     assert_eq!(names(&load), ["a", "b"]);
-    let told: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 4, "{told:#?}");
-    for (line, (name, what)) in told.iter().zip([
+    let messages: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 4, "{messages:#?}");
+    for (line, (name, what)) in messages.iter().zip([
         ("gone", "is broken"),
         ("loop.yaml", "is broken"),
         ("socket.yaml", "neither a file nor a directory"),
@@ -245,12 +245,12 @@ fn only_an_unreadable_directory_is_an_error() {
             .iter()
             .all(|problem| problem.severity == Severity::Error)
     );
-    let told: Vec<_> = load
+    let messages: Vec<_> = load
         .problems
         .iter()
         .map(|problem| problem.file.file_name().expect("a name").to_owned())
         .collect();
-    assert_eq!(told, ["a.yaml", "b.yaml", "c.json", "d.yaml"]);
+    assert_eq!(messages, ["a.yaml", "b.yaml", "c.json", "d.yaml"]);
 }
 
 #[test]

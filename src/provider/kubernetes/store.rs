@@ -235,8 +235,8 @@ impl Store {
                     "cannot be read: {error}; its previous version, if any, stays in service"
                 );
                 let problem = Problem::of_object(name.clone(), reading.generation, message);
-                let former = self.problems.insert(name, problem.clone());
-                former.as_ref() != Some(&problem)
+                let old = self.problems.insert(name, problem.clone());
+                old.as_ref() != Some(&problem)
             }
         }
     }

@@ -226,7 +226,7 @@ async fn read(mut body: RecvStream, updates: mpsc::Sender<Update>) -> Result<Inf
                 // A reset stream has no window to release.
                 let _ = body.flow_control().release_capacity(bytes.len());
             }
-            Some(Err(error)) => return Err(format!("the stream is cut: {error}").into()),
+            Some(Err(error)) => return Err(format!("the stream was aborted: {error}").into()),
             None => return Err("the controller ended the stream".to_owned().into()),
         }
     }

@@ -226,7 +226,7 @@ fn http_1_0_request_with_content_needs_a_length() {
 
 #[test]
 fn accepts_forwarding_headers_from_trusted_clients_only() {
-    let said = [
+    let headers = [
         ("host", "a"),
         ("x-forwarded-for", "6.6.6.6"),
         ("x-forwarded-proto", "https"),
@@ -236,7 +236,7 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
         ("x-request-id", "known"),
     ];
     let apply = |trusted| {
-        let (normal, parts) = http1("/", &said).unwrap();
+        let (normal, parts) = http1("/", &headers).unwrap();
         let mut headers = parts.headers;
         let address = HeaderValue::from_static("10.0.0.1");
         let forwarding = Forwarding {

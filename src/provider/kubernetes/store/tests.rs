@@ -159,7 +159,7 @@ fn versioned(reading: ParsedObject, version: u64) -> ParsedObject {
 fn observer_sees_every_event() {
     let log = Arc::new(Log::default());
     let (mut store, routes) = (listed_for(Some(log.clone())), index("HTTPRoute"));
-    let told = || log.0.lock().unwrap().join(", ");
+    let messages = || log.0.lock().unwrap().join(", ");
     store.apply(
         routes,
         Change::Applied(versioned(route("a", "a.example"), 1)),
@@ -169,17 +169,17 @@ fn observer_sees_every_event() {
     store.apply(routes, Change::Applied(versioned(broken("b"), 3)));
     let mut expected =
         "HTTPRoute default/a 1, HTTPRoute default/a 2, HTTPRoute default/b 3".to_owned();
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
     store.apply(routes, Change::Listing);
     store.apply(routes, Change::Listed(versioned(broken("c"), 4)));
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
     store.apply(routes, Change::Complete);
     store.apply(routes, deleted("c"));
     expected += ", HTTPRoute default/a gone, HTTPRoute default/b gone, HTTPRoute default/c 4";
     expected += ", HTTPRoute default/c gone";
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
     store.apply(index("Service"), deleted("other"));
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
 }
 
 #[test]
