@@ -1,10 +1,5 @@
 //! The stream protocol between controller and pods: lines of JSON over one bidirectional HTTP/2
 //! request.
-//!
-//! The pod sends `POST` to [`path`] with its ServiceAccount token as bearer token and, if it
-//! already has a configuration, the header [`POSITION`]. The response body carries [`Update`]s for
-//! the lifetime of the connection; the request body carries [`Report`]s. Readers skip lines of
-//! unknown kinds, so that versions can be mixed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +17,10 @@ pub const POSITION: &str = "portcullis-position";
 pub const MAX_LINE: usize = 8 << 20;
 
 /// Path of a Gateway's stream.
+///
+/// The pod sends `POST` with its ServiceAccount token as bearer token and, if it already has a configuration, the header
+/// [`POSITION`]. The response body carries [`Update`]s for the lifetime of the connection; the request body carries
+/// [`Report`]s. Readers skip lines of unknown kinds, so that versions can be mixed.
 pub fn path(namespace: &str, gateway: &str) -> String {
     format!("/v1alpha1/gateways/{namespace}/{gateway}/stream")
 }

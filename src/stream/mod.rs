@@ -1,10 +1,6 @@
 //! The configuration stream from the controller to the pods of Gateways. Each pod receives the
 //! objects of its own Gateway and reports what it serves. Every replica of the controller serves
 //! the stream, not only the leader.
-//!
-//! A new load is split into the closure of each Gateway, changes get a revision and are sent to the
-//! sessions of the Gateway's pods, and then the load is published with its revisions for
-//! translation.
 
 mod authentication;
 mod authority;
@@ -65,6 +61,9 @@ pub struct Outputs {
 }
 
 /// The stream of this process.
+///
+/// A new load is split into the closure of each Gateway, changes get a revision and are sent to the sessions of the
+/// Gateway's pods, and then the load is published with its revisions for translation.
 pub struct Stream {
     hub: Arc<Hub>,
 }

@@ -1,12 +1,5 @@
-//! Passive health checks: ejects endpoints after failures, for how long, and how they return. Uses
-//! lock-free counters of an endpoint that all workers share.
-//!
-//! A failed connect, or one that a later and much faster one overtakes, ejects an endpoint at once.
-//! [`MAX_FAILURES`] consecutive failures of requests also eject it: a connection that closes before a
-//! response, an invalid response, or a timeout.
-//!
-//! An ejection lasts [`FIRST_EJECTION`] and doubles each time up to [`MAX_EJECTION`]. Then the endpoint gets one
-//! request at a time as a probe, until one succeeds. A response of any status is a success.
+//! Passive health checks: when endpoints are ejected after failures, for how long, and how they return. Uses lock-free
+//! counters of an endpoint that all workers share.
 
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -72,7 +65,12 @@ pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
     eject(backend, endpoint, now());
 }
 
-/// Ejects the endpoint, for longer each time. Concurrent failures count once.
+/// Ejects the endpoint, unless it is the only one or ejected already. Concurrent failures count once.
+///
+/// A failed connect, or one that a later and much faster one overtakes, ejects at once; so do [`MAX_FAILURES`]
+/// consecutive failures of requests: a connection that closes before a response, an invalid response, or a timeout.
+/// An ejection lasts [`FIRST_EJECTION`] and doubles each time up to [`MAX_EJECTION`]. Then the endpoint gets one request
+/// at a time as a probe, until one succeeds. A response of any status is a success.
 fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let health = &endpoint.health;
     let until = health.avoided_until.load(Relaxed);

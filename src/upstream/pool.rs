@@ -190,8 +190,8 @@ impl Pool {
         target.protocol().or_else(negotiated) == Some(Protocol::Http1)
     }
 
-    /// Joins a connection being opened with assumed capacity, or starts a new one. Returns a slot
-    /// on a full connection if too many are being opened.
+    /// Joins a connection being opened with assumed capacity, or starts a new one. Returns a slot on a full connection if
+    /// the endpoint already has [`MAX_HTTP2`] connections.
     fn join(self: &Rc<Self>, target: &Target, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(target.key()).or_default();

@@ -70,12 +70,8 @@ impl Metrics {
         });
         page.counters("requests", "Responses, by rule and class of status", counts)?;
         let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
-        page.gauges(
-            "requests_in_flight",
-            "Requests whose response is not complete",
-            in_flight,
-        )?;
-        let help = "From the head of a request to the last byte of its response";
+        page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
+        let help = "Duration from the request head to the last byte of the response";
         page.durations("request_duration", help, &rules)
     }
 
@@ -90,7 +86,7 @@ impl Metrics {
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.connects()));
         page.counters(
             "upstream_connections",
-            "Connections made to endpoints",
+            "Connections opened to endpoints",
             connects,
         )?;
         let errors = backends.iter().flat_map(|(id, backend)| {
@@ -100,11 +96,7 @@ impl Metrics {
                 (count > 0).then_some((labels, count))
             })
         });
-        page.counters(
-            "upstream_errors",
-            "Attempts at endpoints that failed",
-            errors,
-        )?;
+        page.counters("upstream_errors", "Failed attempts at endpoints", errors)?;
         let tls_failures = backends.iter().flat_map(|(id, backend)| {
             TlsFailure::ALL.into_iter().filter_map(move |failure| {
                 let labels = [("backend", id.as_str()), ("reason", failure.name())];
@@ -114,7 +106,7 @@ impl Metrics {
         });
         page.counters(
             "upstream_tls_failures",
-            "TLS handshakes with endpoints that failed",
+            "Failed TLS handshakes with endpoints",
             tls_failures,
         )?;
         let hedged = backends
@@ -122,17 +114,13 @@ impl Metrics {
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.hedged_connects()));
         page.counters(
             "upstream_hedged_connects",
-            "Connects to a second endpoint because the first took long",
+            "Hedged connects to a second endpoint because the first was slow",
             hedged,
         )?;
         let ejections = backends
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
-        page.counters(
-            "upstream_ejections",
-            "Times that an endpoint became one to avoid",
-            ejections,
-        )?;
+        page.counters("upstream_ejections", "Ejections of endpoints", ejections)?;
         let avoided = backends.iter().map(|(id, backend)| {
             let endpoints = backend.endpoints();
             let avoided = endpoints.iter().filter(|it| it.health.is_avoided()).count();
@@ -140,7 +128,7 @@ impl Metrics {
         });
         page.gauges(
             "upstream_endpoints_avoided",
-            "Endpoints that failed and have not worked since",
+            "Endpoints that failed and have not succeeded since",
             avoided,
         )?;
         let endpoints = backends
@@ -167,11 +155,7 @@ impl Metrics {
             by_worker,
         )?;
         let parked = stats.parked.load(Relaxed) as i64;
-        page.gauge(
-            "connections_parked",
-            "Client connections without buffers",
-            parked,
-        )?;
+        page.gauge("connections_parked", "Parked client connections", parked)?;
         for (name, help, count) in [
             (
                 "connections_accepted",
@@ -180,7 +164,7 @@ impl Metrics {
             ),
             (
                 "connections_refused",
-                "Client connections over the cap",
+                "Client connections rejected by the limit",
                 &stats.refused,
             ),
             (
@@ -195,7 +179,7 @@ impl Metrics {
             ),
             (
                 "bad_requests",
-                "Requests that were no HTTP",
+                "Requests that are not valid HTTP",
                 &stats.bad_requests,
             ),
         ] {
@@ -211,12 +195,12 @@ impl Metrics {
         let timeouts = TimeoutKind::ALL.map(|kind| ([("kind", kind.name())], stats.timeouts(kind)));
         page.counters(
             "timeouts",
-            "Client connections and streams that a limit ended",
+            "Client connections and streams ended by a timeout",
             timeouts,
         )?;
         page.counter(
             "access_log_dropped",
-            "Lost lines of the access log",
+            "Dropped lines of the access log",
             self.dropped,
         )
     }
@@ -230,12 +214,13 @@ impl Metrics {
             generation,
         )?;
         let problems = config.problems() as i64;
-        page.gauge("config_problems", "Faults of the configuration", problems)?;
+        page.gauge("config_problems", "Problems of the configuration", problems)?;
         let loaded = config.loaded_at().as_secs() as i64;
-        let help = "When the configuration was taken into service, in seconds since 1970";
+        let help = "Time of the last configuration change, in seconds since the Unix epoch";
         page.gauge("config_load_timestamp", help, loaded)?;
         if let Some(contact) = config.contact() {
-            let help = "When the API server responded last, in seconds since 1970";
+            let help =
+                "Time of the last response of the API server, in seconds since the Unix epoch";
             page.gauge(
                 "api_server_contact_timestamp",
                 help,
@@ -253,7 +238,7 @@ impl Metrics {
         let expiry = expiry
             .iter()
             .map(|(source, time)| ([("certificate", source.as_str())], *time));
-        let help = "End of a certificate's validity, in seconds since 1970";
+        let help = "Expiry of a certificate, in seconds since the Unix epoch";
         page.gauges("certificate_expiry_timestamp", help, expiry)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.gauges("build", "The program", [(version, 1)])
@@ -267,12 +252,12 @@ impl Metrics {
         let help = "Whether a controller streams objects to this pod";
         page.gauge("stream_connected", help, connected)?;
         let age = stream.age().as_secs() as i64;
-        let help = "Seconds without a controller, by which objects may be out of date";
+        let help = "Seconds since the last stream from a controller ended";
         page.gauge("stream_age_seconds", help, age)?;
         let revision = stream.revision() as i64;
-        let help = "The controller's number of the objects that this pod has";
+        let help = "Revision of this pod's objects, as numbered by the controller";
         page.gauge("stream_revision", help, revision)?;
-        let help = "Streams from a controller that have begun";
+        let help = "Streams opened to a controller";
         page.counter("stream_connections", help, stream.connections())
     }
 
@@ -283,28 +268,24 @@ impl Metrics {
         let leading = i64::from(controller.leading.load(Relaxed));
         page.gauge(
             "controller_leading",
-            "Whether this controller leads",
+            "Whether this replica is the leader",
             leading,
         )?;
         page.gauge(
             "controller_streams",
-            "Pods that are connected to the configuration stream",
+            "Pods connected to the configuration stream",
             i64::try_from(controller.stream.open()).unwrap_or(i64::MAX),
         )?;
         let refusals = controller.stream.refusals();
         let refusals = refusals.map(|(status, count)| ([("status", status)], count));
         page.counters(
             "controller_stream_refusals",
-            "Requests for the configuration stream that were refused",
+            "Rejected requests for the configuration stream",
             refusals,
         )?;
         let writes = controller.writes();
         let writes = writes.map(|(result, count)| ([("result", result)], count));
-        page.counters(
-            "status_writes",
-            "Statuses written or tried to write",
-            writes,
-        )
+        page.counters("status_writes", "Status writes, by result", writes)
     }
 }
 

@@ -208,9 +208,9 @@ impl<B: Replay> Exchange<B> {
         })
     }
 
-    /// Whether a retry on another connection is safe, apart from the body. A backend that closes an
-    /// idle connection just as a request is written cannot have acted on it, or may act on it
-    /// again, if no byte was written or the method is idempotent (RFC 9110, 9.2.2).
+    /// Whether a retry on another connection is safe, apart from the body. A backend may close an idle connection just as
+    /// a request is written; the request may then be sent again if no byte of it was written or its method is idempotent
+    /// (RFC 9110, 9.2.2).
     pub(super) fn is_replayable(&self) -> bool {
         self.is_reused() && !self.read_any && (!self.queue.wrote() || self.method.is_idempotent())
     }
