@@ -54,7 +54,7 @@ fn ignores_untrusted_copy() {
     let foreign = whole.replace("\"name\":\"edge\"", "\"name\":\"other\"");
     for (copy, reason) in [
         (torn, "does not end in a commit"),
-        (&foreign, "does not hold Gateway default/edge"),
+        (&foreign, "it is not a copy of Gateway default/edge"),
         ("garbage\n", "a line is not JSON"),
     ] {
         fs::write(node.path(COPY), copy).unwrap();
