@@ -249,7 +249,7 @@ impl Api {
     }
 
     /// Makes lists return old objects until reset. Ends all watches.
-    pub(crate) fn fall_behind(&self, moment: Option<Moment>) {
+    pub(crate) fn serve_stale_lists(&self, moment: Option<Moment>) {
         self.change(|state| {
             state.behind = moment;
             state.expire();
@@ -338,7 +338,7 @@ impl Api {
     }
 
     /// Stops or resumes serving a kind.
-    pub(crate) fn know(&self, kind: &str, known: bool) {
+    pub(crate) fn set_served(&self, kind: &str, known: bool) {
         self.change(|state| {
             if known {
                 state.missing.remove(kind);

@@ -8,12 +8,12 @@ use portcullis::provider::{Load, Timing};
 
 use crate::api::{Api, Fault};
 use crate::plane::DataPlane;
-use crate::watching::{HASTE, Watching};
+use crate::watching::{SHORT_TIMING, Watching};
 use crate::{eventually, route};
 
 fn hasty(api: &Api) -> Watching {
     Watching::start_with(Config::new(api.url().parse().unwrap()), |provider| {
-        provider.timed(HASTE)
+        provider.timed(SHORT_TIMING)
     })
 }
 
@@ -104,7 +104,7 @@ fn detects_silent_watch() {
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
     let noticed = start.elapsed();
-    let limit = Duration::from_secs(u64::from(HASTE.watch) + 5);
+    let limit = Duration::from_secs(u64::from(SHORT_TIMING.watch) + 5);
     assert!(
         noticed > Duration::from_secs(3),
         "it was not silent: {noticed:?}"
@@ -129,7 +129,7 @@ fn times_out_hanging_watch_request() {
 
 /// Fails every request for a while; checks the retry rate and that the provider recovers soon
 /// after.
-fn bear(fault: Fault) {
+fn survive(fault: Fault) {
     const BAD: Duration = Duration::from_secs(2);
     let api = Api::start();
     api.apply(&route("a", "one"));
@@ -161,27 +161,27 @@ fn bear(fault: Fault) {
 
 #[test]
 fn survives_connection_resets() {
-    bear(Fault::Reset);
+    survive(Fault::Reset);
 }
 
 #[test]
 fn survives_status_429() {
-    bear(Fault::RetryAfter(429, 1));
+    survive(Fault::RetryAfter(429, 1));
 }
 
 #[test]
 fn survives_status_503() {
-    bear(Fault::Status(503));
+    survive(Fault::Status(503));
 }
 
 #[test]
 fn survives_status_504() {
-    bear(Fault::Status(504));
+    survive(Fault::Status(504));
 }
 
 #[test]
 fn survives_html_error_pages() {
-    bear(Fault::Page(502));
+    survive(Fault::Page(502));
 }
 
 #[test]
@@ -268,13 +268,13 @@ fn stale_list_rolls_nothing_back() {
     api.delete("HTTPRoute", "default", "b");
     watching.wait_for(|load| is_at(load, "a", "two") && target(load, "b").is_none());
     let (seen, published) = (api.requests("/httproutes?").len(), watching.history().len());
-    api.fall_behind(Some(past));
+    api.serve_stale_lists(Some(past));
     eventually(
         || api.requests("/httproutes?").len(),
         |requests| *requests >= seen + 5,
     );
     assert_eq!(watching.history().len(), published);
-    api.fall_behind(None);
+    api.serve_stale_lists(None);
     api.apply(&route("a", "three"));
     watching.wait_for(|load| is_at(load, "a", "three"));
     let later = watching.history().split_off(published);
@@ -290,10 +290,10 @@ fn accepts_restored_cluster_after_a_timeout() {
     watching.wait_for(|load| is_at(load, "a", "one"));
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
-    api.fall_behind(Some(past));
+    api.serve_stale_lists(Some(past));
     let start = Instant::now();
     watching.wait_for(|load| is_at(load, "a", "one"));
-    assert!(start.elapsed() >= HASTE.stale_list_timeout);
+    assert!(start.elapsed() >= SHORT_TIMING.stale_list_timeout);
 }
 
 #[test]
@@ -324,10 +324,10 @@ fn list_that_lacks_most_objects_needs_confirmation() {
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
     // A newer version, but empty.
-    api.fall_behind(Some((nothing.0 + 1500, nothing.1)));
+    api.serve_stale_lists(Some((nothing.0 + 1500, nothing.1)));
     let lists = || api.requests("/httproutes?").len() - watches(&api);
     eventually(lists, |lists| *lists == 2);
-    api.fall_behind(None);
+    api.serve_stale_lists(None);
     let start = Instant::now();
     let seen = lists();
     eventually(lists, |lists| *lists > seen);
@@ -360,7 +360,7 @@ fn deleted_crd_removes_its_objects() {
     routes(&api, 30);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     api.fail("HTTPRoute", None);
     watching.wait_for(|load| load.snapshot.http_routes.is_empty());
     assert_eq!(watching.history().len(), 2);
@@ -372,7 +372,7 @@ fn briefly_missing_kind_keeps_its_objects() {
     routes(&api, 3);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 3);
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     let groups = || api.requests("/apis/gateway.networking.k8s.io/v1").len();
     let discoveries = || {
         let all = api.requests("gateway.networking.k8s.io/v1");
@@ -383,7 +383,7 @@ fn briefly_missing_kind_keeps_its_objects() {
     let seen = discoveries();
     api.fail("HTTPRoute", None);
     eventually(discoveries, |count| *count > seen);
-    api.know("HTTPRoute", true);
+    api.set_served("HTTPRoute", true);
     let before = groups();
     eventually(groups, |groups| *groups > before);
     api.apply(&route("a", "one"));

@@ -35,7 +35,7 @@ impl Scene {
 
     /// Adds an invalid object; checks that the others are unaffected and that the log contains
     /// `reason`.
-    fn judge(&mut self, object: Value, reason: &str) {
+    fn check(&mut self, object: Value, reason: &str) {
         self.judged += 1;
         let text = |field: &str| object["metadata"][field].as_str().unwrap().to_owned();
         let kind = object["kind"].as_str().unwrap().to_owned();
@@ -117,30 +117,30 @@ fn listening(listeners: &Value) -> Value {
 #[test]
 fn invalid_route_does_not_affect_others() {
     let mut scene = Scene::start();
-    scene.judge(matching("(/a["), "unclosed character class");
-    scene.judge(matching("(a{1000}){1000}"), "compiles to more than");
-    scene.judge(filtering(&json!({"type": "Brew"})), "filter type Brew");
-    scene.judge(
+    scene.check(matching("(/a["), "unclosed character class");
+    scene.check(matching("(a{1000}){1000}"), "compiles to more than");
+    scene.check(filtering(&json!({"type": "Brew"})), "filter type Brew");
+    scene.check(
         filtering(&json!({"type": "RequestRedirect"})),
         "its block is missing",
     );
-    scene.judge(filtering(&json!({"type": 7})), "cannot be read");
-    scene.judge(forwarding("weight", 1 << 31), "does not exist");
-    scene.judge(forwarding("weight", 1 << 40), "backendRefs[0].weight");
-    scene.judge(forwarding("port", 0), "does not exist");
-    scene.judge(forwarding("port", 70_000), "backendRefs[0].port");
+    scene.check(filtering(&json!({"type": 7})), "cannot be read");
+    scene.check(forwarding("weight", 1 << 31), "does not exist");
+    scene.check(forwarding("weight", 1 << 40), "backendRefs[0].weight");
+    scene.check(forwarding("port", 0), "does not exist");
+    scene.check(forwarding("port", 70_000), "backendRefs[0].port");
     // Rules without backends respond with 500, which is not an error.
-    scene.judge(ruled(&json!([])), "");
-    scene.judge(ruled(&json!([{}])), "");
-    scene.judge(ruled(&json!(vec![redirecting(); 10_000])), "");
+    scene.check(ruled(&json!([])), "");
+    scene.check(ruled(&json!([{}])), "");
+    scene.check(ruled(&json!(vec![redirecting(); 10_000])), "");
     for hostname in ["*.", "*", "a..example", "1.2.3.4"] {
         let mut route = ruled(&json!([redirecting()]));
         route["spec"]["hostnames"] = json!([hostname]);
-        scene.judge(route, "");
+        scene.check(route, "");
     }
     let mut own_parent = ruled(&json!([redirecting()]));
     own_parent["spec"]["parentRefs"] = json!([{"kind": "HTTPRoute", "name": "bad"}]);
-    scene.judge(own_parent, "");
+    scene.check(own_parent, "");
 }
 
 #[test]
@@ -148,23 +148,23 @@ fn invalid_gateway_does_not_affect_others() {
     let mut scene = Scene::start();
     let [one, other] = free_ports();
     let (one, other) = (i64::from(one), i64::from(other));
-    scene.judge(
+    scene.check(
         listening(&json!([listener("l", 70_000)])),
         "listeners[0].port",
     );
-    scene.judge(listening(&json!([listener("l", -1)])), "listeners[0].port");
-    scene.judge(listening(&json!([listener("l", 0)])), "0 is not a port");
+    scene.check(listening(&json!([listener("l", -1)])), "listeners[0].port");
+    scene.check(listening(&json!([listener("l", 0)])), "0 is not a port");
     let twice = json!([listener("l", one), listener("l", other)]);
-    scene.judge(listening(&twice), "");
-    scene.judge(listening(&json!([])), "none of its listeners can be served");
-    scene.judge(listening(&json!("none")), "spec.listeners");
+    scene.check(listening(&twice), "");
+    scene.check(listening(&json!([])), "none of its listeners can be served");
+    scene.check(listening(&json!("none")), "spec.listeners");
     let mut starred = listener("l", one);
     starred["hostname"] = "*.".into();
-    scene.judge(listening(&json!([starred])), "is not a hostname");
+    scene.check(listening(&json!([starred])), "is not a hostname");
     let own_parent = json!({"parentRef": {"kind": "ListenerSet", "name": "bad"}, "listeners": [listener("l", one)]});
-    scene.judge(object("ListenerSet", &own_parent), "");
+    scene.check(object("ListenerSet", &own_parent), "");
     let empty = json!({"parentRef": {"name": "edge"}, "listeners": []});
-    scene.judge(object("ListenerSet", &empty), "NotAllowed");
+    scene.check(object("ListenerSet", &empty), "NotAllowed");
 }
 
 #[test]

@@ -131,13 +131,13 @@ fn invalid_object_keeps_its_last_version() {
 #[test]
 fn picks_up_kind_installed_later() {
     let api = Api::start();
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     let plane = DataPlane::start(&api);
     plane.wait_for("a.example", "404");
     api.apply(&route("a", "one"));
-    api.know("HTTPRoute", true);
+    api.set_served("HTTPRoute", true);
     plane.wait_for("a.example", "https://one/");
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     api.fail("HTTPRoute", Some(Fault::Status(404)));
     plane.wait_for("a.example", "404");
 }

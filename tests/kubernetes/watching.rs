@@ -18,7 +18,7 @@ pub(crate) struct Watching {
 }
 
 /// Shorter timeouts than those of a data plane.
-pub(crate) const HASTE: Timing = Timing {
+pub(crate) const SHORT_TIMING: Timing = Timing {
     watch: 1,
     response_timeout: Duration::from_secs(2),
     stale_list_timeout: Duration::from_secs(2),

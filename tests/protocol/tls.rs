@@ -46,7 +46,7 @@ fn ended(mut socket: TcpStream) {
 }
 
 /// Checks that new handshakes and requests succeed.
-fn neighbours_are_served(fixture: &Fixture) {
+fn assert_new_clients_are_served(fixture: &Fixture) {
     for _ in 0..20 {
         let mut client = Client::connect_tls(fixture.https(), HOST);
         let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
@@ -61,7 +61,7 @@ fn stalled_handshakes_close_without_affecting_others() {
     });
     let stalled = stall(fixture.https(), 300);
     let began = Instant::now();
-    neighbours_are_served(&fixture);
+    assert_new_clients_are_served(&fixture);
     assert!(
         began.elapsed() < Duration::from_secs(3),
         "{:?}",
@@ -80,7 +80,7 @@ fn handshakes_beyond_the_limit_do_not_affect_others() {
         settings.limits.max_handshakes = 32;
     });
     let stalled = stall(fixture.https(), 200);
-    neighbours_are_served(&fixture);
+    assert_new_clients_are_served(&fixture);
     // The evicted handshakes have ended long before their timeout.
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("the cap", |_| stats.open() <= 32);

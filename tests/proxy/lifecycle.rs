@@ -92,7 +92,7 @@ async fn shutdown_completes_requests_in_flight() {
     busy.ended().await;
     assert!(begin.elapsed() < DELAY, "too slow to tell");
     idle.ended().await;
-    frames.until_told_to_go().await;
+    frames.until_goaway().await;
     refuses(plain).await;
     refuses(secure).await;
     assert_eq!(get(admin, "admin", "/healthz").await.status, 200);
@@ -149,7 +149,7 @@ impl Frames {
     }
 
     /// Reads until EOF; a GOAWAY with NO_ERROR must have arrived.
-    async fn until_told_to_go(&mut self) {
+    async fn until_goaway(&mut self) {
         let mut told = false;
         while let Some((kind, payload)) = self.next().await {
             if kind == Self::GO_AWAY {
