@@ -1,18 +1,18 @@
-//! How long to wait before what has failed is tried again.
+//! Exponential back-off between retries.
 
 use std::time::Duration;
 
-/// Waits that double with each failure in a row.
+/// A delay that doubles with each consecutive failure, up to a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// The wait after the first failure.
+    /// Delay after the first failure.
     pub first: Duration,
-    /// The longest wait.
+    /// Maximum delay.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The wait after one more failure than this many in a row.
+    /// Delay after one more failure than `failures` in a row.
     pub fn after(&self, failures: u32) -> Duration {
         self.first
             .saturating_mul(1 << failures.min(16))
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_waits_up_to_the_longest() {
+    fn doubles_the_delay_up_to_the_maximum() {
         let backoff = Backoff {
             first: Duration::from_millis(100),
             longest: Duration::from_secs(5),

@@ -1,5 +1,6 @@
-//! The loop: a snapshot is translated, built into a table, swapped in, bound and reported; then it waits for the next.
-//! Owns the order of these steps and nothing else. What binds ports and what shows reports is given to it.
+//! The control loop: translates a snapshot, builds and swaps the table, binds ports, reports, and
+//! waits for the next snapshot. Owns only the order of these steps. The caller supplies the code
+//! that binds ports and publishes reports.
 
 mod addresses;
 pub mod cluster;
@@ -22,37 +23,37 @@ use crate::status::StatusReport;
 use crate::table::Table;
 use crate::translate::{Options, Translator};
 
-/// How long a port that could not be bound is left alone before it is tried again.
+/// Delay before a failed bind is retried.
 const BIND_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a table that is no longer served is kept. A worker may still be looking into it, and whoever is the last to
-/// let go of it frees what only it held: that must not be a worker amid a request.
-const RETIREMENT: Duration = Duration::from_secs(1);
+/// How long a replaced table is kept. A worker may still use it, and the last owner frees what only
+/// that table held: that must not happen on a worker in the middle of a request.
+const RETIRE_DELAY: Duration = Duration::from_secs(1);
 
-/// What a configuration came to.
+/// The result of loading a configuration.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was loaded, and what was wrong with it.
+    /// The loaded objects and the problems found while loading.
     pub load: Arc<Load>,
-    /// Generation of the table that serves it.
+    /// Generation of the table that serves this configuration.
     pub generation: u64,
-    /// Conditions of its objects, after binding.
+    /// Conditions of all objects, after binding.
     pub report: Arc<StatusReport>,
-    /// What became of its ports.
+    /// Result of binding each port.
     pub binds: BindReport,
 }
 
-/// The loop's outputs.
+/// Outputs of the loop.
 pub struct Outputs<F, P> {
-    /// What the data plane serves.
+    /// The table in service.
     pub table: Arc<ArcSwap<Table>>,
-    /// Makes the open ports those of a table that is being served.
-    pub follow: F,
-    /// Takes note of an outcome that differs from the last.
+    /// Opens the ports of a table, closes all others, and returns the result of each bind.
+    pub bind: F,
+    /// Called with each new outcome.
     pub publish: P,
 }
 
-/// Runs until the provider is gone. `names` gives the addresses of backends at hostnames.
+/// Runs until the provider drops its sender. `names` resolves the hostnames of backends.
 pub async fn run<L, F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
     options: Options,
@@ -71,9 +72,9 @@ pub async fn run<L, F, P>(
         retired = replaced.or(retired);
         let mut report = Some(unbound);
         let table = outputs.table.load_full();
-        let mut binds = (outputs.follow)(&table);
+        let mut binds = (outputs.bind)(&table);
         while let Some(unbound) = report.take() {
-            // Kept only while there is something to try again: a report is as large as the configuration.
+            // Kept only while a bind is to be retried: a report is as large as the configuration.
             let incomplete = binds.values().any(Result::is_err);
             report = incomplete.then(|| unbound.clone());
             (outputs.publish)(Outcome {
@@ -87,7 +88,7 @@ pub async fn run<L, F, P>(
                     Ok(()) => break,
                     Err(_) => return,
                 },
-                retried = retry(&binds, &table, &mut outputs.follow) => binds = retried,
+                retried = retry(&binds, &table, &mut outputs.bind) => binds = retried,
                 never = resolve(&mut names, &table) => match never {},
                 never = release(&mut retired) => match never {},
             }
@@ -95,8 +96,8 @@ pub async fn run<L, F, P>(
     }
 }
 
-/// Translates a snapshot and puts it into service, unless what is served is the same already. Returns the table that was
-/// replaced beside the report.
+/// Translates a snapshot and swaps in its table, unless the IR is unchanged. Returns the report and
+/// the replaced table.
 fn serve(
     load: &Load,
     translator: &mut Translator,
@@ -105,7 +106,7 @@ fn serve(
 ) -> (StatusReport, Option<Arc<Table>>) {
     let previous = current.load_full();
     let translation = translator.translate(&load.snapshot, Some(&previous.ir));
-    // Equal parts are the same nodes, which are not looked into.
+    // Equal subtrees are shared nodes, so that this comparison is cheap.
     if translation.ir == *previous.ir && previous.generation > 0 {
         return (translation.report, None);
     }
@@ -117,8 +118,8 @@ fn serve(
     (translation.report, Some(previous))
 }
 
-/// Keeps the endpoints of backends at hostnames what their names resolve to. They sit in cells of the table's backends, so
-/// that no other part of the table changes.
+/// Updates the endpoints of backends with a hostname when its addresses change. The endpoints are
+/// cells in the table's backends; no other part of the table changes.
 async fn resolve(names: &mut Names<impl Lookup>, table: &Table) -> Infallible {
     loop {
         names.changed().await;
@@ -126,27 +127,27 @@ async fn resolve(names: &mut Names<impl Lookup>, table: &Table) -> Infallible {
     }
 }
 
-/// Frees a retired table after a while.
+/// Frees the replaced table after [`RETIRE_DELAY`].
 async fn release(retired: &mut Option<Arc<Table>>) -> Infallible {
     if retired.is_some() {
-        sleep(RETIREMENT).await;
+        sleep(RETIRE_DELAY).await;
         *retired = None;
     }
     std::future::pending().await
 }
 
-/// Tries ports that could not be bound again until something has changed; for ever if there are none.
+/// Retries failed binds until a result changes. Never returns if no bind has failed.
 async fn retry(
     binds: &BindReport,
     table: &Table,
-    follow: &mut impl FnMut(&Table) -> BindReport,
+    bind: &mut impl FnMut(&Table) -> BindReport,
 ) -> BindReport {
     if binds.values().all(Result::is_ok) {
         return std::future::pending().await;
     }
     loop {
         sleep(BIND_RETRY).await;
-        let report = follow(table);
+        let report = bind(table);
         if report != *binds {
             return report;
         }

@@ -1,5 +1,5 @@
-//! What one Gateway asks of the cluster that it is in: plain data between the translation, which decides it, and
-//! provisioning, which turns it into objects. Knows neither.
+//! What one Gateway needs from the cluster: plain data that translation produces and provisioning
+//! turns into objects.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use crate::api::parameters::Parameters;
 
-/// What one Gateway needs to be served by pods of its own.
+/// Desired data plane of one Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DataPlane {
-    /// TCP ports of its listeners, in order.
+    /// TCP ports of the listeners, sorted.
     pub ports: Vec<u16>,
-    /// Requested addresses, in the order of the spec; `None` asks for any.
+    /// Requested addresses in spec order; `None` requests any address.
     pub addresses: Vec<Option<IpAddr>>,
-    /// Parameters of its class with its own over them.
+    /// Parameters of the GatewayClass merged with those of the Gateway.
     pub parameters: Arc<Parameters>,
 }

@@ -1,5 +1,5 @@
-//! Kubernetes Events for what a person must act on. Owns that nothing is published twice, and how often what changes is
-//! published. Whoever publishes neither waits nor fails.
+//! Kubernetes Events for what a person must act on. Owns deduplication and rate limiting of events.
+//! Publishing never blocks and never fails.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,27 +13,28 @@ use tokio::time::{Instant, sleep_until};
 use crate::api_server::{FIELD_MANAGER, describe, request};
 use crate::ir::ObjectRef;
 
-/// Events that may wait to be published; more are dropped, since the same facts are in conditions and in the log.
+/// Capacity of the queue. Further events are dropped: conditions and the log hold the same facts.
 const QUEUE: usize = 256;
-/// The shortest time between two events of one object and reason.
+/// Minimum interval between two events of one object and reason.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Bytes that the API server takes as the text of an event.
+/// Maximum length in bytes of an event's note that the API server accepts.
 const MAX_NOTE: usize = 1024;
-/// Objects and reasons that are remembered. When there are more, all are forgotten, and may be published again.
+/// Maximum number of remembered (object, reason) pairs. Beyond it the publisher forgets all of them
+/// and may publish again.
 const REMEMBERED: usize = 10_000;
 
-/// What a person must act on.
+/// A warning event about something that a person must act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// The object that it is about.
+    /// The object that the event is about.
     pub object: ObjectRef,
     /// Version of the object's API group, such as `v1`.
     pub version: &'static str,
     /// UID of the object, without which `kubectl describe` does not show the event.
     pub uid: String,
-    /// Why, in one word, such as `NameTaken`.
+    /// Reason in CamelCase, such as `NameTaken`.
     pub reason: &'static str,
-    /// What was being done, in one word, such as `Provision`.
+    /// Action in CamelCase, such as `Provision`.
     pub action: &'static str,
     /// What happened and what to do.
     pub message: String,
@@ -46,27 +47,28 @@ enum Change {
     Clear(Key),
 }
 
-/// Publishes events. Clones publish together.
+/// Handle for publishing events. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Events(mpsc::Sender<Change>);
 
-/// Writes published events to the API server.
+/// Writes queued events to the API server.
 pub struct Publisher {
     changes: mpsc::Receiver<Change>,
     instance: String,
     raised: HashMap<Key, Raised>,
 }
 
-/// What was raised of one object and reason.
+/// State of one object and reason.
 struct Raised {
-    /// What was published last, and when.
+    /// Message and time of the last published event.
     published: Option<(String, Instant)>,
-    /// What is still to publish.
+    /// The event to publish next.
     pending: Option<Warning>,
 }
 
 impl Raised {
-    /// When to publish what is pending; `now` where nothing was published yet.
+    /// When to publish the pending event: `now` if none has been published yet, `None` without a
+    /// pending event.
     fn due(&self, now: Instant) -> Option<Instant> {
         self.pending.as_ref()?;
         let published = self.published.as_ref();
@@ -74,7 +76,7 @@ impl Raised {
     }
 }
 
-/// A way to publish events in the name of `instance`, and what writes them.
+/// Creates the handle and the publisher. `instance` is the `reportingInstance` of the events.
 pub fn channel(instance: &str) -> (Events, Publisher) {
     let (sender, changes) = mpsc::channel(QUEUE);
     let publisher = Publisher {
@@ -86,20 +88,21 @@ pub fn channel(instance: &str) -> (Events, Publisher) {
 }
 
 impl Events {
-    /// Publishes a warning, unless the last one of the same object and reason says the same.
+    /// Queues a warning. The publisher drops it if the last event of the same object and reason has
+    /// the same message.
     pub fn warn(&self, warning: Warning) {
-        // A full queue drops it.
+        // A full queue drops the event.
         let _ = self.0.try_send(Change::Raise(warning));
     }
 
-    /// Says that what a warning was about is over: the next one is published even if it says the same.
+    /// Clears a warning whose cause is over: the next one is published even with the same message.
     pub fn clear(&self, object: &ObjectRef, reason: &'static str) {
         let _ = self.0.try_send(Change::Clear((object.clone(), reason)));
     }
 }
 
 impl Publisher {
-    /// Writes events for as long as it is polled.
+    /// Publishes events until every [`Events`] handle is dropped.
     pub async fn run(&mut self, client: &Client) {
         loop {
             let now = Instant::now();
@@ -147,7 +150,7 @@ impl Publisher {
             };
             if let Err(error) = publish(client, &self.instance, &warning).await {
                 let Warning { object, reason, .. } = &warning;
-                tracing::warn!("{object}: event {reason} cannot be written: {error}");
+                tracing::warn!("{object}: cannot write event {reason}: {error}");
             }
             raised.published = Some((warning.message, now));
         }
@@ -166,7 +169,8 @@ async fn publish(client: &Client, instance: &str, warning: &Warning) -> Result<(
         controller: FIELD_MANAGER.to_owned(),
         instance: Some(instance.to_owned()),
     };
-    // A recorder counts events of one object and reason as one, with the text of the first.
+    // A new recorder for each event: a recorder aggregates events of one object and reason and
+    // keeps the first note.
     let recorder = Recorder::new(client.clone(), reporter);
     let event = KubeEvent {
         type_: EventType::Warning,
@@ -195,7 +199,7 @@ fn reference(warning: &Warning) -> ObjectReference {
     }
 }
 
-/// The text as far as an event has room for it.
+/// Truncates a note to [`MAX_NOTE`] bytes.
 fn cut(text: &str) -> String {
     if text.len() <= MAX_NOTE {
         return text.to_owned();
@@ -220,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What a publisher has to write, after it takes what was sent.
+    /// Messages of pending events, after all queued changes.
     fn pending(publisher: &mut Publisher) -> Vec<String> {
         while let Ok(change) = publisher.changes.try_recv() {
             publisher.take(change);
@@ -250,7 +254,7 @@ mod tests {
         assert!(pending(&mut publisher).is_empty());
         events.warn(warning("b"));
         assert_eq!(pending(&mut publisher), ["b"]);
-        // Back to what was published last: nothing is left to say.
+        // Back to the published message: nothing is pending.
         events.warn(warning("a"));
         assert!(pending(&mut publisher).is_empty());
         events.clear(&warning("a").object, "NameTaken");

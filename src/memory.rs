@@ -1,4 +1,4 @@
-//! The program's allocator, and when it gives memory back to the system. Knows nothing of what the memory is for.
+//! The global allocator, and when it returns free memory to the system.
 
 use std::hint::black_box;
 use std::thread;
@@ -9,21 +9,21 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// How often free memory is given back.
+/// Interval between purges.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Gives memory back that has been free for a second, for as long as the program runs.
+/// Returns memory to the system that has been free for a second, for as long as the program runs.
 ///
-/// mimalloc does so by itself only while it is asked for more, which leaves a program that has just become idle with all
-/// that its last reload or burst of connections used. It also does so when a thread that used it ends; that is all that
-/// this relies on.
+/// mimalloc purges by itself only during allocations: an idle program would keep all memory of its
+/// last reload or burst of connections. It also purges when a thread that has used it ends; this
+/// function relies on nothing else.
 pub(crate) fn release_when_idle() {
     let release = || loop {
         thread::sleep(PERIOD);
         let ending = thread::Builder::new()
             .stack_size(64 * 1024)
             .spawn(|| drop(black_box(Box::new(0_u8))));
-        // Without memory or threads to spare the next round tries again.
+        // Failure to spawn or join (no memory, no threads) is ignored: the next round retries.
         let _ = ending.map(thread::JoinHandle::join);
     };
     let _ = thread::Builder::new()

@@ -1,48 +1,48 @@
-//! What the operator permits objects to do: plain data, resolved from flags once and the same in every process that judges
-//! or serves the objects.
+//! What the operator permits objects to do. Parsed from flags once; equal in all processes that
+//! validate or serve the objects.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What policies on TLS to backends may weaken.
+/// How far backend TLS policies may weaken TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
-    /// Whether certificates of backends may go unverified. Default: no.
+    /// Whether verification of backend certificates may be weakened. Default: no.
     pub insecure_backend: InsecureBackend,
-    /// The most precise level at which a policy may weaken TLS. Default: every level.
+    /// The most specific level at which a policy may weaken TLS. Default: every level.
     pub backend_tls_floor: PolicyLevel,
 }
 
-/// TLS to backends without certificate authorities. Each permits what those before it permit.
+/// Permitted TLS to backends without CAs. Each value includes the previous ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InsecureBackend {
-    /// Every backend is verified by certificate authorities.
+    /// CAs verify every backend.
     #[default]
     None,
-    /// A backend may be verified by the pin of its key alone.
+    /// A pin of the key alone may verify a backend.
     PinsOnly,
-    /// A backend may go unverified.
+    /// Verification of a backend may be skipped.
     SkipVerify,
 }
 
-/// How precisely a policy means requests, the most precise first.
+/// Levels of policies by the requests that they apply to, from most to least specific.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyLevel {
-    /// Those of a route.
+    /// Requests of a route.
     #[default]
     Route,
-    /// Those of a ListenerSet.
+    /// Requests of a ListenerSet.
     ListenerSet,
-    /// Those of a Gateway.
+    /// Requests of a Gateway.
     Gateway,
-    /// Those of every Gateway of the policy's namespace, to Services of other namespaces.
+    /// Requests of all Gateways in the policy's namespace to Services of other namespaces.
     Consumer,
-    /// All requests to Services of the policy's namespace.
+    /// All requests to Services in the policy's namespace.
     Producer,
 }
 
 impl Permissions {
-    /// The flags that permit the same; none for the defaults, which every version knows.
+    /// The equivalent flags. Omits defaults, so that images of older versions accept the flags.
     pub fn flags(&self) -> Vec<String> {
         let Self {
             insecure_backend,
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_they_are_written() {
+    fn parses_displayed_values() {
         for (value, name) in InsecureBackend::NAMES {
             assert_eq!((name.parse(), value.to_string()), (Ok(value), name.into()));
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_the_default_becomes_a_flag() {
+    fn flags_omit_defaults() {
         assert!(Permissions::default().flags().is_empty());
         let permissions = Permissions {
             insecure_backend: InsecureBackend::PinsOnly,

@@ -1,5 +1,5 @@
-//! A running data plane, wired together: the control thread with provider, controller and admin server, and the
-//! proxy's workers. Owns which thread does what, and the order of starting and leaving.
+//! A running data plane: the control thread with provider, controller and admin server, and the
+//! proxy's workers. Owns the threads and the order of startup and shutdown.
 
 mod announce;
 pub mod controller;
@@ -46,24 +46,24 @@ pub struct Server {
     control: thread::JoinHandle<()>,
 }
 
-/// Serves until the process is told to leave by a signal, and has left in order.
+/// Serves until a signal starts a shutdown, and returns when it is complete.
 ///
 /// # Errors
-/// When the configuration folder cannot be read, or threads, the admin address or signals cannot be had; when the control
-/// thread panics.
+/// When the configuration folder cannot be read, when threads, the admin address or signal handlers
+/// cannot be set up, or when the control thread panics.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
     Server::launch(settings, true)?.wait()
 }
 
 impl Server {
-    /// Starts a data plane that no signal reaches, for use within another program. Returns when the first configuration
-    /// is served.
+    /// Starts a data plane without signal handlers, for use within another program. Returns when
+    /// the first configuration is in service.
     ///
     /// # Errors
     /// As [`run`].
     pub fn start(settings: &Settings) -> anyhow::Result<Self> {
         let mut server = Self::launch(settings, false)?;
-        // The sender lives in the control thread; without it there is nothing to wait for.
+        // The control thread owns the sender; if that thread has ended, `start` fails.
         tokio::runtime::Builder::new_current_thread()
             .build()?
             .block_on(server.outcome.wait_for(Option::is_some))
@@ -71,7 +71,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The address that a listener's port is bound to: the first of several. `None` when it is not.
+    /// The address bound for a listener's port (the first of several); `None` if none is bound.
     pub fn address(&self, port: u16) -> Option<SocketAddr> {
         let outcome = self.outcome.borrow();
         let mut binds = outcome
@@ -82,52 +82,53 @@ impl Server {
         binds.find_map(|(_, result)| result.as_ref().ok().copied())
     }
 
-    /// What the last configuration came to; changes are told.
+    /// The outcome of the last configuration; the receiver observes changes.
     pub fn outcome(&self) -> watch::Receiver<Option<Outcome>> {
         self.outcome.clone()
     }
 
-    /// Where the admin server listens.
+    /// Address of the admin server.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// What the admin server shows.
+    /// State shown by the admin server.
     pub fn state(&self) -> &Arc<AdminState> {
         &self.state
     }
 
-    /// Reads the configuration folder again.
+    /// Requests a reload of the configuration folder.
     pub fn reload(&self) {
-        // A reload that is asked for already is enough.
+        // A full queue already holds a pending reload.
         let _ = self.reload.try_send(());
     }
 
-    /// Leaves as a signal would make it leave, and returns when it has left.
-    pub fn leave(self) {
+    /// Shuts down gracefully, as after SIGTERM. Returns when shutdown is complete.
+    pub fn shut_down(self) {
         let trigger = self.trigger.clone();
-        let leaving = thread::spawn(move || {
+        let shutdown = thread::spawn(move || {
             if let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
                 .enable_time()
                 .build()
             {
-                runtime.block_on(trigger.leave());
+                runtime.block_on(trigger.shut_down());
             }
         });
         self.end();
-        drop(leaving);
+        drop(shutdown);
     }
 
-    /// Cuts every connection, and returns when it has left.
+    /// Closes every connection by force and returns when shutdown is complete.
     pub fn stop(self) {
         self.trigger.force();
         self.end();
     }
 
-    /// Waits until it has left.
+    /// Waits until shutdown is complete.
     ///
     /// # Errors
-    /// When the control thread has panicked: nobody follows changes any more, so that the process must be started anew.
+    /// When the control thread has panicked: the process no longer follows changes and must be
+    /// restarted.
     pub fn wait(self) -> anyhow::Result<()> {
         ended(self.control.join())
     }
@@ -145,7 +146,7 @@ impl Server {
         let objects = Objects::open(&settings.source, &runtime)?;
         let stream = matches!(objects, Objects::Stream(_)).then(Arc::<StreamStats>::default);
         let access_log = if settings.access_log {
-            AccessLog::start().context("the access log cannot be started")?
+            AccessLog::start().context("cannot start the access log")?
         } else {
             AccessLog::disabled()
         };
@@ -163,11 +164,11 @@ impl Server {
             stats.connections.clone(),
             shutdown.clone(),
         )
-        .context("a worker cannot be started")?;
+        .context("cannot start a worker")?;
         let state = Arc::new(AdminState::new(table, stats, access_log));
         let admin = settings.admin.map(admin::bind).transpose();
-        let admin = admin
-            .with_context(|| format!("the admin address {:?} cannot be bound", settings.admin))?;
+        let admin =
+            admin.with_context(|| format!("cannot bind the admin address {:?}", settings.admin))?;
         let admin_address = admin
             .as_ref()
             .map(std::net::TcpListener::local_addr)
@@ -175,7 +176,7 @@ impl Server {
         if signals {
             let _within = runtime.enter();
             shutdown::on_signals(trigger.clone(), reload.clone())
-                .context("signals cannot be watched")?;
+                .context("cannot install signal handlers")?;
         }
         let (publish, outcome) = watch::channel(None);
         let names = Names::new(
@@ -197,7 +198,7 @@ impl Server {
             .name("control".to_owned())
             .spawn(move || {
                 control.run(&runtime, admin);
-                // An answer from DNS that does not come must not keep the process.
+                // A pending DNS lookup must not delay the exit.
                 runtime.shutdown_timeout(Duration::from_secs(1));
             })?;
         Ok(Self {
@@ -211,23 +212,23 @@ impl Server {
     }
 }
 
-/// What became of the control thread.
+/// Converts a panic of the control thread into an error.
 fn ended(control: thread::Result<()>) -> anyhow::Result<()> {
     control.map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         anyhow::anyhow!(
-            "the control thread panicked, so that changes are no longer followed: {}",
+            "the control thread panicked and no longer follows changes: {}",
             text.unwrap_or("see the log")
         )
     })
 }
 
-/// Where objects come from.
+/// Source of objects.
 enum Objects {
-    /// A folder, and what it held at first.
+    /// A folder and its initial content.
     Folder(FileProvider, Load),
-    /// A cluster.
+    /// A Kubernetes API server.
     Cluster(KubernetesProvider),
     /// A controller.
     Stream(StreamProvider),
@@ -256,7 +257,7 @@ impl Objects {
         }
     }
 
-    /// Where objects come from, as far as it changes their meaning.
+    /// Operating mode, determined by the source of objects.
     fn mode(&self) -> Mode {
         match self {
             Self::Folder(..) => Mode::Standalone,
@@ -265,7 +266,7 @@ impl Objects {
         }
     }
 
-    /// Drives the loop with what is there now and whenever that changes.
+    /// Runs the loop on the current objects and on every change.
     async fn drive<F, P>(
         self,
         names: Names<SystemLookup>,
@@ -320,7 +321,7 @@ fn stream_provider(source: &StreamSource) -> StreamProvider {
     })
 }
 
-/// Runs the loop once there is something: nothing is served before the objects are known.
+/// Runs the loop once the first objects are known; serves nothing before.
 async fn run_from_first<F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
     options: Options,
@@ -335,7 +336,7 @@ async fn run_from_first<F, P>(
     }
 }
 
-/// Takes note of the connection to the controller, for metrics and readiness.
+/// Records the state of the connection to the controller for metrics and readiness.
 fn note(event: StreamEvent<'_>, state: &AdminState) {
     let Some(stats) = &state.stats.stream else {
         return;
@@ -348,7 +349,7 @@ fn note(event: StreamEvent<'_>, state: &AdminState) {
     }
 }
 
-/// What the control thread owns.
+/// State of the control thread.
 struct Control {
     objects: Objects,
     names: Names<SystemLookup>,
@@ -370,18 +371,20 @@ impl Control {
                         self.state.clone(),
                         self.shutdown.clone(),
                     ))),
-                    Err(error) => tracing::error!(%error, "the admin address cannot be watched"),
+                    Err(error) => {
+                        tracing::error!(%error, "cannot accept connections on the admin address")
+                    }
                 }
             }
             let proxy = self.configure().await;
             tokio::task::spawn_blocking(move || proxy.join()).await
         });
         if proxy.is_err() {
-            tracing::error!("the workers could not be waited for");
+            tracing::error!("cannot wait for the workers");
         }
     }
 
-    /// Keeps the configuration current until open connections are to end.
+    /// Follows configuration changes until draining begins.
     async fn configure(self) -> Proxy {
         let Self {
             objects,
@@ -393,12 +396,12 @@ impl Control {
             publish,
             permissions,
         } = self;
-        let mut leaving = shutdown.clone();
+        let mut terminating = shutdown.clone();
         let mut announced = Announced::default();
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
             table: state.table.clone(),
-            follow: |table: &Table| proxy.follow(table),
+            bind: |table: &Table| proxy.follow(table),
             publish: |outcome: Outcome| {
                 announced.announce(&outcome.load, &outcome.report);
                 announce_binds(&outcome, publish.borrow().as_ref());
@@ -411,7 +414,7 @@ impl Control {
             },
         };
         let not_ready = async {
-            leaving.leaving().await;
+            terminating.terminating().await;
             state.ready.store(false, Release);
             std::future::pending::<()>().await;
         };
@@ -425,14 +428,14 @@ impl Control {
     }
 }
 
-/// Logs what is served, as far as that is new.
+/// Logs what is in service, if it differs from `last`.
 fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     for (bind, result) in &outcome.binds {
         let news = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {
             Ok(address) if news => tracing::info!("listening on {address} for port {}", bind.port),
             Err(error) if news => {
-                tracing::error!("port {bind} cannot be bound: {error}; it is retried every second")
+                tracing::error!("cannot bind port {bind}: {error}; retrying every second")
             }
             _ => {}
         }
@@ -447,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panic_of_the_control_thread_is_an_error() {
+    fn reports_panic_of_the_control_thread() {
         assert!(ended(thread::spawn(|| {}).join()).is_ok());
         let panicked = |message: &'static str| ended(Err(Box::new(message)));
         let error = panicked("index out of bounds").unwrap_err().to_string();

@@ -30,13 +30,13 @@ pub struct Settings {
     pub limits: Limits,
     /// Peers whose `X-Forwarded-*` and `Forwarded` headers are believed. Default: none.
     pub trusted_proxies: Vec<IpNet>,
-    /// Addresses beside public ones that names of external backends may resolve to. Default: none.
+    /// Non-public addresses that hostnames of backends may resolve to. Default: none.
     pub allowed_external_addresses: Vec<IpNet>,
-    /// Name servers for these names. Default: none, which means those of the system.
+    /// Name servers for these hostnames; empty means those of the system. Default: empty.
     pub dns_servers: Vec<SocketAddr>,
     /// How the process leaves.
     pub drain: Drain,
-    /// What objects may do.
+    /// What the operator permits objects to do.
     pub permissions: Permissions,
 }
 

@@ -1,5 +1,5 @@
-//! The phases in which a process leaves, and the signals that start them. Knows nothing of what has to be closed:
-//! whoever holds a [`Shutdown`] closes its own, and drops it when done.
+//! The phases of shutdown and the signals that start them. Each part of the process that holds a
+//! [`Shutdown`] closes its own connections and drops the `Shutdown` when done.
 
 use std::io;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use tracing::info;
 
 use crate::settings::Drain;
 
-/// How far leaving has come. Each phase includes those before it.
+/// Phase of shutdown. Each phase includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Running,
-    Leaving,
+    Terminating,
     Draining,
     Forced,
 }
 
-/// Moves every [`Shutdown`] made with it from phase to phase, never back.
+/// Advances the phase for all [`Shutdown`] receivers. The phase never goes back.
 #[derive(Clone, Debug)]
 pub struct Trigger {
     phase: watch::Sender<Phase>,
     drain: Drain,
 }
 
-/// Tells of the phases. A clone that is alive counts as work that is not done (see [`Trigger::finished`]).
+/// Receives the phase. Each live clone counts as unfinished work (see [`Trigger::finished`]).
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     phase: watch::Receiver<Phase>,
 }
 
-/// Makes a trigger and the first of its receivers.
+/// Creates a trigger and its first receiver.
 pub fn new(drain: Drain) -> (Trigger, Shutdown) {
     let (sender, receiver) = watch::channel(Phase::Running);
     (
@@ -45,10 +45,11 @@ pub fn new(drain: Drain) -> (Trigger, Shutdown) {
 }
 
 impl Trigger {
-    /// Leaves in order: not ready, after the delay drain, after the deadline by force. Returns when it is over, or
-    /// earlier when every receiver is gone.
-    pub async fn leave(&self) {
-        self.enter(Phase::Leaving);
+    /// Graceful shutdown: readiness fails, connections drain after the delay, and are closed by
+    /// force after the deadline. Returns when the forced phase begins, or as soon as every receiver
+    /// is dropped.
+    pub async fn shut_down(&self) {
+        self.enter(Phase::Terminating);
         if self.finished_within(self.drain.delay).await {
             return;
         }
@@ -59,12 +60,12 @@ impl Trigger {
         self.enter(Phase::Forced);
     }
 
-    /// Drains at once, without a deadline.
+    /// Starts draining at once, without a deadline.
     pub fn drain(&self) {
         self.enter(Phase::Draining);
     }
 
-    /// Cuts everything.
+    /// Closes all connections by force.
     pub fn force(&self) {
         self.enter(Phase::Forced);
     }
@@ -74,7 +75,7 @@ impl Trigger {
         self.phase.closed().await;
     }
 
-    /// Another receiver.
+    /// Creates another receiver.
     pub fn subscribe(&self) -> Shutdown {
         Shutdown {
             phase: self.phase.subscribe(),
@@ -95,41 +96,42 @@ impl Trigger {
 }
 
 impl Shutdown {
-    /// Whether the process is about to leave and must not be sent anything new, though it still accepts.
-    pub fn is_leaving(&self) -> bool {
-        *self.phase.borrow() >= Phase::Leaving
+    /// Whether shutdown has begun: readiness fails, but listeners still accept.
+    pub fn is_terminating(&self) -> bool {
+        *self.phase.borrow() >= Phase::Terminating
     }
 
-    /// Whether nothing new is accepted, and open connections are to end with their current exchange.
+    /// Whether listeners are closed and connections end after their current exchange.
     pub fn is_draining(&self) -> bool {
         *self.phase.borrow() >= Phase::Draining
     }
 
-    /// Waits until the process is about to leave.
-    pub async fn leaving(&mut self) {
-        self.reached(Phase::Leaving).await;
+    /// Waits until shutdown begins.
+    pub async fn terminating(&mut self) {
+        self.reached(Phase::Terminating).await;
     }
 
-    /// Waits until open connections are to end.
+    /// Waits until draining begins.
     pub async fn draining(&mut self) {
         self.reached(Phase::Draining).await;
     }
 
-    /// Waits until open connections are to be cut.
+    /// Waits until connections must be closed by force.
     pub async fn forced(&mut self) {
         self.reached(Phase::Forced).await;
     }
 
     async fn reached(&mut self, phase: Phase) {
         if self.phase.wait_for(|now| *now >= phase).await.is_err() {
-            // Without a trigger nothing will ever be told to leave.
+            // The trigger is dropped: no later phase can follow.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Obeys signals from now on: SIGTERM and SIGINT leave in order, a second one by force; SIGHUP asks for a reload.
-/// To be called within a runtime, which must live until the process has left.
+/// Installs signal handlers: the first SIGTERM or SIGINT starts a graceful shutdown, a second one
+/// forces it, SIGHUP requests a reload. Must be called within a runtime that lives until shutdown
+/// is complete.
 pub fn on_signals(trigger: Trigger, reload: mpsc::Sender<()>) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -137,11 +139,11 @@ pub fn on_signals(trigger: Trigger, reload: mpsc::Sender<()>) -> io::Result<()> 
     tokio::spawn(forward_reloads(hangup, reload));
     tokio::spawn(async move {
         let name = stop_signal(&mut terminate, &mut interrupt).await;
-        info!(signal = name, drain = ?trigger.drain, "leaving");
+        info!(signal = name, drain = ?trigger.drain, "shutting down");
         tokio::select! {
-            () = trigger.leave() => {}
+            () = trigger.shut_down() => {}
             name = stop_signal(&mut terminate, &mut interrupt) => {
-                info!(signal = name, "leaving by force");
+                info!(signal = name, "shutting down by force");
                 trigger.force();
             }
         }
@@ -159,7 +161,7 @@ async fn stop_signal(terminate: &mut Signal, interrupt: &mut Signal) -> &'static
 async fn forward_reloads(mut hangup: Signal, reload: mpsc::Sender<()>) {
     while hangup.recv().await.is_some() {
         info!(signal = "SIGHUP", "reload requested");
-        // A full queue already holds a reload that has not begun.
+        // A full queue already holds a pending reload.
         let _ = reload.try_send(());
     }
 }
@@ -176,30 +178,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn leaves_in_order() {
+    async fn graceful_shutdown_enters_phases_in_order() {
         let (trigger, mut shutdown) = new(drain(20, 20));
-        assert!(!shutdown.is_leaving());
-        let leaving = tokio::spawn(async move { trigger.leave().await });
-        shutdown.leaving().await;
+        assert!(!shutdown.is_terminating());
+        let task = tokio::spawn(async move { trigger.shut_down().await });
+        shutdown.terminating().await;
         assert!(!shutdown.is_draining());
         shutdown.draining().await;
         shutdown.forced().await;
-        leaving.await.unwrap();
+        task.await.unwrap();
     }
 
     #[tokio::test]
-    async fn is_over_when_every_receiver_is_gone() {
+    async fn finishes_when_every_receiver_is_dropped() {
         let (trigger, shutdown) = new(drain(0, 60_000));
         let worker = tokio::spawn(async move {
             let mut shutdown = shutdown;
             shutdown.draining().await;
         });
-        trigger.leave().await;
+        trigger.shut_down().await;
         worker.await.unwrap();
     }
 
     #[tokio::test]
-    async fn never_goes_back() {
+    async fn phase_never_goes_back() {
         let (trigger, mut shutdown) = new(drain(0, 0));
         trigger.force();
         trigger.drain();

@@ -1,5 +1,4 @@
-//! The immutable set of objects that one translation sees, by kind and key. Knows neither where objects come from
-//! nor what they mean.
+//! The immutable input of one translation: all objects by kind and key.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The objects of one kind, in key order. Versions share what is equal: a clone costs nothing, and a change what it touches.
+/// The objects of one kind, in key order. Versions share what is equal: a clone is cheap, and a change costs what it touches.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Objects<T>(OrdMap<Key, Arc<T>>);
 
@@ -34,17 +33,17 @@ impl<T> Clone for Objects<T> {
 }
 
 impl<T> Objects<T> {
-    /// The object of this name. Cluster-scoped objects have an empty namespace.
+    /// Gets an object. Cluster-scoped objects have an empty namespace.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<T>> {
         self.0.get(&Key::new(namespace, name))
     }
 
-    /// All objects, by namespace and name.
+    /// Iterates over all objects, ordered by namespace and name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.0.values()
     }
 
-    /// All objects, by namespace and name, as they are now.
+    /// Like [`Objects::iter`], but owns a shared handle to the current objects.
     pub fn objects(&self) -> impl Iterator<Item = Arc<T>> + use<T> {
         let objects = self.clone();
         let mut next = Some(Key::new("", ""));
@@ -56,19 +55,19 @@ impl<T> Objects<T> {
         })
     }
 
-    /// The objects of one namespace, by name.
+    /// The objects of one namespace, ordered by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
         let objects = self.0.range(Key::new(namespace, "")..);
         let within = objects.take_while(move |(key, _)| key.namespace == namespace);
         within.map(|(_, object)| object)
     }
 
-    /// The keys of all objects, in order.
+    /// All keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.0.keys()
     }
 
-    /// Takes an object out, and tells whether it was there.
+    /// Removes an object. Returns whether it existed.
     pub fn remove(&mut self, key: &Key) -> bool {
         self.0.contains_key(key) && self.0.remove(key).is_some()
     }
@@ -78,14 +77,14 @@ impl<T> Objects<T> {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl<T: Eq> Objects<T> {
-    /// What is different from `before`, in key order. Objects that both share are not looked into.
+    /// The differences from `before`, in key order. Objects that both sides share are not compared.
     pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
         let changes = before.0.diff(&self.0).map(|item| match item {
             DiffItem::Add(key, after) => Change {
@@ -108,26 +107,26 @@ impl<T: Eq> Objects<T> {
     }
 }
 
-/// What became of one object.
+/// One added, changed or removed object.
 #[derive(Debug)]
 pub struct Change<'a, T> {
-    /// Its key.
+    /// Key.
     pub key: &'a Key,
-    /// What it was, if it was there.
+    /// The object before; `None` if it was added.
     pub before: Option<&'a Arc<T>>,
-    /// What it is, if it is there.
+    /// The object after; `None` if it was removed.
     pub after: Option<&'a Arc<T>>,
 }
 
 impl<'a, T> Change<'a, T> {
-    /// What it was and what it is.
+    /// The old and the new object, as far as they exist.
     pub fn versions(&self) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
         self.before.into_iter().chain(self.after)
     }
 }
 
 impl<T: PartialEq> Objects<T> {
-    /// Puts an object under a key, and tells whether that changes anything.
+    /// Inserts an object under a key. Returns whether that changes anything.
     pub fn insert_at(&mut self, key: Key, object: Arc<T>) -> bool {
         let changes = self.0.get(&key) != Some(&object);
         if changes {
@@ -138,16 +137,16 @@ impl<T: PartialEq> Objects<T> {
 }
 
 impl<T: Resource + PartialEq> Objects<T> {
-    /// Puts an object under its own key, and tells whether that changes anything.
+    /// Inserts an object under its own key. Returns whether that changes anything.
     pub fn insert(&mut self, object: Arc<T>) -> bool {
         self.insert_at(object.key(), object)
     }
 }
 
-/// Declares [`Snapshot`] from the one list of its kinds, which have the names of their variants of [`Object`].
+/// Declares [`Snapshot`] from one list of kinds. Each kind is named like its variant of [`Object`].
 macro_rules! snapshot {
     ($($(#[$doc:meta])+ $objects:ident: $kind:ident,)+) => {
-        /// Every object that a translation may look at.
+        /// All objects that a translation can read.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])+ pub $objects: Objects<$kind>,)+
@@ -156,8 +155,8 @@ macro_rules! snapshot {
         }
 
         impl Snapshot {
-            /// Puts an object in its place, replacing the one of the same kind and key, and tells whether that changes
-            /// anything.
+            /// Inserts an object and replaces the one of the same kind and key. Returns whether
+            /// that changes anything.
             pub fn insert(&mut self, object: Object) -> bool {
                 match object {
                     $(Object::$kind(object) => self.$objects.insert(object),)+
@@ -169,14 +168,14 @@ macro_rules! snapshot {
                 }
             }
 
-            /// All objects, kind by kind.
+            /// All objects, grouped by kind.
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
                 $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
                 objects.chain(self.unserved_routes.objects().map(Object::UnservedRoute))
             }
 
-            /// The object of this name.
+            /// Gets an object by reference.
             pub fn object(&self, name: &ObjectRef) -> Option<Object> {
                 match (&*name.group, &*name.kind) {
                     $(($kind::GROUP, $kind::KIND) => {
@@ -191,7 +190,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// Takes the object of this name out, and tells whether it was there.
+            /// Removes an object by reference. Returns whether it existed.
             pub fn remove(&mut self, name: &ObjectRef) -> bool {
                 let key = Key::new(&name.namespace, &name.name);
                 match (&*name.group, &*name.kind) {
@@ -204,7 +203,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// The names of all objects that are different from `before`, that are new or that are gone.
+            /// References of all objects that were added, changed or removed since `before`.
             pub fn names_changed_since(&self, before: &Self) -> Vec<ObjectRef> {
                 let mut names = Vec::new();
                 $(

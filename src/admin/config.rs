@@ -1,15 +1,16 @@
-//! `/config`: what is served, as JSON. Keys are in no answer; values that may be credentials are in one only when they are
-//! asked for.
+//! `/config`: the served configuration as JSON. Never contains private keys. Values that may be
+//! credentials are included only on request.
 
 use serde_json::{Map, Value, json};
 
 use crate::table::Table;
 
-/// What is shown in place of a value.
+/// Placeholder for a redacted value.
 const REDACTED: &str = "<redacted>";
 
-/// The configuration. Without `with_values` it tells which headers are changed and which headers and query parameters are
-/// matched, but not their values. Backends at hostnames are shown with the addresses that these have now.
+/// Serializes the configuration. Without `with_values` it names the modified headers and the
+/// matched headers and query parameters, but redacts their values. Backends with a hostname include
+/// their current addresses.
 pub(super) fn json(table: &Table, with_values: bool) -> Result<String, serde_json::Error> {
     let mut value = serde_json::to_value(&*table.ir)?;
     for backend in table.backends() {
@@ -27,7 +28,7 @@ pub(super) fn json(table: &Table, with_values: bool) -> Result<String, serde_jso
     serde_json::to_string_pretty(&value)
 }
 
-/// Whether a query asks for values.
+/// Whether the query string requests values.
 pub(super) fn asks_for_values(query: Option<&str>) -> bool {
     let parts = query.unwrap_or_default().split('&');
     parts.into_iter().any(|part| part == "values=true")
@@ -51,7 +52,7 @@ fn redact(value: &mut Value) {
     }
 }
 
-/// Changes of headers: names with values under `set` and `add`.
+/// Header modifications: names with values under `set` and `add`.
 fn redact_changes(changes: &mut Map<String, Value>) {
     let added = changes
         .iter_mut()
@@ -63,7 +64,7 @@ fn redact_changes(changes: &mut Map<String, Value>) {
     }
 }
 
-/// Conditions on headers or query parameters: each a name and a value.
+/// Matches on headers or query parameters, each with a name and a value.
 fn redact_matches(matches: &mut [Value]) {
     let values = matches.iter_mut().filter_map(|one| one.get_mut("value"));
     values.for_each(|value| *value = REDACTED.into());

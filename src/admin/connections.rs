@@ -1,5 +1,5 @@
-//! The open connections of the admin server: few, and never so many that a probe finds no place, since new ones take the
-//! place of old ones. Knows nothing of what is served.
+//! The connections of the admin server. At the limit a new connection evicts an old one, so that a
+//! health probe always gets through.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -10,26 +10,28 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Connections at one time.
+/// Maximum number of open connections.
 pub(super) const MAX_CONNECTIONS: usize = 64;
-/// Connections of one address at one time.
+/// Maximum number of open connections of one client address.
 pub(super) const MAX_PER_PEER: usize = 16;
-/// Wait after a failed accept: out of descriptors, most likely, and accepting again at once would spin.
+/// Delay after a failed accept. The usual cause is a lack of file descriptors; an immediate retry
+/// would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whether a connection has asked for something; until then it is the first that makes room.
+/// Whether a connection has sent a request. Connections without a request are evicted first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked(Arc<AtomicBool>);
+pub(super) struct RequestSeen(Arc<AtomicBool>);
 
-impl Asked {
-    /// Takes note of a request.
+impl RequestSeen {
+    /// Records a request.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Accepts for as long as it is polled, and serves each connection in a task of its own, which ends with this.
-pub(super) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream, Asked) -> F)
+/// Accepts connections while polled, and serves each in a task. Dropping the future aborts the
+/// tasks.
+pub(super) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream, RequestSeen) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -46,9 +48,9 @@ where
                 if let Some(task) = open.make_room(peer) {
                     task.abort();
                 }
-                let asked = Asked::default();
-                let task = tasks.spawn(serve(stream, asked.clone()));
-                open.0.push(Connection { peer, asked, task });
+                let request_seen = RequestSeen::default();
+                let task = tasks.spawn(serve(stream, request_seen.clone()));
+                open.0.push(Connection { peer, request_seen, task });
             }
             Some(ended) = tasks.join_next_with_id() => {
                 let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
@@ -58,20 +60,20 @@ where
     }
 }
 
-/// Connections from the oldest to the newest.
+/// Open connections, oldest first.
 #[derive(Debug)]
 struct Open<T = AbortHandle>(Vec<Connection<T>>);
 
 #[derive(Debug)]
 struct Connection<T> {
     peer: IpAddr,
-    asked: Asked,
+    request_seen: RequestSeen,
     task: T,
 }
 
 impl<T> Open<T> {
-    /// Takes out the connection that has to end for another one of this peer: the oldest that has asked for nothing, else
-    /// the oldest; one of the peer's own when that has many.
+    /// Removes the connection to evict in favor of a new one from `peer`: the oldest without a
+    /// request, else the oldest. A peer at its own limit evicts one of its own.
     fn make_room(&mut self, peer: IpAddr) -> Option<T> {
         let own = self.0.iter().filter(|it| it.peer == peer).count();
         let has_many = own >= MAX_PER_PEER;
@@ -79,7 +81,7 @@ impl<T> Open<T> {
             return None;
         }
         let may_end = |it: &Connection<T>| !has_many || it.peer == peer;
-        let is_idle = |it: &Connection<T>| !it.asked.0.load(Ordering::Relaxed);
+        let is_idle = |it: &Connection<T>| !it.request_seen.0.load(Ordering::Relaxed);
         let idle = self.0.iter().position(|it| may_end(it) && is_idle(it));
         let at = idle.or_else(|| self.0.iter().position(may_end))?;
         Some(self.0.remove(at).task)
@@ -94,16 +96,17 @@ mod tests {
         [10, 0, 0, u8::try_from(number).unwrap()].into()
     }
 
-    /// Connections of these peers, named by their order, of which some have asked.
-    fn open(peers: impl IntoIterator<Item = usize>, asked: &[usize]) -> Open<usize> {
+    /// Connections of these peers, numbered in order. The connections in `request_seen` have sent a
+    /// request.
+    fn open(peers: impl IntoIterator<Item = usize>, request_seen: &[usize]) -> Open<usize> {
         let connection = |(task, number)| {
             let connection = Connection {
                 peer: peer(number),
-                asked: Asked::default(),
+                request_seen: RequestSeen::default(),
                 task,
             };
-            if asked.contains(&task) {
-                connection.asked.set();
+            if request_seen.contains(&task) {
+                connection.request_seen.set();
             }
             connection
         };
@@ -111,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_to_go_while_there_is_room() {
+    fn evicts_nothing_below_the_limit() {
         let mut some = open((0..63).map(|it| it % 8), &[]);
         assert_eq!(some.make_room(peer(9)), None);
         assert_eq!(some.0.len(), 63);
     }
 
     #[test]
-    fn the_oldest_that_has_asked_for_nothing_goes_first() {
+    fn evicts_oldest_connection_without_a_request_first() {
         let peers = || (0..64).map(|it| it % 8);
         assert_eq!(open(peers(), &[]).make_room(peer(9)), Some(0));
         assert_eq!(open(peers(), &[0, 1, 3]).make_room(peer(9)), Some(2));
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_many_makes_room_for_itself() {
+    fn peer_at_its_limit_evicts_its_own_connection() {
         let peers = || [1, 2, 1].into_iter().chain([3; MAX_PER_PEER]);
         assert_eq!(open(peers(), &[]).make_room(peer(1)), None);
         assert_eq!(open(peers(), &[]).make_room(peer(3)), Some(3));

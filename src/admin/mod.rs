@@ -1,5 +1,5 @@
-//! The server for operators: health, readiness and metrics for everyone who reaches it, the configuration and a page about
-//! it for the same machine alone. Only reads; knows nothing of traffic or of where objects come from.
+//! The admin server: health, readiness and metrics for every client; configuration and status page
+//! for loopback clients. Read-only.
 
 mod config;
 mod connections;
@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use self::connections::Asked;
+use self::connections::RequestSeen;
 use crate::shutdown::Shutdown;
 use crate::status::StatusReport;
 use crate::table::Table;
@@ -33,23 +33,24 @@ use crate::telemetry::{AccessLog, ProcessStats};
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest life of a connection, which has one request: a client that reads nothing must go.
+/// Maximum lifetime of a connection, which carries one request: it ends connections of clients that
+/// do not read.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the server shows.
+/// State that the admin server shows.
 #[derive(Debug)]
 pub struct AdminState {
-    /// The table that is served.
+    /// The table in service.
     pub table: Arc<ArcSwap<Table>>,
     /// Whether the first configuration is complete and its ports are bound.
     pub ready: AtomicBool,
-    /// What the first configuration is waited for, where that is known.
+    /// What the first configuration waits for, if known.
     pub waiting: ArcSwapOption<String>,
-    /// Conditions of the objects, after binding.
+    /// Conditions of all objects, after binding.
     pub report: ArcSwap<StatusReport>,
-    /// Numbers of the process.
+    /// Counters of the process.
     pub stats: ProcessStats,
-    /// The access log, for its losses.
+    /// The access log, for its count of dropped records.
     pub access_log: AccessLog,
 }
 
@@ -67,10 +68,10 @@ impl AdminState {
     }
 }
 
-/// Binds an address. `[::]` is every address, also where there is no IPv6.
+/// Binds an address. `[::]` falls back to `0.0.0.0` on hosts without IPv6.
 ///
 /// # Errors
-/// When it cannot be bound.
+/// When the address cannot be bound.
 pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     /// EAFNOSUPPORT when the kernel has no IPv6, EADDRNOTAVAIL when it is switched off.
     const LACKS_IPV6: [i32; 2] = [97, 99];
@@ -89,17 +90,24 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// Serves on `listener` until open connections are cut. Must run within a runtime; its tasks are spawned there.
+/// Serves on `listener` until shutdown is forced. Spawns tasks, so that it must run within a
+/// runtime.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
-    let serve = |stream, asked| connection(stream, asked, state.clone(), shutdown.clone());
+    let serve =
+        |stream, request_seen| connection(stream, request_seen, state.clone(), shutdown.clone());
     tokio::select! {
         () = connections::accept(listener, serve) => {}
         () = forced.forced() => {}
     }
 }
 
-async fn connection(stream: TcpStream, asked: Asked, state: Arc<AdminState>, shutdown: Shutdown) {
+async fn connection(
+    stream: TcpStream,
+    request_seen: RequestSeen,
+    state: Arc<AdminState>,
+    shutdown: Shutdown,
+) {
     let Ok((peer, local)) = stream
         .peer_addr()
         .and_then(|it| Ok((it, stream.local_addr()?)))
@@ -108,7 +116,7 @@ async fn connection(stream: TcpStream, asked: Asked, state: Arc<AdminState>, shu
     };
     let access = Access::of(peer.ip(), local.ip());
     let service = service_fn(move |request: Request<Incoming>| {
-        asked.set();
+        request_seen.set();
         let response = answer(&request, access, &state, &shutdown);
         std::future::ready(Ok::<_, Infallible>(response))
     });
@@ -119,21 +127,22 @@ async fn connection(stream: TcpStream, asked: Asked, state: Arc<AdminState>, shu
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service);
-    // How a connection ends is the client's affair.
+    // The result of the exchange is ignored: errors are the client's.
     let _ = timeout(CONNECTION_TIMEOUT, exchange).await;
 }
 
-/// What a connection may see.
+/// Which pages a connection may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     /// Health, readiness and metrics.
     Public,
-    /// Everything.
+    /// All pages.
     Local,
 }
 
 impl Access {
-    /// A connection within the machine, or within the pod, may see everything: `kubectl port-forward` makes such ones.
+    /// Connections from loopback to loopback get full access, which includes those of `kubectl
+    /// port-forward`.
     fn of(peer: IpAddr, local: IpAddr) -> Self {
         let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
         if is_loopback(peer) && is_loopback(local) {
@@ -151,7 +160,10 @@ fn answer<B>(
     shutdown: &Shutdown,
 ) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        return text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD are allowed\n",
+        );
     }
     match (request.uri().path(), access) {
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
@@ -164,7 +176,7 @@ fn answer<B>(
         }
         ("/" | "/config", Access::Public) => text(
             StatusCode::FORBIDDEN,
-            "shown on loopback only: use kubectl port-forward, or ask from the machine itself\n",
+            "available on loopback only: use kubectl port-forward, or request it from the machine itself\n",
         ),
         ("/", Access::Local) => respond(
             StatusCode::OK,
@@ -175,7 +187,10 @@ fn answer<B>(
             let with_values = config::asks_for_values(request.uri().query());
             match config::json(&state.table.load(), with_values) {
                 Ok(body) => respond(StatusCode::OK, "application/json", body),
-                Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "cannot be shown\n"),
+                Err(_) => text(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "the configuration cannot be serialized\n",
+                ),
             }
         }
         _ => text(
@@ -186,8 +201,8 @@ fn answer<B>(
 }
 
 fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
-    if shutdown.is_leaving() {
-        text(StatusCode::SERVICE_UNAVAILABLE, "leaving\n")
+    if shutdown.is_terminating() {
+        text(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
     } else if state.ready.load(Ordering::Acquire) {
         text(StatusCode::OK, "ready\n")
     } else {
@@ -248,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_follows_configuration_and_leaving() {
+    async fn readiness_follows_configuration_and_shutdown() {
         let (trigger, shutdown) = shutdown::new(Drain::default());
         let state = state();
         let status = async |path| get(path, Access::Public, &state, &shutdown).await.0;
@@ -262,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_page_answers_within_the_machine() {
+    async fn loopback_clients_get_every_page() {
         let (_trigger, shutdown) = shutdown::new(Drain::default());
         let state = state();
         let page = async |path| get(path, Access::Local, &state, &shutdown).await;
@@ -278,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_see_health_readiness_and_metrics_alone() {
+    async fn remote_clients_get_only_health_readiness_and_metrics() {
         let (_trigger, shutdown) = shutdown::new(Drain::default());
         let state = state();
         let page = async |path| get(path, Access::Public, &state, &shutdown).await;
@@ -295,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_within_the_machine_are_local() {
+    fn only_loopback_to_loopback_is_local() {
         let access =
             |peer: &str, local: &str| Access::of(peer.parse().unwrap(), local.parse().unwrap());
         for (peer, local) in [
@@ -308,7 +323,7 @@ mod tests {
         }
         for (peer, local) in [
             ("10.0.0.7", "10.0.0.8"),
-            // A pod that asks itself by its address is no operator.
+            // A pod that connects to its own pod address is not an operator.
             ("10.0.0.8", "10.0.0.8"),
             ("127.0.0.1", "10.0.0.8"),
             ("10.0.0.7", "127.0.0.1"),
@@ -320,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_oversized_head_is_refused() {
+    async fn rejects_oversized_request_head() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let (_trigger, shutdown) = shutdown::new(Drain::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! The status page: what is served and which conditions hold, as plain HTML. Escapes everything that objects say.
+//! The status page: listeners and conditions as plain HTML. Escapes all text from objects.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markup_in_objects_is_text() {
+    fn escapes_markup_from_objects() {
         assert_eq!(
             escape("<a href=\"x\">&"),
             "&lt;a href=&quot;x&quot;&gt;&amp;"

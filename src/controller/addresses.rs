@@ -1,5 +1,5 @@
-//! Where the data planes of a Gateway are reached, and which replicas of them are ready: what Services and their
-//! EndpointSlices say. Pure.
+//! Addresses and ready replicas of each Gateway's data plane, from Services and EndpointSlices.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::provision::{ChildKind, DesiredState, is_made_for};
 use crate::snapshot::Snapshot;
 use crate::status::{Address, DataPlaneState, Reason};
 
-/// Addresses that a Gateway's status may have (`maxItems` in the CRD).
+/// Maximum number of `status.addresses` of a Gateway (`maxItems` in the CRD).
 const MAX_ADDRESSES: usize = 16;
 
 /// A ready pod of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Replica {
-    /// The name of the pod; empty where its endpoint does not say it.
+    /// Name of the pod; empty if the endpoint has no `targetRef`.
     pub(super) pod: String,
-    /// Its address.
+    /// IP address of the pod.
     pub(super) address: IpAddr,
 }
 
@@ -31,15 +31,15 @@ impl fmt::Display for Replica {
     }
 }
 
-/// Ready pods, by Gateway.
+/// Ready pods by Gateway.
 pub(super) fn replicas(
     snapshot: &Snapshot,
-    needs: &DesiredState,
+    desired: &DesiredState,
 ) -> BTreeMap<ObjectRef, BTreeSet<Replica>> {
-    // Several Services of one Gateway have the same pods behind them.
-    let all = needs.children.keys().chain(&needs.retained);
+    // Several Services of one Gateway select the same pods.
+    let all = desired.children.keys().chain(&desired.retained);
     let gateways: BTreeMap<Key, &ObjectRef> = all
-        .filter_map(|gateway| Some((services(snapshot, needs, gateway).next()?, gateway)))
+        .filter_map(|gateway| Some((services(snapshot, desired, gateway).next()?, gateway)))
         .collect();
     let mut replicas: BTreeMap<ObjectRef, BTreeSet<Replica>> = BTreeMap::new();
     for slice in snapshot.endpoint_slices.iter() {
@@ -72,17 +72,17 @@ fn replica(endpoint: &SliceEndpoint) -> Option<Replica> {
     })
 }
 
-/// The addresses of a Gateway whose spec asks for `requested`.
+/// Address state of a Gateway whose `spec.addresses` is `requested`.
 pub(super) fn state(
     snapshot: &Snapshot,
-    needs: &DesiredState,
+    desired: &DesiredState,
     gateway: &ObjectRef,
     requested: &[Option<IpAddr>],
     replicas: Option<&BTreeSet<Replica>>,
     nodes: &BTreeSet<IpAddr>,
 ) -> DataPlaneState {
     let mut addresses = Vec::new();
-    for key in services(snapshot, needs, gateway) {
+    for key in services(snapshot, desired, gateway) {
         if let Some(service) = snapshot.services.get(&key.namespace, &key.name) {
             addresses.extend(of_service(service, replicas, nodes));
         }
@@ -103,7 +103,7 @@ pub(super) fn state(
     if !missing.is_empty() {
         let missing: Vec<_> = missing.into_iter().map(Address::to_string).collect();
         let message = format!(
-            "spec.addresses: the cluster does not give {}",
+            "spec.addresses: the cluster did not assign {}",
             missing.join(", ")
         );
         state.address_fault = Some((Reason::AddressNotUsable, message));
@@ -119,15 +119,16 @@ pub(super) fn state(
     state
 }
 
-/// The Services of a Gateway: those that it needs and has, or, where its needs are unknown, those that it has.
+/// Services of a Gateway: the existing ones among those desired, or all of its Services if its
+/// desired state is unknown.
 fn services(
     snapshot: &Snapshot,
-    needs: &DesiredState,
+    desired: &DesiredState,
     gateway: &ObjectRef,
 ) -> impl Iterator<Item = Key> {
-    let children = needs.children.get(gateway);
+    let children = desired.children.get(gateway);
     let needed = children.into_iter().flat_map(|children| children.iter());
-    // One of that name may be another Gateway's.
+    // A Service of that name may belong to another Gateway.
     let is_its_own = |key: &Key| {
         let service = snapshot.services.get(&key.namespace, &key.name);
         service.is_some_and(|service| is_made_for(&service.metadata.labels, &gateway.name))
@@ -136,7 +137,7 @@ fn services(
         .filter(|child| child.kind == ChildKind::Service)
         .map(|child| Key::new(&child.namespace, &child.name))
         .filter(is_its_own);
-    let is_kept = needs.retained.contains(gateway);
+    let is_kept = desired.retained.contains(gateway);
     let all = is_kept.then(|| snapshot.services.iter()).into_iter();
     let kept = all.flatten().filter(|service| {
         let metadata = &service.metadata;
@@ -168,7 +169,7 @@ fn of_service(
         return nodes.iter().copied().map(Address::IPAddress).collect();
     }
     if cluster.iter().any(|address| address == "None") {
-        // Headless: its pods have the network of their nodes.
+        // Headless: the pods use the host network of their nodes.
         return replicas
             .into_iter()
             .flatten()

@@ -1,5 +1,6 @@
-//! The controller's loop: a snapshot is translated, the objects that its Gateways need are published, and statuses are
-//! released as data planes confirm them. Owns the order of these steps; what applies, asks and writes is given to it.
+//! The controller's loop: translates a snapshot, publishes the desired objects of its Gateways, and
+//! releases statuses as data planes confirm them. Owns only the order of these steps; other modules
+//! apply objects and write statuses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,50 +27,51 @@ use crate::stream::Published;
 use crate::stream::hub::Reports;
 use crate::translate::{Options, Translator};
 
-/// How long a change waits until it is translated for its conditions: pods get it first, and confirm it meanwhile.
+/// Delay between a change and its translation. Pods receive the change first and confirm it
+/// meanwhile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// The reason of events about replicas that do not serve the current configuration.
+/// Reason of events about replicas that do not serve the current configuration.
 const REPLICA_BEHIND: &str = "ReplicaBehind";
-/// The reason of events about certificates that are about to expire.
+/// Reason of events about certificates that expire soon.
 const CERTIFICATE_EXPIRING: &str = "CertificateExpiring";
 
-/// What the loop follows.
+/// Inputs of the loop.
 pub struct Inputs {
-    /// Objects of the cluster, as they have been fed to the pods of Gateways.
+    /// Objects of the cluster, after they were streamed to the pods of Gateways.
     pub published: watch::Receiver<Arc<Published>>,
-    /// What the pods report that are connected to this process.
+    /// Reports of the pods that are connected to this process.
     pub reports: watch::Receiver<Reports>,
-    /// Addresses of nodes, where they are wanted.
+    /// Addresses of nodes, if requested by `wants_nodes`.
     pub nodes: watch::Receiver<BTreeSet<IpAddr>>,
-    /// What could not be applied.
+    /// Provisioning failures by Gateway.
     pub failures: watch::Receiver<Failures>,
-    /// The certificates that pods are to trust; nothing can be made for a Gateway before they are known.
-    pub trusted: watch::Receiver<Option<Arc<str>>>,
-    /// Whether this process is the one that applies and writes.
-    pub leading: watch::Receiver<Leadership>,
-    /// Version of the Gateway API's CRDs.
+    /// CA bundle that pods trust. No Gateway is provisioned before it is known.
+    pub ca_bundle: watch::Receiver<Option<Arc<str>>>,
+    /// Whether this process is the leader, which alone provisions and writes.
+    pub leadership: watch::Receiver<Leadership>,
+    /// Version of the installed Gateway API CRDs.
     pub bundle_version: watch::Receiver<Option<String>>,
 }
 
-/// What the loop publishes.
+/// Outputs of the loop.
 pub struct Outputs<P> {
-    /// Objects that Gateways need.
-    pub needs: watch::Sender<Option<Arc<DesiredState>>>,
-    /// GatewayClasses of ours, and whether they are in use.
-    pub uses: watch::Sender<ClassUsage>,
-    /// Whether addresses of nodes are wanted.
+    /// Desired objects of all Gateways.
+    pub desired: watch::Sender<Option<Arc<DesiredState>>>,
+    /// GatewayClasses of this controller, and whether they are in use.
+    pub class_usage: watch::Sender<ClassUsage>,
+    /// Whether addresses of nodes are needed.
     pub wants_nodes: watch::Sender<bool>,
-    /// Gateways whose ready replicas all serve their latest state.
+    /// Gateways whose ready replicas all serve their latest revision.
     pub serving: watch::Sender<BTreeSet<ObjectRef>>,
-    /// What a person must act on.
+    /// Kubernetes Events.
     pub events: Events,
-    /// Statuses to write; none while another process leads.
+    /// Statuses to write; `None` unless this process is the leader.
     pub statuses: watch::Sender<Option<Statuses>>,
-    /// Takes note of a report; of none while another process leads, which alone can make one.
+    /// Called with each report; with `None` unless this process is the leader.
     pub publish: P,
 }
 
-/// Runs until the provider is gone.
+/// Runs until the provider drops its sender.
 pub async fn run<P>(
     mut inputs: Inputs,
     options: Options,
@@ -82,13 +84,13 @@ pub async fn run<P>(
     loop {
         let published = inputs.published.borrow_and_update().clone();
         let mut until = None;
-        if inputs.leading.borrow_and_update().is_leader {
+        if inputs.leadership.borrow_and_update().is_leader {
             let leader = leader.get_or_insert_with(|| Leader::new(options.clone()));
             until = leader.step(published, pods, &mut inputs, &mut outputs);
         } else {
             if leader.take().is_some() {
-                // By the time that this leads again they would be old.
-                outputs.needs.send_replace(None);
+                // They would be stale when this process leads again.
+                outputs.desired.send_replace(None);
                 outputs.statuses.send_replace(None);
             }
             (outputs.publish)(&published.load, None);
@@ -103,25 +105,26 @@ pub async fn run<P>(
             Ok(()) = inputs.reports.changed() => {}
             Ok(()) = inputs.nodes.changed() => {}
             Ok(()) = inputs.failures.changed() => {}
-            Ok(()) = inputs.trusted.changed() => {}
-            Ok(()) = inputs.leading.changed() => {}
+            Ok(()) = inputs.ca_bundle.changed() => {}
+            Ok(()) = inputs.leadership.changed() => {}
             Ok(()) = inputs.bundle_version.changed() => {}
             () = deadline(until) => {}
         }
     }
 }
 
-/// What a process knows while it leads. Other processes translate nothing: the result would be old when they lead.
+/// State of the leader. Other replicas do not translate: the result would be stale by the time they
+/// lead.
 struct Leader {
     translator: Translator,
     state: Option<ClusterState>,
     confirmations: Confirmations,
     expiry: Expiry,
-    /// What the last report was made of, beside the state.
+    /// The observations behind the last report.
     reported: Option<Observations>,
 }
 
-/// What the leader sees of the cluster beside the objects that it translates.
+/// Inputs of a report besides the translated objects.
 #[derive(PartialEq, Eq)]
 struct Observations {
     verdicts: Verdicts,
@@ -141,8 +144,8 @@ impl Leader {
         }
     }
 
-    /// Translates a new snapshot, judges the data planes, and publishes what has changed. Returns when to do so again even
-    /// without a change.
+    /// Translates a new snapshot, evaluates the data planes, and publishes changes. Returns when to
+    /// run again without a change.
     fn step<P>(
         &mut self,
         published: Arc<Published>,
@@ -156,10 +159,10 @@ impl Leader {
         let is_new = self.follow(published, pods, inputs, outputs);
         let state = self.state.as_ref()?;
         let reports = inputs.reports.borrow_and_update();
-        let verdicts = state.judge(&mut self.confirmations, &reports);
+        let verdicts = state.evaluate(&mut self.confirmations, &reports);
         drop(reports);
         let now = (Instant::now(), Timestamp::now());
-        let found = self.expiry.look(&state.translation.ir, is_new, now);
+        let found = self.expiry.check(&state.translation.ir, is_new, now);
         warn_of_expiry(state, found, &outputs.events);
         let deadlines = verdicts.values().filter_map(Verdict::deadline);
         let until = deadlines.chain(self.expiry.next()).min();
@@ -176,7 +179,7 @@ impl Leader {
         until
     }
 
-    /// Translates a state of the cluster and publishes what its Gateways need. Returns whether it is a new one.
+    /// Translates published objects and publishes the desired state. Returns whether they were new.
     fn follow<P>(
         &mut self,
         published: Arc<Published>,
@@ -184,7 +187,7 @@ impl Leader {
         inputs: &mut Inputs,
         outputs: &Outputs<P>,
     ) -> bool {
-        let endpoint = endpoint(inputs.trusted.borrow_and_update().as_deref(), pods);
+        let endpoint = endpoint(inputs.ca_bundle.borrow_and_update().as_deref(), pods);
         let is_current = |state: &ClusterState| {
             Arc::ptr_eq(&state.published, &published) && state.endpoint == endpoint
         };
@@ -204,9 +207,9 @@ impl Leader {
     }
 }
 
-/// How pods reach the controller, once it is known what they can trust.
-fn endpoint(trusted: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint> {
-    trusted.map(|ca| StreamEndpoint {
+/// How pods reach the controller; `None` until the CA bundle is known.
+fn endpoint(ca_bundle: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint> {
+    ca_bundle.map(|ca| StreamEndpoint {
         url: pods.controller_url.clone(),
         ca: ca.to_owned(),
         arguments: pods.arguments.clone(),
@@ -221,12 +224,12 @@ async fn deadline(until: Option<Instant>) {
 }
 
 fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
-    outputs.needs.send_if_modified(|needs| {
-        // Before anything can be made, nothing may be deleted either.
-        let new = state.endpoint.is_some().then(|| state.needs.clone());
-        let is_news = *needs != new;
-        *needs = new;
-        is_news
+    outputs.desired.send_if_modified(|desired| {
+        // `None` until the CA bundle is known: without it, nothing may be created or deleted.
+        let new = state.endpoint.is_some().then(|| state.desired.clone());
+        let is_changed = *desired != new;
+        *desired = new;
+        is_changed
     });
     let data_planes = state.translation.data_planes.values();
     let mut types = data_planes.map(|data_plane| data_plane.parameters.service.kind);
@@ -234,24 +237,24 @@ fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
     outputs
         .wants_nodes
         .send_if_modified(|wants| std::mem::replace(wants, wants_nodes) != wants_nodes);
-    let uses = state.uses();
-    outputs.uses.send_if_modified(|known| {
-        let is_news = *known != uses;
-        *known = uses;
-        is_news
+    let class_usage = state.class_usage();
+    outputs.class_usage.send_if_modified(|known| {
+        let is_changed = *known != class_usage;
+        *known = class_usage;
+        is_changed
     });
 }
 
-/// Publishes what the data planes have confirmed, and warns of replicas that are behind.
+/// Publishes the report as far as data planes have confirmed it, and warns of lagging replicas.
 fn report<P>(state: &ClusterState, seen: &Observations, outputs: &mut Outputs<P>)
 where
     P: FnMut(&Arc<Load>, Option<&Arc<StatusReport>>),
 {
     let serving = ClusterState::serving(&seen.verdicts);
     outputs.serving.send_if_modified(|known| {
-        let is_news = *known != serving;
+        let is_changed = *known != serving;
         *known = serving;
-        is_news
+        is_changed
     });
     for (gateway, verdict) in &seen.verdicts {
         match verdict {
@@ -272,7 +275,7 @@ where
         .send_replace(Some(Statuses { report, held }));
 }
 
-fn warn_of_expiry(state: &ClusterState, found: expiry::Report, events: &Events) {
+fn warn_of_expiry(state: &ClusterState, found: expiry::ExpiryReport, events: &Events) {
     for (gateway, message) in found.expiring {
         state.warn(&gateway, CERTIFICATE_EXPIRING, message, events);
     }

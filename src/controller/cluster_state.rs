@@ -1,5 +1,5 @@
-//! What the controller makes of one state of the cluster: what its Gateways need, how far their data planes are, and the
-//! report that follows. Writes nothing and waits for nothing.
+//! State derived from one snapshot: desired objects of all Gateways, progress of their data planes,
+//! and the resulting report. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -21,33 +21,33 @@ use crate::stream::Published;
 use crate::stream::hub::Reports;
 use crate::translate::Translation;
 
-/// What is the same for all pods of Gateways.
+/// Settings that all pods of Gateways share.
 pub struct PodSettings {
-    /// What they run unless their parameters say otherwise.
+    /// Image, unless GatewayParameters set one.
     pub image: String,
-    /// Where they get their configuration.
+    /// URL of the configuration stream.
     pub controller_url: String,
-    /// Arguments that all of them have beside those of their parameters.
+    /// Arguments of all pods, in addition to those from GatewayParameters.
     pub arguments: Vec<String>,
 }
 
-/// How far the data planes of each Gateway are.
+/// Verdict on the data plane of each Gateway.
 pub(super) type Verdicts = BTreeMap<ObjectRef, Verdict>;
 
-/// What is made of one snapshot.
+/// State derived from one snapshot.
 pub(super) struct ClusterState {
     pub(super) published: Arc<Published>,
     pub(super) translation: Translation,
-    /// How pods reach the controller; `None` before that is known.
+    /// How pods reach the controller; `None` until the CA bundle is known.
     pub(super) endpoint: Option<StreamEndpoint>,
-    pub(super) needs: Arc<DesiredState>,
+    pub(super) desired: Arc<DesiredState>,
     replicas: BTreeMap<ObjectRef, BTreeSet<Replica>>,
-    /// Which Gateway a ListenerSet belongs to.
-    sets: BTreeMap<ObjectRef, ObjectRef>,
+    /// Parent Gateway of each ListenerSet.
+    listener_set_gateways: BTreeMap<ObjectRef, ObjectRef>,
 }
 
 impl ClusterState {
-    /// What of `previous` is the same is used again.
+    /// Derives the state. Reuses what is unchanged since `previous`.
     pub(super) fn new(
         published: Arc<Published>,
         translation: Translation,
@@ -56,7 +56,7 @@ impl ClusterState {
     ) -> Self {
         let snapshot = &published.load.snapshot;
         let reached = endpoint.clone().unwrap_or_default();
-        let needs = needs(&published.load, &translation, pods, &reached, previous);
+        let desired = desired_state(&published.load, &translation, pods, &reached, previous);
         let set = |set: &Arc<crate::api::gateway::ListenerSet>| {
             let parent = &set.spec.parent_ref;
             let namespace = parent
@@ -69,17 +69,17 @@ impl ClusterState {
             )
         };
         Self {
-            replicas: addresses::replicas(snapshot, &needs),
-            needs: Arc::new(needs),
-            sets: snapshot.listener_sets.iter().map(set).collect(),
+            replicas: addresses::replicas(snapshot, &desired),
+            desired: Arc::new(desired),
+            listener_set_gateways: snapshot.listener_sets.iter().map(set).collect(),
             endpoint,
             translation,
             published,
         }
     }
 
-    /// Which classes of ours are in use.
-    pub(super) fn uses(&self) -> ClassUsage {
+    /// GatewayClasses of this controller, and whether a Gateway uses them.
+    pub(super) fn class_usage(&self) -> ClassUsage {
         let snapshot = &self.published.load.snapshot;
         let used: BTreeSet<_> = snapshot
             .gateways
@@ -97,10 +97,14 @@ impl ClusterState {
             .collect()
     }
 
-    /// What the data planes of every Gateway have come to.
-    pub(super) fn judge(&self, confirmations: &mut Confirmations, reports: &Reports) -> Verdicts {
+    /// Evaluates the data plane of every Gateway.
+    pub(super) fn evaluate(
+        &self,
+        confirmations: &mut Confirmations,
+        reports: &Reports,
+    ) -> Verdicts {
         let now = Instant::now();
-        let judge = |gateway: &ObjectRef| {
+        let evaluate = |gateway: &ObjectRef| {
             let reports = reports.get(gateway);
             let report = |replica| {
                 let Replica { pod, .. }: &Replica = replica;
@@ -108,15 +112,20 @@ impl ClusterState {
             };
             let replicas = self.replicas.get(gateway).into_iter().flatten();
             let replicas: Vec<_> = replicas.map(report).collect();
-            // One that is ours has been fed.
+            // Every Gateway of this controller has been streamed and has a revision.
             let revision = self.published.revisions.get(gateway).copied();
-            let verdict = confirmations.judge(gateway, revision.unwrap_or(0), &replicas, now);
+            let verdict = confirmations.evaluate(gateway, revision.unwrap_or(0), &replicas, now);
             (gateway.clone(), verdict)
         };
-        self.translation.report.gateways.keys().map(judge).collect()
+        self.translation
+            .report
+            .gateways
+            .keys()
+            .map(evaluate)
+            .collect()
     }
 
-    /// The Gateways whose ready replicas all serve their latest state.
+    /// Gateways whose ready replicas all serve their latest revision.
     pub(super) fn serving(verdicts: &Verdicts) -> BTreeSet<ObjectRef> {
         let serving = verdicts.iter();
         let serving = serving.filter(|(_, verdict)| matches!(verdict, Verdict::Confirmed(_)));
@@ -181,18 +190,18 @@ impl ClusterState {
                 report.refuse(object, problem.generation, &problem.message);
             }
         }
-        report.with_data_planes(&states, |set| self.sets.get(set).cloned())
+        report.with_data_planes(&states, |set| self.listener_set_gateways.get(set).cloned())
     }
 
     fn addresses(&self, gateway: &ObjectRef, nodes: &BTreeSet<IpAddr>) -> DataPlaneState {
-        let (snapshot, needs) = (&self.published.load.snapshot, &self.needs);
+        let (snapshot, desired) = (&self.published.load.snapshot, &self.desired);
         let requested = self.translation.data_planes.get(gateway);
         let requested = requested.map_or(&[][..], |data_plane| &data_plane.addresses);
         let replicas = self.replicas.get(gateway);
-        addresses::state(snapshot, needs, gateway, requested, replicas, nodes)
+        addresses::state(snapshot, desired, gateway, requested, replicas, nodes)
     }
 
-    /// Objects whose status waits for data planes to follow.
+    /// Objects whose status is held back until data planes confirm the change.
     pub(super) fn held(&self, verdicts: &Verdicts) -> HashSet<ObjectRef> {
         let is_awaited =
             |gateway: &ObjectRef| matches!(verdicts.get(gateway), Some(Verdict::Awaited(_)));
@@ -207,7 +216,7 @@ impl ClusterState {
                 .cloned(),
         );
         held.extend(
-            self.sets
+            self.listener_set_gateways
                 .iter()
                 .filter(|(_, gateway)| is_awaited(gateway))
                 .map(|(set, _)| set.clone()),
@@ -235,7 +244,7 @@ impl ClusterState {
         held
     }
 
-    /// The Gateway behind a reference of a route or policy to a Gateway or ListenerSet.
+    /// The Gateway behind a parentRef or ancestorRef to a Gateway or ListenerSet.
     fn gateway_of(&self, object: &ObjectRef, parent: &ParentRef) -> Option<ObjectRef> {
         if parent.group != GATEWAY_GROUP {
             return None;
@@ -244,39 +253,45 @@ impl ClusterState {
         let name = ObjectRef::gateway_api(&parent.kind, namespace, &parent.name);
         match parent.kind.as_str() {
             "Gateway" => Some(name),
-            _ => self.sets.get(&name).cloned(),
+            _ => self.listener_set_gateways.get(&name).cloned(),
         }
     }
 }
 
-/// What Gateways need. What those have whose class or parameters are at fault, or that are being deleted, stays.
-fn needs(
+/// Desired objects of all Gateways. Gateways that are being deleted or whose class or parameters
+/// are invalid retain the objects that they have.
+fn desired_state(
     load: &Load,
     translation: &Translation,
     pods: &PodSettings,
     endpoint: &StreamEndpoint,
     previous: Option<&ClusterState>,
 ) -> DesiredState {
-    let mut needs = DesiredState::default();
+    let mut desired = DesiredState::default();
     for name in translation.report.gateways.keys() {
         let gateway = load.snapshot.gateways.get(&name.namespace, &name.name);
         let gateway = gateway.filter(|gateway| gateway.metadata.deletion_timestamp.is_none());
         let Some((gateway, data_plane)) = gateway.zip(translation.data_planes.get(name)) else {
-            needs.retained.insert(name.clone());
+            desired.retained.insert(name.clone());
             continue;
         };
         let known = previous.and_then(|state| {
             let snapshot = &state.published.load.snapshot;
-            let former = snapshot.gateways.get(&name.namespace, &name.name)?;
-            let is_same = Arc::ptr_eq(former, gateway)
+            let old = snapshot.gateways.get(&name.namespace, &name.name)?;
+            let is_same = Arc::ptr_eq(old, gateway)
                 && state.endpoint.as_ref() == Some(endpoint)
                 && state.translation.data_planes.get(name) == Some(data_plane);
-            state.needs.children.get(name).filter(|_| is_same).cloned()
+            state
+                .desired
+                .children
+                .get(name)
+                .filter(|_| is_same)
+                .cloned()
         });
         let children = known.unwrap_or_else(|| {
             provision::children(gateway, data_plane, &pods.image, endpoint).into()
         });
-        needs.children.insert(name.clone(), children);
+        desired.children.insert(name.clone(), children);
     }
-    needs
+    desired
 }

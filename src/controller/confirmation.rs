@@ -1,5 +1,5 @@
-//! Whether the data planes of a Gateway serve what the controller has fed to them: when every ready replica reports so.
-//! Pure but for the time, which is given.
+//! Whether the data plane of a Gateway serves the latest revision: it does when every ready replica
+//! reports so. Pure; the caller passes the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,27 +8,28 @@ use super::addresses::Replica;
 use crate::ir::ObjectRef;
 use crate::stream::hub::PodReport;
 
-/// How long statuses are held back while replicas follow. They need milliseconds; one that needs longer is in trouble,
-/// and people should be told.
+/// How long statuses are held back while replicas follow a change. Replicas need milliseconds;
+/// after this time the status reports the lagging ones.
 pub(super) const HOLD: Duration = Duration::from_secs(5);
-/// The same for a new leader, to which replicas come from the one before.
+/// [`HOLD`] of a new leader, to which replicas first have to reconnect.
 const START_HOLD: Duration = Duration::from_secs(10);
 
-/// What the data planes of a Gateway have come to.
+/// State of a Gateway's data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// They serve it, except for these ports.
+    /// All ready replicas serve the latest revision, except for these ports, which could not be
+    /// bound.
     Confirmed(BTreeMap<u16, String>),
-    /// They are expected to within moments, at the latest at this time.
+    /// Replicas are expected to confirm before this deadline.
     Awaited(Instant),
-    /// Some do not, for longer than can be expected.
+    /// Some replicas have not confirmed in time. Names them.
     Lagging(String),
-    /// There is none that is ready.
+    /// There is no ready replica.
     Absent,
 }
 
 impl Verdict {
-    /// When it has to be judged anew, even without news.
+    /// When to evaluate again without new reports.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Awaited(until) => Some(*until),
@@ -37,24 +38,24 @@ impl Verdict {
     }
 }
 
-/// What is known of each Gateway's data planes from before.
+/// Confirmation state of all Gateways.
 #[derive(Debug)]
 pub(super) struct Confirmations {
     gateways: BTreeMap<ObjectRef, State>,
-    /// Since when this process has been looking.
+    /// When this process began to lead.
     since: Instant,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The revision that all of them have served at one time.
+    /// The last revision that all replicas have served at the same time.
     confirmed: Option<u64>,
-    /// Since when they have not served this revision, which they should.
+    /// The first revision that some replica does not serve yet, and since when.
     awaited: Option<(u64, Instant)>,
 }
 
 impl Confirmations {
-    /// Knows nothing, and looks from now on: replicas had another leader to report to.
+    /// Starts without state: replicas reported to the previous leader.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             gateways: BTreeMap::new(),
@@ -62,14 +63,15 @@ impl Confirmations {
         }
     }
 
-    /// Forgets Gateways that are gone.
-    pub(super) fn retain(&mut self, is_there: impl Fn(&ObjectRef) -> bool) {
-        self.gateways.retain(|gateway, _| is_there(gateway));
+    /// Removes Gateways that no longer exist.
+    pub(super) fn retain(&mut self, exists: impl Fn(&ObjectRef) -> bool) {
+        self.gateways.retain(|gateway, _| exists(gateway));
     }
 
-    /// Judges by the reports of a Gateway's ready replicas. Once all of them have served a revision, replicas that come or
-    /// fall silent later put it in doubt no more: they take over what is current before they are ready.
-    pub(super) fn judge(
+    /// Evaluates the reports of a Gateway's ready replicas. A confirmed revision stays confirmed
+    /// when replicas join or disconnect later: a new replica loads the current revision before it
+    /// becomes ready.
+    pub(super) fn evaluate(
         &mut self,
         gateway: &ObjectRef,
         wanted: u64,
@@ -94,7 +96,7 @@ impl Confirmations {
             state.awaited = None;
             return Verdict::Confirmed(unbound(&current));
         }
-        // Replicas that follow change after change are not behind.
+        // Replicas that are one change behind a series of changes are not lagging.
         let has = |revision| {
             let mut reports = replicas.iter().map(|(_, report)| *report);
             reports.all(|report| report.is_some_and(|report| report.revision >= Some(revision)))
@@ -104,15 +106,15 @@ impl Confirmations {
         if now < since + hold {
             return Verdict::Awaited(since + hold);
         }
-        let complaints: Vec<String> = replicas
+        let lagging: Vec<String> = replicas
             .iter()
-            .filter_map(|(replica, report)| complaint(replica, *report, wanted))
+            .filter_map(|(replica, report)| lag_reason(replica, *report, wanted))
             .collect();
         Verdict::Lagging(format!(
             "{} of {} ready replicas do not serve the current configuration: {}",
-            complaints.len(),
+            lagging.len(),
             replicas.len(),
-            complaints.join(", ")
+            lagging.join(", ")
         ))
     }
 
@@ -122,12 +124,10 @@ impl Confirmations {
     }
 }
 
-/// What is wrong with a replica.
-fn complaint(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
+/// Why a replica does not count as serving; `None` if it does.
+fn lag_reason(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
     match report.map(|report| report.revision) {
-        None => Some(format!(
-            "{replica} is not connected to the leading controller"
-        )),
+        None => Some(format!("{replica} is not connected to the leader")),
         Some(None) => Some(format!("{replica} has not reported yet")),
         Some(revision) => (revision < Some(wanted)).then(|| format!("{replica} is behind")),
     }
@@ -144,15 +144,15 @@ mod tests {
 
     const WANTED: u64 = 7;
 
-    struct Bench {
+    struct Fixture {
         confirmations: Confirmations,
         began: Instant,
         wanted: u64,
     }
 
-    impl Bench {
+    impl Fixture {
         fn new() -> Self {
-            // A leader that has led for a while.
+            // A leader that has led for longer than `START_HOLD`.
             let began = Instant::now() + START_HOLD;
             Self {
                 confirmations: Confirmations::new(Instant::now()),
@@ -161,9 +161,9 @@ mod tests {
             }
         }
 
-        /// The verdict so many seconds after the beginning, when replicas serve these revisions; 0 is one that is not
-        /// connected.
-        fn judge(&mut self, seconds: u64, revisions: &[u64]) -> Verdict {
+        /// The verdict this many seconds after the start, for replicas that serve these revisions;
+        /// 0 stands for a replica that is not connected.
+        fn evaluate(&mut self, seconds: u64, revisions: &[u64]) -> Verdict {
             let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
             let replicas: Vec<_> = (0..revisions.len())
                 .map(|index| Replica {
@@ -181,76 +181,77 @@ mod tests {
                 .collect();
             let now = self.began + Duration::from_secs(seconds);
             let wanted = self.wanted;
-            self.confirmations.judge(&gateway, wanted, &replicas, now)
+            self.confirmations
+                .evaluate(&gateway, wanted, &replicas, now)
         }
     }
 
     #[test]
-    fn every_ready_replica_has_to_serve_it() {
-        let mut bench = Bench::new();
-        assert_eq!(bench.judge(0, &[]), Verdict::Absent);
+    fn confirmed_only_when_every_ready_replica_serves_the_revision() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.evaluate(0, &[]), Verdict::Absent);
         for revisions in [[WANTED, WANTED - 1], [WANTED, 0]] {
-            let verdict = bench.judge(0, &revisions);
+            let verdict = fixture.evaluate(0, &revisions);
             assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
         }
         let confirmed = Verdict::Confirmed(BTreeMap::new());
-        assert_eq!(bench.judge(2, &[WANTED, WANTED + 1]), confirmed);
+        assert_eq!(fixture.evaluate(2, &[WANTED, WANTED + 1]), confirmed);
     }
 
     #[test]
-    fn what_is_confirmed_stays_so_when_replicas_come_or_fall_silent() {
-        let mut bench = Bench::new();
-        bench.judge(0, &[WANTED]);
+    fn stays_confirmed_when_replicas_join_or_disconnect() {
+        let mut fixture = Fixture::new();
+        fixture.evaluate(0, &[WANTED]);
         assert!(matches!(
-            bench.judge(60, &[WANTED, 0]),
+            fixture.evaluate(60, &[WANTED, 0]),
             Verdict::Confirmed(_)
         ));
-        assert_eq!(bench.judge(61, &[]), Verdict::Absent);
-        assert!(matches!(bench.judge(62, &[0]), Verdict::Awaited(_)));
+        assert_eq!(fixture.evaluate(61, &[]), Verdict::Absent);
+        assert!(matches!(fixture.evaluate(62, &[0]), Verdict::Awaited(_)));
     }
 
     #[test]
-    fn a_later_revision_is_confirmed_anew_even_if_its_content_was_served_before() {
-        let mut bench = Bench::new();
-        bench.judge(0, &[WANTED, WANTED]);
-        bench.wanted = WANTED + 2;
-        let verdict = bench.judge(1, &[WANTED, WANTED + 1]);
+    fn later_revision_needs_its_own_confirmation() {
+        let mut fixture = Fixture::new();
+        fixture.evaluate(0, &[WANTED, WANTED]);
+        fixture.wanted = WANTED + 2;
+        let verdict = fixture.evaluate(1, &[WANTED, WANTED + 1]);
         assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
-        let verdict = bench.judge(6, &[WANTED, WANTED + 2]);
+        let verdict = fixture.evaluate(6, &[WANTED, WANTED + 2]);
         assert!(matches!(verdict, Verdict::Lagging(_)), "{verdict:?}");
     }
 
     #[test]
-    fn replicas_that_follow_one_change_after_another_are_not_behind() {
-        let mut bench = Bench::new();
+    fn replicas_that_follow_a_series_of_changes_do_not_lag() {
+        let mut fixture = Fixture::new();
         for seconds in 0..60 {
-            bench.wanted = WANTED + seconds;
-            let verdict = bench.judge(seconds, &[bench.wanted - 1, bench.wanted - 2]);
+            fixture.wanted = WANTED + seconds;
+            let verdict = fixture.evaluate(seconds, &[fixture.wanted - 1, fixture.wanted - 2]);
             assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
         }
     }
 
     #[test]
-    fn replicas_that_stay_behind_are_named_after_a_while() {
-        let mut bench = Bench::new();
+    fn names_lagging_replicas_after_the_hold() {
+        let mut fixture = Fixture::new();
         let revisions = [WANTED, WANTED - 1, 0];
-        bench.judge(0, &revisions);
-        let Verdict::Lagging(message) = bench.judge(5, &revisions) else {
+        fixture.evaluate(0, &revisions);
+        let Verdict::Lagging(message) = fixture.evaluate(5, &revisions) else {
             panic!("not lagging");
         };
         assert_eq!(
             message,
             "2 of 3 ready replicas do not serve the current configuration: pod edge-1 (10.0.0.1) is behind, \
-             pod edge-2 (10.0.0.2) is not connected to the leading controller"
+             pod edge-2 (10.0.0.2) is not connected to the leader"
         );
     }
 
     #[test]
-    fn a_new_leader_waits_longer() {
-        let mut bench = Bench::new();
-        bench.confirmations = Confirmations::new(bench.began);
+    fn new_leader_holds_longer() {
+        let mut fixture = Fixture::new();
+        fixture.confirmations = Confirmations::new(fixture.began);
         for (seconds, is_awaited) in [(0, true), (6, true), (10, false)] {
-            let verdict = bench.judge(seconds, &[0]);
+            let verdict = fixture.evaluate(seconds, &[0]);
             assert_eq!(matches!(verdict, Verdict::Awaited(_)), is_awaited);
         }
     }

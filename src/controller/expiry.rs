@@ -1,5 +1,5 @@
-//! Certificates of listeners that are about to expire: somebody's renewal does not work, and clients will notice. Knows
-//! the time, which is given, and not who is told.
+//! Listener certificates that expire soon, because their renewal has failed. Pure; the caller
+//! passes the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,50 +8,55 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::ir::{Ir, ObjectRef};
 
-/// How long before its end a certificate is reported. Those that last 90 days are renewed 30 days before, and those that
-/// last 6 days 3 days before.
+/// How long before its expiry a certificate is reported. Certificates of 90 days are normally
+/// renewed 30 days before expiry, certificates of 6 days 3 days before.
 const NOTICE: SignedDuration = SignedDuration::from_hours(2 * 24);
-/// How often certificates are looked at while nothing changes.
+/// Interval between checks without a configuration change.
 const PERIOD: Duration = Duration::from_secs(60 * 60);
 
-/// When certificates are looked at.
+/// Schedule of checks and what was reported.
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
     next: Option<Instant>,
     reported: BTreeSet<ObjectRef>,
 }
 
-/// What there is to tell.
+/// Result of a check.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
-    /// What is about to expire, by Gateway.
+pub(super) struct ExpiryReport {
+    /// A message about certificates that expire soon or have expired, by Gateway.
     pub(super) expiring: BTreeMap<ObjectRef, String>,
-    /// Gateways whose certificates are all good again.
+    /// Gateways whose reported certificates were all renewed.
     pub(super) renewed: Vec<ObjectRef>,
 }
 
 impl Expiry {
-    /// When to look again.
+    /// When to check again.
     pub(super) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Looks, if that is due or there is a new configuration.
-    pub(super) fn look(&mut self, ir: &Ir, is_new: bool, now: (Instant, Timestamp)) -> Report {
+    /// Checks all certificates if a check is due or the configuration is new.
+    pub(super) fn check(
+        &mut self,
+        ir: &Ir,
+        is_new: bool,
+        now: (Instant, Timestamp),
+    ) -> ExpiryReport {
         let (instant, time) = now;
         if !is_new && self.next.is_some_and(|next| instant < next) {
-            return Report::default();
+            return ExpiryReport::default();
         }
         self.next = Some(instant + PERIOD);
         let expiring = expiring(ir, time);
         let now: BTreeSet<_> = expiring.keys().cloned().collect();
         let before = std::mem::replace(&mut self.reported, now);
         let renewed = before.difference(&self.reported).cloned().collect();
-        Report { expiring, renewed }
+        ExpiryReport { expiring, renewed }
     }
 }
 
-/// What is about to expire, or has, by Gateway.
+/// A message about certificates that expire soon or have expired, by Gateway.
 fn expiring(ir: &Ir, now: Timestamp) -> BTreeMap<ObjectRef, String> {
     let mut found: BTreeMap<ObjectRef, BTreeSet<String>> = BTreeMap::new();
     for port in &ir.ports {
@@ -88,7 +93,7 @@ mod tests {
 
     const DAY: i64 = 24 * 60 * 60;
 
-    /// A Gateway with one HTTPS listener, whose certificate ends on the first day of 2030.
+    /// A Gateway with one HTTPS listener whose certificate expires on 2030-01-01.
     fn ir() -> Ir {
         let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(2030, 1, 1);
@@ -124,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_reported_some_days_before_they_expire() {
+    fn reports_certificates_two_days_before_expiry() {
         let ir = ir();
         assert!(expiring(&ir, at(-3)).is_empty());
         let text = |days| expiring(&ir, at(days)).into_values().next().unwrap();
@@ -135,18 +140,18 @@ mod tests {
     }
 
     #[test]
-    fn looks_when_it_is_due_or_there_is_something_new() {
+    fn checks_when_due_or_when_the_configuration_is_new() {
         let (ir, now) = (ir(), Instant::now());
         let mut expiry = Expiry::default();
         let mut count = |instant: Instant, is_new| {
-            let report = expiry.look(&ir, is_new, (instant, at(-1)));
+            let report = expiry.check(&ir, is_new, (instant, at(-1)));
             report.expiring.len()
         };
         assert_eq!(count(now, false), 1);
         assert_eq!(count(now, false), 0);
         assert_eq!(count(now, true), 1);
         assert_eq!(count(now + PERIOD, false), 1);
-        let renewed = expiry.look(&Ir::default(), true, (now, at(-1))).renewed;
+        let renewed = expiry.check(&Ir::default(), true, (now, at(-1))).renewed;
         assert_eq!(renewed.len(), 1);
     }
 }

@@ -1,11 +1,12 @@
-//! Which addresses of names requests may be sent to: public ones, and those that the operator allows. The author
-//! of an XBackend, or of the zone of its name, must not reach what only the proxy can reach. Pure.
+//! Restricts resolved addresses to public ones and those that the operator allows: the author of an
+//! XBackend, or of the DNS zone of its hostname, must not reach what only the proxy can reach.
+//! Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// IPv4 that is not public (IANA special-purpose registry, multicast and reserved ranges).
+/// Non-public IPv4 networks (IANA special-purpose registry, multicast and reserved ranges).
 const SPECIAL_V4: [Ipv4Net; 11] = [
     v4([0, 0, 0, 0], 8),
     v4([10, 0, 0, 0], 8),
@@ -20,8 +21,8 @@ const SPECIAL_V4: [Ipv4Net; 11] = [
     v4([240, 0, 0, 0], 4),
 ];
 
-/// The same for IPv6: unspecified, loopback and IPv4-compatible; local NAT64; discard-only; Teredo; unique local;
-/// link-local; site-local; multicast.
+/// Non-public IPv6 networks: unspecified, loopback and IPv4-compatible; local NAT64; discard-only;
+/// Teredo; unique local; link-local; site-local; multicast.
 const SPECIAL_V6: [Ipv6Net; 8] = [
     v6([0, 0, 0], 96),
     v6([0x64, 0xff9b, 1], 48),
@@ -33,7 +34,8 @@ const SPECIAL_V6: [Ipv6Net; 8] = [
     v6([0xff00, 0, 0], 8),
 ];
 
-/// Prefixes of addresses that are routed to an IPv4 address within them: NAT64 (RFC 6052) and 6to4 (RFC 3056).
+/// Prefixes of addresses that are routed to an embedded IPv4 address: NAT64 (RFC 6052) and 6to4
+/// (RFC 3056).
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0], 16);
 
@@ -47,26 +49,27 @@ const fn v6(address: [u16; 3], length: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), length)
 }
 
-/// The addresses that an operator allows beside public ones.
+/// Non-public networks that the operator allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedAddresses(Vec<IpNet>);
 
 impl AllowedAddresses {
-    /// Public addresses and these.
+    /// Permits public addresses and those in `allowed`.
     pub fn new(allowed: Vec<IpNet>) -> Self {
         Self(allowed)
     }
 
-    /// Whether requests may be sent to an address. An address that stands for an IPv4 address counts as that.
+    /// Whether requests may be sent to an address. An IPv6 address that represents an IPv4 address
+    /// counts as the latter.
     pub fn permits(&self, address: IpAddr) -> bool {
-        let meant = meant(address);
-        let is_allowed = |net: &IpNet| net.contains(&address) || net.contains(&meant);
-        self.0.iter().any(is_allowed) || is_public(meant)
+        let effective = effective(address);
+        let is_allowed = |net: &IpNet| net.contains(&address) || net.contains(&effective);
+        self.0.iter().any(is_allowed) || is_public(effective)
     }
 }
 
-/// The IPv4 address that an IPv6 address is another form of, or the address itself.
-fn meant(address: IpAddr) -> IpAddr {
+/// The IPv4 address that an IPv6 address represents, or the address itself.
+fn effective(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address.to_canonical() else {
         return address.to_canonical();
     };
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_addresses_that_are_not_public() {
+    fn refuses_non_public_addresses() {
         for address in [
             "0.0.0.0",
             "10.96.0.1",
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_what_is_allowed_in_every_form_and_nothing_beside_it() {
+    fn permits_allowed_addresses_in_every_representation() {
         let allowed = ["10.1.0.0/16", "fd12::/16"];
         for address in ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "fd12::1"] {
             assert!(permits(&allowed, address), "{address}");

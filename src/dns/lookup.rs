@@ -1,4 +1,5 @@
-//! Lookups by DNS: A and AAAA at the name servers of the system or at given ones, and the system's file of hosts.
+//! DNS lookups: A and AAAA records from the system's or from configured name servers, and the
+//! system's hosts file.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,16 +17,17 @@ use hickory_resolver::proto::rr::Name;
 
 use super::{Answer, Lookup, LookupError};
 
-/// Looks names up as the system does, but never below a search domain.
+/// Resolves names like the system, but without search domains.
 #[derive(Default)]
 pub struct SystemLookup {
     servers: Vec<SocketAddr>,
-    /// Made when the first name is looked up; anew after a failure, since the system's configuration may have changed.
+    /// Created on the first lookup, and again after a failure: the system's configuration may have
+    /// changed.
     resolver: Option<TokioResolver>,
 }
 
 impl SystemLookup {
-    /// Asks these name servers; without any, those of /etc/resolv.conf.
+    /// Queries these name servers, or those of /etc/resolv.conf if empty.
     pub fn new(servers: Vec<SocketAddr>) -> Self {
         Self {
             servers,
@@ -45,7 +47,7 @@ impl SystemLookup {
         };
         let options: &mut ResolverOpts = builder.options_mut();
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        // Addresses are looked up when they expire, which a cache would only delay.
+        // Names are resolved again when their TTL expires; a cache would only delay that.
         options.cache_size = 0;
         let resolver = builder.build()?;
         self.resolver = Some(resolver.clone());
@@ -59,7 +61,7 @@ impl Lookup for SystemLookup {
             Ok(resolver) => resolver,
             Err(error) => return ready(Err(failed(&error))).boxed(),
         };
-        // The dot makes it fully qualified.
+        // The dot makes the name fully qualified.
         let name = match Name::from_ascii(format!("{name}.")) {
             Ok(name) => name,
             Err(error) => return ready(Err(LookupError::Failed(error.to_string()))).boxed(),
@@ -86,7 +88,7 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// One server for each address, at all ports that are given for it, by UDP and by TCP for what does not fit.
+/// One server per address with all its ports. Uses UDP, and TCP for truncated responses.
 fn name_servers(servers: &[SocketAddr]) -> Vec<NameServerConfig> {
     let mut ports: BTreeMap<IpAddr, Vec<u16>> = BTreeMap::new();
     for server in servers {

@@ -1,5 +1,5 @@
-//! Addresses of the names in the configuration that is served: each name is looked up again when the TTL of its addresses
-//! ends. Owns what is known of each name; the last good addresses stay while lookups fail.
+//! Resolves the hostnames of the served configuration, each again when its TTL expires. Owns the
+//! state of each name. While lookups fail, the last good addresses stay in use.
 
 mod guard;
 mod lookup;
@@ -23,48 +23,48 @@ pub use self::lookup::SystemLookup;
 use crate::backoff::Backoff;
 use crate::telemetry::metrics::{DnsStats, LookupResult};
 
-/// The shortest and the longest time after which a name is looked up again, whatever its TTL.
+/// Minimum and maximum time until a name is resolved again, regardless of its TTL.
 const TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5 * 60));
-/// Waits after failures.
+/// Delay before a retry after a failure.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
-/// Lookups at one time.
+/// Maximum number of concurrent lookups.
 const CONCURRENT: usize = 32;
 
-/// What looks names up.
+/// A resolver.
 pub trait Lookup {
     /// Starts a lookup of a fully qualified name.
     fn lookup(&mut self, name: &str) -> BoxFuture<'static, Result<Answer, LookupError>>;
 
-    /// A lookup has failed: what was read of the system's configuration may be out of date.
+    /// Called when a lookup has failed: the system's configuration may have changed.
     fn on_failure(&mut self) {}
 }
 
-/// The addresses of a name.
+/// The result of a successful lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The addresses, IPv4 and IPv6; never empty.
     pub addresses: Vec<IpAddr>,
-    /// How long they may be used.
+    /// Time to live of the addresses.
     pub ttl: Duration,
 }
 
-/// Why there is no address.
+/// Why a lookup failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
-    /// The name does not exist, or has no address.
+    /// The name does not exist or has no address.
     #[error("it has no address in DNS")]
     NoAddress,
-    /// No name server gave an answer.
+    /// No name server answered.
     #[error("{0}")]
     Failed(String),
 }
 
 type Finished = (Arc<str>, Result<Answer, LookupError>);
 
-/// The names of the configuration, with their addresses.
+/// The hostnames of the configuration and their addresses.
 pub struct Names<L> {
     lookup: L,
     allowed: AllowedAddresses,
@@ -73,21 +73,21 @@ pub struct Names<L> {
     lookups: FuturesUnordered<BoxFuture<'static, Finished>>,
 }
 
-/// What is known of a name.
+/// State of a name.
 #[derive(Debug)]
 struct Name {
-    /// The last good ones, in order, without those that are refused.
+    /// The last resolved addresses, sorted, without refused ones.
     addresses: Vec<IpAddr>,
-    /// Those that were refused last.
+    /// The last refused addresses.
     refused: Vec<IpAddr>,
-    /// When it is looked up next; `None` while it is.
+    /// Time of the next lookup; `None` during a lookup.
     due: Option<Instant>,
-    /// Lookups that failed in a row.
+    /// Number of consecutive failures.
     failures: u32,
 }
 
 impl<L: Lookup> Names<L> {
-    /// No names yet. Addresses that are neither public nor `allowed` are refused.
+    /// Starts without names. Refuses addresses that are neither public nor `allowed`.
     pub fn new(lookup: L, allowed: AllowedAddresses, stats: Arc<DnsStats>) -> Self {
         Self {
             lookup,
@@ -98,10 +98,9 @@ impl<L: Lookup> Names<L> {
         }
     }
 
-    /// Makes these names, in any order, the ones to follow. What is known of a name that is no longer among them is
-    /// forgotten.
+    /// Replaces the names to resolve, in any order. Keeps the state of names that remain.
     pub fn follow<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
-        let mut former = std::mem::take(&mut self.names);
+        let mut previous = std::mem::take(&mut self.names);
         for name in names {
             let new = || Name {
                 addresses: Vec::new(),
@@ -109,20 +108,20 @@ impl<L: Lookup> Names<L> {
                 due: Some(Instant::now()),
                 failures: 0,
             };
-            let known = former.remove(name);
+            let known = previous.remove(name);
             self.names
                 .entry(name.clone())
                 .or_insert_with(|| known.unwrap_or_else(new));
         }
     }
 
-    /// The addresses of a name; none while they are not known.
+    /// The addresses of a name; empty until it is resolved.
     pub fn addresses(&self, name: &str) -> &[IpAddr] {
         self.names.get(name).map_or(&[], |name| &name.addresses)
     }
 
-    /// Returns when the addresses of a name are others. Looks names up only while it is polled; may be dropped and called
-    /// again.
+    /// Returns when the addresses of a name have changed. Resolves names only while polled. Cancel
+    /// safe.
     pub async fn changed(&mut self) {
         loop {
             let next = self.start();
@@ -137,7 +136,7 @@ impl<L: Lookup> Names<L> {
         }
     }
 
-    /// Starts the lookups that are due, and returns when the next is.
+    /// Starts the lookups that are due. Returns when the next one is due.
     fn start(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;
@@ -153,12 +152,12 @@ impl<L: Lookup> Names<L> {
                 self.lookups
                     .push(Box::pin(async move { (name, lookup.await) }));
             }
-            // Any other starts when one of those that are under way has finished.
+            // The others start when a running lookup has finished.
         }
         next
     }
 
-    /// Takes note of an outcome, and returns whether the addresses of the name are others.
+    /// Records an outcome. Returns whether the addresses of the name have changed.
     fn finish(&mut self, name: &str, outcome: Result<Answer, LookupError>) -> bool {
         self.stats.looked_up(match &outcome {
             Ok(_) => LookupResult::Found,
@@ -168,7 +167,7 @@ impl<L: Lookup> Names<L> {
         if outcome.is_err() {
             self.lookup.on_failure();
         }
-        // It may have left the configuration meanwhile.
+        // The name may have been removed meanwhile.
         let Some(known) = self.names.get_mut(name) else {
             return false;
         };

@@ -1,4 +1,4 @@
-//! When names are looked up, and what is known of them: with lookups that follow a script, and time that stands still.
+//! Times and results of lookups, with a scripted resolver and paused time.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Outcome = Result<Answer, LookupError>;
 
-/// Answers in order; lookups after the last never end.
+/// Returns the outcomes in order; further lookups never end.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<State>>);
 
@@ -81,36 +81,36 @@ fn following(script: &Script) -> Names<Script> {
     names
 }
 
-fn shown(names: &Names<Script>) -> Vec<String> {
-    let addresses = names.addresses("a.example").iter();
-    addresses.map(IpAddr::to_string).collect()
+fn addresses(names: &Names<Script>) -> Vec<String> {
+    let found = names.addresses("a.example").iter();
+    found.map(IpAddr::to_string).collect()
 }
 
-/// Lets so much time pass.
+/// Advances the time.
 async fn pass(names: &mut Names<Script>, time: Duration) {
     let end = Instant::now() + time;
     while timeout(end - Instant::now(), names.changed()).await.is_ok() {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_a_name_up_again_when_its_ttl_ends() {
+async fn resolves_again_when_the_ttl_expires() {
     let script = Script::new([
         found(&["1.1.1.2", "2606:4700::1", "1.1.1.1", "1.1.1.2"], 30),
         found(&["1.1.1.3"], 45),
         found(&["1.1.1.3"], 300),
     ]);
     let mut names = following(&script);
-    assert!(shown(&names).is_empty());
+    assert!(addresses(&names).is_empty());
     names.changed().await;
-    assert_eq!(shown(&names), ["1.1.1.1", "1.1.1.2", "2606:4700::1"]);
+    assert_eq!(addresses(&names), ["1.1.1.1", "1.1.1.2", "2606:4700::1"]);
     names.changed().await;
-    assert_eq!(shown(&names), ["1.1.1.3"]);
+    assert_eq!(addresses(&names), ["1.1.1.3"]);
     pass(&mut names, 100 * SECOND).await;
     assert_eq!(script.seconds(), [0, 30, 75]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn bounds_the_time_between_lookups() {
+async fn bounds_the_ttl() {
     let script = Script::new([
         found(&["1.1.1.1"], 0),
         found(&["1.1.1.1"], 86_400),
@@ -122,7 +122,7 @@ async fn bounds_the_time_between_lookups() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keeps_the_last_good_addresses_while_lookups_fail_and_waits_longer_each_time() {
+async fn keeps_addresses_and_backs_off_while_lookups_fail() {
     let mut outcomes = vec![found(&["1.1.1.1"], 10)];
     outcomes.extend((0..7).map(|_| failed()));
     outcomes.extend([Err(LookupError::NoAddress), found(&["1.1.1.2"], 60)]);
@@ -132,16 +132,16 @@ async fn keeps_the_last_good_addresses_while_lookups_fail_and_waits_longer_each_
     names.changed().await;
     let waiting = timeout(130 * SECOND, names.changed()).await;
     assert!(waiting.is_err());
-    assert_eq!(shown(&names), ["1.1.1.1"]);
+    assert_eq!(addresses(&names), ["1.1.1.1"]);
     names.changed().await;
-    assert_eq!(shown(&names), ["1.1.1.2"]);
+    assert_eq!(addresses(&names), ["1.1.1.2"]);
     assert_eq!(script.seconds(), [0, 10, 11, 13, 17, 25, 41, 71, 101, 131]);
     let counts: Vec<_> = stats.lookups().collect();
     assert_eq!(counts, [("found", 2), ("no_address", 1), ("failed", 7)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_addresses_that_are_not_public_unless_they_are_allowed() {
+async fn refuses_non_public_addresses_unless_allowed() {
     let outcomes = || {
         [
             found(&["127.0.0.1", "1.1.1.1", "::ffff:169.254.169.254"], 30),
@@ -152,24 +152,24 @@ async fn refuses_addresses_that_are_not_public_unless_they_are_allowed() {
     let (mut refusing, stats) = names(&script, &[]);
     refusing.follow(&["a.example".into()]);
     refusing.changed().await;
-    assert_eq!(shown(&refusing), ["1.1.1.1"]);
-    // The former address is not one of the name any more.
+    assert_eq!(addresses(&refusing), ["1.1.1.1"]);
+    // The name no longer has its previous address.
     refusing.changed().await;
-    assert!(shown(&refusing).is_empty());
+    assert!(addresses(&refusing).is_empty());
     assert_eq!(stats.refused_addresses(), 4);
 
     let script = Script::new(outcomes());
     let (mut allowing, stats) = names(&script, &["127.0.0.0/8", "10.0.0.0/16"]);
     allowing.follow(&["a.example".into()]);
     allowing.changed().await;
-    assert_eq!(shown(&allowing), ["1.1.1.1", "127.0.0.1"]);
+    assert_eq!(addresses(&allowing), ["1.1.1.1", "127.0.0.1"]);
     allowing.changed().await;
-    assert_eq!(shown(&allowing), ["10.0.0.1"]);
+    assert_eq!(addresses(&allowing), ["10.0.0.1"]);
     assert_eq!(stats.refused_addresses(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn follows_the_names_of_the_configuration_and_no_others() {
+async fn resolves_only_the_names_of_the_configuration() {
     let script = Script::new([found(&["1.1.1.1"], 30), found(&["1.1.1.2"], 30)]);
     let (mut names, _) = names(&script, &[]);
     pass(&mut names, 100 * SECOND).await;
@@ -178,17 +178,17 @@ async fn follows_the_names_of_the_configuration_and_no_others() {
     names.follow([&a, &a]);
     names.changed().await;
     names.follow([&b, &a]);
-    assert_eq!(shown(&names), ["1.1.1.1"]);
+    assert_eq!(addresses(&names), ["1.1.1.1"]);
     names.changed().await;
     assert_eq!(names.addresses("b.example").len(), 1);
     names.follow([]);
-    assert!(shown(&names).is_empty());
+    assert!(addresses(&names).is_empty());
     pass(&mut names, 100 * SECOND).await;
     assert_eq!(script.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_few_names_up_at_one_time() {
+async fn limits_concurrent_lookups() {
     let script = Script::default();
     let (mut names, _) = names(&script, &[]);
     let many = (0..3 * CONCURRENT).map(|number| Arc::from(format!("n{number}.example")));

@@ -1,5 +1,5 @@
-//! The objects in a directory of YAML and JSON files. Owns which version of an object is served when files disagree,
-//! break or vanish; leaves parsing, validation and watching to others.
+//! Objects from a directory of YAML and JSON files. Owns which version of an object is served when
+//! files conflict, break or disappear.
 
 mod parse;
 mod scan;
@@ -18,14 +18,14 @@ use crate::api::{self, Admission, Finding, Object, ObjectRef, Severity};
 use crate::snapshot::Snapshot;
 use anyhow::Context;
 
-/// Readings of a directory that are thrown away because its symlinks moved meanwhile.
+/// Maximum number of reads that are discarded because a symlink changed meanwhile.
 const RETRIES: usize = 5;
-/// Documents of a file.
+/// Maximum number of documents in a file.
 const MAX_DOCUMENTS: usize = 100_000;
-/// Problems of a file that are told one by one.
+/// Maximum number of problems that are reported individually for a file.
 const MAX_PROBLEMS: usize = 1000;
 
-/// Reads a directory again and again, and validates only what has changed since.
+/// Reads a directory repeatedly and validates only changed documents.
 #[derive(Debug)]
 pub struct FileProvider {
     directory: PathBuf,
@@ -33,20 +33,20 @@ pub struct FileProvider {
     served: BTreeMap<ObjectRef, Object>,
 }
 
-/// A load that has not been taken over yet.
+/// A load that has not been committed yet.
 #[derive(Debug)]
 struct Draft {
     files: BTreeMap<PathBuf, Arc<Entry>>,
     served: BTreeMap<ObjectRef, Object>,
-    /// Real directories in which a change may matter.
+    /// Real directories in which a change is relevant.
     directories: BTreeSet<PathBuf>,
-    /// The files under their real paths.
+    /// Real paths of the files.
     real_files: BTreeSet<PathBuf>,
     load: Load,
 }
 
 impl Draft {
-    /// What was read, to tell two drafts of one state apart from those of two.
+    /// Digests of the content: two drafts with equal digests have the same content.
     fn digests(&self) -> Vec<(PathBuf, u64)> {
         self.files
             .iter()
@@ -55,14 +55,14 @@ impl Draft {
     }
 }
 
-/// A file as it was read last.
+/// A file as of its last read.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     digest: u64,
     documents: Vec<Document>,
-    /// Why the file could not be read; its documents are then those read before.
+    /// Why the last read failed; `documents` are then those of the previous read.
     failure: Option<String>,
-    /// Objects of the file when it was last whole. They stay while it is broken.
+    /// Objects of the file when it was last valid. They stay in service while the file is broken.
     objects: BTreeSet<ObjectRef>,
 }
 
@@ -84,15 +84,15 @@ struct Document {
     outcome: Result<Arc<[Admission]>, SyntaxError>,
 }
 
-/// Where an object was found.
+/// Location of an object.
 #[derive(Clone, Copy, Debug)]
-struct Place<'a> {
+struct Location<'a> {
     file: &'a Path,
     document: usize,
     line: usize,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     fn problem(&self, object: Option<&ObjectRef>, finding: &Finding) -> Problem {
         Problem {
             severity: finding.severity,
@@ -109,7 +109,7 @@ impl Place<'_> {
 }
 
 impl FileProvider {
-    /// A provider of the objects below a directory. Nothing is read yet.
+    /// Creates a provider for a directory. Reads nothing yet.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
@@ -118,13 +118,15 @@ impl FileProvider {
         }
     }
 
-    /// Reads the directory. Fails only when the directory itself cannot be read; everything else is a problem.
+    /// Reads the directory. Returns an error only if the directory itself cannot be read;
+    /// everything else is a problem.
     pub fn load(&mut self) -> anyhow::Result<Load> {
         let draft = self.draft(&BTreeSet::new())?;
         Ok(self.accept(draft))
     }
 
-    /// Reads the directory, but takes files that are being written to for unchanged. `unfinished` has real paths.
+    /// Reads the directory and treats `unfinished` files (real paths), which are being written, as
+    /// unchanged.
     fn draft(&self, unfinished: &BTreeSet<PathBuf>) -> anyhow::Result<Draft> {
         let (mut scan, mut files) = self.read(unfinished)?;
         for _ in 0..RETRIES {
@@ -171,7 +173,7 @@ impl FileProvider {
         })
     }
 
-    /// Reads every file that may be read. What cannot be is as it was.
+    /// Reads every readable file. The others keep their previous content.
     fn read(
         &self,
         unfinished: &BTreeSet<PathBuf>,
@@ -202,24 +204,24 @@ impl FileProvider {
     }
 }
 
-/// Puts the objects of all files together.
+/// Merges the objects of all files.
 struct Merge<'a> {
     served: &'a BTreeMap<ObjectRef, Object>,
-    places: HashMap<&'a ObjectRef, Place<'a>>,
+    places: HashMap<&'a ObjectRef, Location<'a>>,
     objects: BTreeMap<ObjectRef, Object>,
     problems: Vec<Problem>,
 }
 
 impl<'a> Merge<'a> {
     fn file(&mut self, path: &'a Path, entry: &'a Entry) {
-        let told = self.problems.len();
+        let first = self.problems.len();
         if let Some(failure) = &entry.failure {
             self.problems
                 .push(Problem::of_file(Severity::Error, path, failure.clone()));
         }
         let is_held = entry.is_broken() && !entry.objects.is_empty();
         for (index, document) in entry.documents.iter().enumerate() {
-            let place = Place {
+            let place = Location {
                 file: path,
                 document: index + 1,
                 line: document.line,
@@ -232,40 +234,41 @@ impl<'a> Merge<'a> {
                 Ok(_) => {}
             }
         }
-        self.cut(path, told);
+        self.cut(path, first);
     }
 
-    /// Drops what exceeds [`MAX_PROBLEMS`] of a file whose problems begin at `told`, warnings first.
-    fn cut(&mut self, path: &Path, told: usize) {
-        let of_file = &mut self.problems[told..];
+    /// Reduces the problems of a file from index `first` on, to [`MAX_PROBLEMS`]. Drops
+    /// warnings first.
+    fn cut(&mut self, path: &Path, first: usize) {
+        let of_file = &mut self.problems[first..];
         if of_file.len() <= MAX_PROBLEMS {
             return;
         }
         of_file.sort_by_key(|problem| problem.severity);
         let (worst, more) = (of_file[MAX_PROBLEMS].severity, of_file.len() - MAX_PROBLEMS);
-        self.problems.truncate(told + MAX_PROBLEMS);
+        self.problems.truncate(first + MAX_PROBLEMS);
         self.problems
             .push(Problem::of_file(worst, path, format!("and {more} more")));
     }
 
-    fn broken(&mut self, place: Place<'a>, error: &SyntaxError, is_held: bool) {
+    fn broken(&mut self, place: Location<'a>, error: &SyntaxError, is_held: bool) {
         let consequence = if is_held {
-            "the objects of this file stay as they were"
+            "the objects of this file keep their previous version"
         } else {
             "the document is left out"
         };
         let line = place.line + error.line.saturating_sub(1);
         let message = format!("{}; {consequence}", error.message);
         self.problems
-            .push(Place { line, ..place }.problem(None, &Finding::error("", message)));
+            .push(Location { line, ..place }.problem(None, &Finding::error("", message)));
     }
 
-    fn object(&mut self, place: Place<'a>, admission: &'a Admission) {
+    fn object(&mut self, place: Location<'a>, admission: &'a Admission) {
         let is_watched = admission.object.is_some() || admission.has_errors();
         let id = admission.id.as_ref();
         if let Some(first) = id.and_then(|id| self.places.get(id)) {
             let message = format!(
-                "is already in {}:{} (document {}); that one counts, this one is left out",
+                "is already defined in {}:{} (document {}); this one is ignored",
                 first.file.display(),
                 first.line,
                 first.document
@@ -288,12 +291,15 @@ impl<'a> Merge<'a> {
             self.objects.insert(id.clone(), object.clone());
         } else if let Some(object) = self.served.get(id) {
             self.objects.insert(id.clone(), object.clone());
-            let finding = Finding::warning("", "is invalid now; its previous valid version stays");
+            let finding = Finding::warning(
+                "",
+                "is invalid; its previous valid version stays in service",
+            );
             self.problems.push(place.problem(Some(id), &finding));
         }
     }
 
-    /// Keeps what a broken file held, unless another file has it by now.
+    /// Keeps the objects of a broken file, unless another file defines them now.
     fn keep(&mut self, entry: &'a Entry) {
         for id in &entry.objects {
             if let (false, Some(object)) = (self.places.contains_key(id), self.served.get(id)) {
@@ -305,7 +311,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Reads a file, reusing every document that is as before. `None` when the file is gone.
+/// Reads a file and reuses unchanged documents. `None` if the file no longer exists.
 fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
     let failed = |failure: String| {
         let before = before.map(|before| Entry::clone(before));
@@ -333,7 +339,7 @@ fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<A
     let known: HashMap<u64, &Document> =
         known.map(|document| (document.digest, document)).collect();
     let sources = if is_json {
-        vec![parse::Source {
+        vec![parse::DocumentText {
             line: 1,
             text: text.strip_prefix('\u{feff}').unwrap_or(&text),
         }]
@@ -369,7 +375,7 @@ fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<A
 }
 
 fn read_document(
-    source: parse::Source<'_>,
+    source: parse::DocumentText<'_>,
     is_json: bool,
     known: &HashMap<u64, &Document>,
 ) -> Document {
@@ -390,9 +396,9 @@ fn read_document(
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    // It may be another one since it was found, and opening a pipe would wait for its other end.
+    // The file may have been replaced since the scan, and opening a pipe would block.
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no file any more"));
+        return Err(io::Error::other("it is no longer a regular file"));
     }
     let file = File::open(path)?;
     let limit = parse::MAX_FILE;

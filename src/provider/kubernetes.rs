@@ -1,13 +1,14 @@
-//! The objects of a cluster, from watches of its API server. Owns when changes are published: never before every kind is
-//! known, at once when little happens, and not too often when much does. Keeps what it has while the API server is away.
+//! Objects from watches of a Kubernetes API server. Owns when changes are published: not before
+//! every kind has been listed, at once in idle times, debounced under load. Keeps the last state
+//! while the API server is unreachable.
 
 pub mod bundle;
 mod client;
 mod fetch;
 pub mod observer;
-mod pause;
-mod reading;
+mod parsed;
 mod referenced;
+mod retry;
 mod scope;
 mod store;
 mod watch;
@@ -23,46 +24,47 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::fetch::Fetches;
 use self::observer::Observer;
-use self::referenced::{Referenced, is_held_by_name};
+use self::referenced::{Referenced, is_held_by_reference};
 use self::scope::Scope;
 use self::store::{Message, Store};
 use self::watch::Watch;
 use super::Load;
 use crate::api::Key;
 
-/// How long it must be quiet until a change is published: what belongs together often comes together.
+/// Debounce of changes: related changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
-/// A change that follows none for so long is published at once: what it belongs to has come already, or comes too late.
-const QUIET: Duration = Duration::from_millis(50);
-/// The longest that a change waits for quiet.
-const LONGEST_DEBOUNCE: Duration = Duration::from_millis(100);
-/// Changes that may wait to be stored. Watches that are ahead wait.
+/// A change after this idle time is published at once: related changes have arrived already or will
+/// arrive too late.
+const IDLE: Duration = Duration::from_millis(50);
+/// Maximum debounce of a change.
+const MAX_DEBOUNCE: Duration = Duration::from_millis(100);
+/// Capacity of the queue of watch events. Faster watches block.
 const QUEUE: usize = 128;
-/// How often missing kinds are named while the first configuration is incomplete.
-const REMINDER: Duration = Duration::from_secs(10);
-/// How often the API server is asked for a sign of life, and how long that may take.
+/// Interval of log messages that name missing kinds while the first configuration is incomplete.
+const READINESS_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval and timeout of health requests to the API server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// How often the log says that it gives none.
-const COMPLAINT: Duration = Duration::from_secs(60);
+/// Interval of log messages while the API server does not respond.
+const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How patient the provider is with the API server.
+/// Timeouts for the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Seconds after which a watch ends and is begun again. A connection that died without a word is noticed 5 s later.
+    /// Duration of a watch in seconds. A connection that died silently is noticed 5 s later.
     pub watch: u32,
-    /// How long an answer, such as a page of a list, may take.
-    pub answer: Duration,
-    /// How long lists that are older than what is served are refused.
-    pub doubt: Duration,
+    /// Timeout of a response, such as one page of a list.
+    pub response_timeout: Duration,
+    /// How long lists that are older than the served state are rejected.
+    pub stale_list_timeout: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         Self {
             watch: 45,
-            // An API server gives up after 60 s itself.
-            answer: Duration::from_secs(65),
-            doubt: Duration::from_secs(60),
+            // The API server itself gives up after 60 s.
+            response_timeout: Duration::from_secs(65),
+            stale_list_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -72,32 +74,33 @@ impl Default for Timing {
 pub struct KubernetesProvider {
     client: Client,
     gateway: Option<Key>,
-    /// The only namespaces that are seen; empty means all.
+    /// The only watched namespaces; empty means all.
     namespaces: BTreeSet<String>,
     observer: Option<Arc<dyn Observer>>,
     timing: Timing,
 }
 
 impl KubernetesProvider {
-    /// A provider for the cluster that the environment names: the service account of a pod, else the kubeconfig.
-    /// Nothing is asked yet.
+    /// Creates a provider for the cluster of the environment: the service account of a pod, else
+    /// the kubeconfig. Sends no request yet.
     ///
     /// # Errors
-    /// When neither is there, or it cannot be read.
+    /// When neither exists or can be read.
     pub async fn from_environment() -> anyhow::Result<Self> {
         let config = Config::infer()
             .await
-            .context("neither a service account nor a kubeconfig names a cluster to watch")?;
+            .context("found neither a service account nor a kubeconfig")?;
         Self::new(config)
     }
 
-    /// A provider for a cluster. Nothing is asked yet.
+    /// Creates a provider for a cluster. Sends no request yet.
     ///
     /// # Errors
-    /// When the address or the credentials make no sense.
+    /// When the address or the credentials are invalid.
     pub fn new(config: Config) -> anyhow::Result<Self> {
         Ok(Self {
-            client: client::client(config).context("the cluster's address or credentials")?,
+            client: client::client(config)
+                .context("invalid address or credentials of the cluster")?,
             gateway: None,
             namespaces: BTreeSet::new(),
             observer: None,
@@ -110,7 +113,7 @@ impl KubernetesProvider {
         self.client.clone()
     }
 
-    /// The same, but of namespaced kinds it sees only what is in these namespaces, and in that of the only Gateway.
+    /// Restricts namespaced kinds to these namespaces and to the one of the only Gateway.
     #[must_use]
     pub fn within(self, namespaces: impl IntoIterator<Item = String>) -> Self {
         Self {
@@ -119,7 +122,7 @@ impl KubernetesProvider {
         }
     }
 
-    /// The same, but of all Gateways it sees only one.
+    /// Restricts Gateways to a single one.
     #[must_use]
     pub fn only(self, namespace: &str, name: &str) -> Self {
         Self {
@@ -128,7 +131,7 @@ impl KubernetesProvider {
         }
     }
 
-    /// The same, but an observer gets what the API server holds of each object.
+    /// Sets an observer of the objects as the API server holds them.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         Self {
@@ -137,19 +140,19 @@ impl KubernetesProvider {
         }
     }
 
-    /// The same, but with another patience.
+    /// Overrides the timeouts.
     #[must_use]
     pub fn timed(self, timing: Timing) -> Self {
         Self { timing, ..self }
     }
 
-    /// Publishes what the cluster has, first when every kind has been listed once, and then what changes; ends when
-    /// no one listens. Calls `contacted` every few seconds while the API server answers.
+    /// Publishes the first state when every kind has been listed, and then every change. Ends when
+    /// the receiver is dropped. Calls `contacted` every few seconds while the API server responds.
     pub async fn watch(self, loads: watched::Sender<Arc<Load>>, contacted: impl Fn()) {
         let client = self.client.clone();
         tokio::select! {
             () = self.follow(loads) => {}
-            () = stay_in_touch(&client, contacted) => {}
+            () = poll_health(&client, contacted) => {}
         }
     }
 
@@ -158,21 +161,22 @@ impl KubernetesProvider {
         let namespaces = self.all_namespaces();
         let scopes = Scope::all(self.gateway.as_ref(), &namespaces);
         let (mut later, now): (Vec<_>, Vec<_>) =
-            (0..scopes.len()).partition(|number| is_held_by_name(scopes[*number].kind));
+            (0..scopes.len()).partition(|number| is_held_by_reference(scopes[*number].kind));
         let start = |number: usize| tokio::spawn(self.watch_of(number, &scopes, &sender).run());
         now.into_iter().for_each(|number| drop(start(number)));
         let referenced = Referenced::within(namespaces);
         let mut store = Store::new(scopes.clone(), referenced, self.observer.clone());
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
-        let mut news = News::default();
+        let mut news = PendingChanges::default();
         let mut last = Instant::now();
-        while let Some(is_news) = collect(&mut store, &mut messages, &mut last).await {
-            // What would be dropped before it is known who refers to it would have to be fetched then.
-            if store.knows_referrers() {
+        while let Some(is_changed) = collect(&mut store, &mut messages, &mut last).await {
+            // Secrets and ConfigMaps that arrive before their referrers are known would be dropped
+            // and fetched again.
+            if store.has_all_referrers() {
                 later.drain(..).for_each(|number| drop(start(number)));
             }
             fetches.follow(store.wanted());
-            if let Some(load) = news.due(&store, is_news)
+            if let Some(load) = news.due(&store, is_changed)
                 && loads.send(Arc::new(load)).is_err()
             {
                 return;
@@ -202,23 +206,24 @@ impl KubernetesProvider {
     }
 }
 
-/// Whether there is something to publish, and since when.
+/// Whether there are unpublished changes, and since when.
 #[derive(Default)]
-struct News {
+struct PendingChanges {
     is_there: bool,
     since: Option<Instant>,
 }
 
-impl News {
-    /// What is to be published now: everything, if any of it is new and nothing of it is about to be complete.
-    fn due(&mut self, store: &Store, is_news: bool) -> Option<Load> {
-        self.is_there |= is_news;
+impl PendingChanges {
+    /// Returns the load to publish, unless nothing is new or a fetch that is about to complete is
+    /// worth waiting for.
+    fn due(&mut self, store: &Store, is_changed: bool) -> Option<Load> {
+        self.is_there |= is_changed;
         if !self.is_there {
             return None;
         }
         let load = store.load()?;
         let since = *self.since.get_or_insert_with(Instant::now);
-        if store.is_waiting() && since.elapsed() < fetch::WORTH {
+        if store.is_waiting() && since.elapsed() < fetch::FETCH_WAIT {
             return None;
         }
         *self = Self::default();
@@ -226,18 +231,18 @@ impl News {
     }
 }
 
-/// Asks the API server again and again whether it is there. A quiet watch looks like a dead one.
-async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
+/// Polls the health of the API server: a quiet watch cannot be told from a dead one.
+async fn poll_health(client: &Client, contacted: impl Fn()) {
     let mut last = Instant::now();
     let mut logged = last;
     loop {
         if let Ok(Ok(_)) = timeout(HEARTBEAT, client.apiserver_version()).await {
             contacted();
             (last, logged) = (Instant::now(), Instant::now());
-        } else if logged.elapsed() >= COMPLAINT {
+        } else if logged.elapsed() >= OUTAGE_LOG_INTERVAL {
             logged = Instant::now();
             tracing::warn!(
-                "the API server has not responded for {} s; what is served may be out of date",
+                "the API server has not responded for {} s; the served configuration may be out of date",
                 last.elapsed().as_secs()
             );
         }
@@ -245,8 +250,9 @@ async fn stay_in_touch(client: &Client, contacted: impl Fn()) {
     }
 }
 
-/// Stores changes until it is quiet, and returns whether any was news. The first one after a long time is returned at
-/// once; `last` is the time of the last change. `None` when there will be no more.
+/// Applies messages until the debounce ends. Returns whether anything has changed; `None` when the
+/// channel is closed. The first message after an idle time returns at once; `last` is the time of
+/// the last message.
 async fn collect(
     store: &mut Store,
     messages: &mut mpsc::Receiver<Message>,
@@ -254,30 +260,30 @@ async fn collect(
 ) -> Option<bool> {
     let message = first(store, messages).await?;
     let now = Instant::now();
-    let until = now + LONGEST_DEBOUNCE;
-    let was_quiet = now.duration_since(*last) >= QUIET;
-    let mut is_news = store.take(message);
+    let until = now + MAX_DEBOUNCE;
+    let was_quiet = now.duration_since(*last) >= IDLE;
+    let mut is_changed = store.apply_message(message);
     *last = now;
     if was_quiet && messages.is_empty() {
-        return Some(is_news);
+        return Some(is_changed);
     }
     loop {
         let quiet = (Instant::now() + DEBOUNCE).min(until);
         let Ok(Some(message)) = timeout_at(quiet, messages.recv()).await else {
-            return Some(is_news);
+            return Some(is_changed);
         };
-        is_news |= store.take(message);
+        is_changed |= store.apply_message(message);
         *last = Instant::now();
     }
 }
 
-/// The next change. While the first configuration is incomplete, the log names what is missing now and then.
+/// The next message. Logs missing kinds while the first configuration is incomplete.
 async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
         if store.awaited().next().is_none() {
             return messages.recv().await;
         }
-        if let Ok(message) = timeout(REMINDER, messages.recv()).await {
+        if let Ok(message) = timeout(READINESS_LOG_INTERVAL, messages.recv()).await {
             return message;
         }
         let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();

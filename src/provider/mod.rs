@@ -1,5 +1,5 @@
-//! Where objects come from. A provider publishes snapshots of validated objects and the problems it met; it knows
-//! nothing of what the objects mean.
+//! Sources of objects. A provider publishes snapshots of valid objects and the problems that it
+//! found. It does not interpret the objects.
 
 pub mod file;
 pub mod kubernetes;
@@ -18,13 +18,13 @@ pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 use crate::snapshot::Snapshot;
 use crate::stream::message::Position;
 
-/// What a provider has at one moment.
+/// State published by a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// The valid objects.
     pub snapshot: Arc<Snapshot>,
-    /// What is wrong with the rest, in an order of the provider's.
+    /// Problems of invalid objects, in the provider's order.
     pub problems: Vec<Problem>,
-    /// Which state of the Gateway's objects this is, when they came from a controller.
+    /// Position in the controller's stream, if the objects come from a controller.
     pub position: Option<Position>,
 }

@@ -1,4 +1,4 @@
-//! What a provider has to say about its input: where it is wrong, how badly and why. Knows not who prints it.
+//! A problem of the input: location, severity and message.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,36 +7,37 @@ use serde_json::Value;
 
 use crate::api::{ObjectRef, Severity, admit};
 
-/// Characters of a rule that are printed: some CEL rules fill a page.
+/// Maximum number of printed characters of a rule: some CEL rules are very long.
 const RULE_SHOWN: usize = 160;
-/// Characters of a name or a field that are printed. No valid ones are longer.
+/// Maximum number of printed characters of a name or field. Valid ones are never longer.
 const NAME_SHOWN: usize = 600;
 
-/// Something wrong with the input.
+/// A problem of the input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// The file, or the directory; empty for objects of a cluster.
+    /// File or directory; empty for objects of a cluster.
     pub file: PathBuf,
-    /// Number of the document in the file, from 1; 0 when the whole file is meant.
+    /// Number of the document in the file, from 1; 0 for the whole file.
     pub document: usize,
-    /// Line the document starts on, or of the syntax error, from 1; 0 when the whole file is meant.
+    /// First line of the document, or line of the syntax error, from 1; 0 for the whole file.
     pub line: usize,
-    /// The object, as far as its name is known.
+    /// The object, if its name is known.
     pub object: Option<ObjectRef>,
-    /// Generation of the object; 0 where nothing counts it.
+    /// Generation of the object; 0 if it has none.
     pub generation: i64,
-    /// Where in the object, such as `spec.rules[0].matches[1].path.value`; empty for the whole.
+    /// Field path, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
     pub field: String,
-    /// What is wrong, and what comes of it.
+    /// What is wrong, and the consequence.
     pub message: String,
-    /// The rule that is broken, such as `maxLength: 253` or a CEL expression; empty where the message says it all.
+    /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is
+    /// sufficient.
     pub rule: String,
 }
 
 impl Problem {
-    /// A problem of a whole file.
+    /// Creates a problem of a whole file.
     pub fn of_file(
         severity: Severity,
         file: impl Into<PathBuf>,
@@ -55,7 +56,7 @@ impl Problem {
         }
     }
 
-    /// A problem of an object of a cluster.
+    /// Creates a problem of an object of a cluster.
     pub fn of_object(object: ObjectRef, generation: i64, message: impl Into<String>) -> Self {
         Self {
             object: Some(object),
@@ -91,11 +92,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why an object of a known kind cannot be read, with the field: its schema knows that better than the error does.
+/// Why an object of a known kind cannot be parsed, with the field path from its schema, which the
+/// serde error lacks.
 pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> String {
     if value["kind"] == "Secret" {
-        // Both would quote what is in it.
-        return "its fields do not have the types of those of a Secret".to_owned();
+        // The serde error and the schema violation would quote secret values.
+        return "a field has the wrong type for a Secret".to_owned();
     }
     let findings = admit(value).findings;
     let fault = findings
@@ -107,7 +109,8 @@ pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> String {
     )
 }
 
-/// Text from outside on one line and in bounds, so that it cannot pass for another problem.
+/// Escapes and truncates external text, so that it stays on one line and cannot imitate another
+/// problem.
 fn plain(text: &impl fmt::Display) -> String {
     let text = text.to_string();
     let mut shown = String::with_capacity(text.len().min(NAME_SHOWN));

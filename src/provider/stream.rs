@@ -1,5 +1,5 @@
-//! The objects of one Gateway, as its controller streams them: keeps connected, prefers the leader, publishes complete
-//! states, and keeps what it has while no controller is there. Knows neither what the objects mean nor how they are served.
+//! Objects of one Gateway, streamed by its controller. Stays connected, prefers the leader,
+//! publishes complete states, and keeps the last state while no controller is reachable.
 
 mod connect;
 mod copy;
@@ -19,25 +19,25 @@ use super::Load;
 use crate::api::Key;
 use crate::stream::message::{Position, Serves};
 
-/// What a pod needs to connect to its controller.
+/// Settings of the connection to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamSettings {
-    /// Where streams are served, and the name in the controller's certificate: a DNS name or an address.
+    /// Host of the stream and name in the controller's certificate: a DNS name or an IP address.
     pub host: String,
-    /// The port there.
+    /// Port.
     pub port: u16,
-    /// The Gateway whose objects are asked for.
+    /// The Gateway whose objects are requested.
     pub gateway: Key,
-    /// PEM of the certificates that the controller's certificate may be signed by; read for each connection.
+    /// PEM file of trusted CA certificates; read for each connection.
     pub ca_file: PathBuf,
-    /// The ServiceAccount token to present; read for each connection.
+    /// ServiceAccount token; read for each connection.
     pub token_file: PathBuf,
-    /// A directory in memory for a copy of the objects, which is begun with.
+    /// In-memory directory for a copy of the objects, which a restarted container loads first.
     pub state_dir: Option<PathBuf>,
 }
 
 impl StreamSettings {
-    /// Host and port, as a URL has them.
+    /// Host and port as in a URL.
     fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -47,35 +47,35 @@ impl StreamSettings {
     }
 }
 
-/// What happens to the connection.
+/// Events of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent<'a> {
     /// A controller has begun to stream.
     Connected,
-    /// No controller streams any more.
+    /// No controller is streaming.
     Disconnected,
-    /// These objects are complete and published.
+    /// A state is complete and published.
     Committed(&'a Position),
-    /// Nothing is published yet, for this reason.
+    /// Nothing is published yet; contains the reason.
     Waiting(String),
 }
 
-/// Gets objects from a controller.
+/// Receives objects from a controller.
 #[derive(Clone, Debug)]
 pub struct StreamProvider {
     settings: Arc<StreamSettings>,
 }
 
 impl StreamProvider {
-    /// A provider of a Gateway's objects. Nothing is asked yet.
+    /// Creates a provider. Sends no request yet.
     pub fn new(settings: StreamSettings) -> Self {
         Self {
             settings: Arc::new(settings),
         }
     }
 
-    /// Publishes the Gateway's objects and then what changes, and tells the controller what is served; ends when no one
-    /// listens.
+    /// Publishes the Gateway's objects and their changes, and reports to the controller what is in
+    /// service. Ends when the receiver is dropped.
     pub async fn watch(
         self,
         loads: watch::Sender<Arc<Load>>,
@@ -84,7 +84,7 @@ impl StreamProvider {
     ) {
         let Self { settings } = self;
         let dir = settings.state_dir.clone();
-        let begun_with = dir.as_ref().and_then(|dir| {
+        let initial = dir.as_ref().and_then(|dir| {
             copy::warn_unless_in_memory(dir);
             copy::read(dir, &settings.gateway)
         });
@@ -97,7 +97,7 @@ impl StreamProvider {
             }
         };
         tokio::select! {
-            () = follower.run(begun_with) => {}
+            () = follower.run(initial) => {}
             () = copies => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Writes the objects of one Gateway: makes what is missing, applies what is ours and differs, deletes what is no longer
-//! needed. Whatever belongs to somebody else is left alone.
+//! Writes the objects of one Gateway: creates missing ones, applies changed ones, deletes unneeded
+//! ones. Never changes objects of another owner.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use kube::api::{
 use serde_json::{Value, json};
 
 use super::desired::{Failure, FailureReason};
-use super::fields::{take_over, take_over_fields};
-use super::inventory::{ChildKey, Existing, Slim, resource};
+use super::inventory::{ChildKey, Existing, PartialObject, resource};
+use super::managed_fields::{take_over, take_over_fields};
 use super::ownership::{is_applied_by_us, is_owned_by, owner};
 use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
 use super::response::{Response, failure, is_taken, refusal, unreachable};
@@ -21,65 +21,65 @@ use crate::api_server::{FIELD_MANAGER, request};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The steps of one Gateway.
+/// The steps of one reconciliation.
 pub(super) struct Job {
     pub(super) client: Client,
     pub(super) gateway: ObjectRef,
     pub(super) children: Arc<[Child]>,
     pub(super) steps: Vec<Step>,
-    /// What was applied last of what is to be made.
+    /// Last applied state of the children.
     pub(super) applied: AppliedObjects,
 }
 
-/// What became of a job.
-pub(super) struct Done {
+/// Result of a job.
+pub(super) struct JobResult {
     pub(super) gateway: ObjectRef,
     /// Objects that were written.
     pub(super) written: Vec<(ChildKey, Applied, Option<Existing>)>,
-    /// Objects that are gone.
+    /// Objects that no longer exist.
     pub(super) deleted: Vec<ChildKey>,
     /// The first failure.
     pub(super) failure: Option<Failure>,
-    /// Whether something is left to do: an object is being deleted or has just changed.
+    /// Whether the job must run again: an object is being deleted or has just changed.
     pub(super) is_blocked: bool,
-    /// Whether the Gateway is gone or being deleted, of which what is desired will tell.
+    /// Whether the Gateway is deleted or being deleted. The desired state will follow.
     pub(super) is_gateway_gone: bool,
 }
 
-/// Why a step did not succeed.
-enum Fault {
+/// Why a step failed.
+enum StepError {
     Failed(Failure),
-    /// The Gateway is gone or being deleted.
+    /// The Gateway is deleted or being deleted.
     GatewayGone,
     /// An object of this name is being deleted.
     Terminating,
 }
 
-/// The Gateway as the API server has it.
+/// The Gateway as stored in the API server.
 struct FoundGateway {
-    /// `None` if there is none.
+    /// `None` if it does not exist.
     uid: Option<String>,
     is_deleting: bool,
 }
 
-/// What an object turns out to be whose name is needed.
+/// What exists under a taken name.
 enum Found {
-    /// One of ours, of this UID.
+    /// An object of this Gateway, with its UID.
     Ours(String),
-    /// Nothing any more.
+    /// No longer exists.
     Gone,
 }
 
-impl From<Failure> for Fault {
+impl From<Failure> for StepError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
 impl Job {
-    /// Takes the steps, and stops where further ones have no sense.
-    pub(super) async fn run(self) -> Done {
-        let mut done = Done {
+    /// Runs the steps in order and stops at the first failure that makes later steps pointless.
+    pub(super) async fn run(self) -> JobResult {
+        let mut done = JobResult {
             gateway: self.gateway.clone(),
             written: Vec::new(),
             deleted: Vec::new(),
@@ -96,18 +96,18 @@ impl Job {
                     uid,
                     has_updated_fields,
                 } => self.apply(write, uid, *has_updated_fields, &mut done).await,
-                // What replaces it could not be written.
+                // The replacement could not be written, so that the old object stays.
                 Step::Delete(_) if done.failure.is_some() || done.is_blocked => return done,
                 Step::Delete(delete) => self.delete(delete, &mut found, &mut done).await,
             };
             match taken {
                 Ok(()) => {}
-                Err(Fault::GatewayGone) => {
+                Err(StepError::GatewayGone) => {
                     done.is_gateway_gone = true;
                     return done;
                 }
-                Err(Fault::Terminating) => done.is_blocked = true,
-                Err(Fault::Failed(failure)) => {
+                Err(StepError::Terminating) => done.is_blocked = true,
+                Err(StepError::Failed(failure)) => {
                     let may_go_on = failure.reason == FailureReason::Refused;
                     if done.failure.is_none() {
                         done.failure = Some(failure);
@@ -121,7 +121,7 @@ impl Job {
         done
     }
 
-    /// Whether pods cannot start without what a step writes.
+    /// Whether pods cannot start without the object of a step.
     fn is_prerequisite(&self, step: &Step) -> bool {
         let (Step::Create(write) | Step::Apply { write, .. }) = step else {
             return false;
@@ -133,7 +133,7 @@ impl Job {
     fn child(&self, write: &Write) -> Result<(&Child, Value), Failure> {
         let child = self.children.get(write.index).ok_or_else(|| Failure {
             reason: FailureReason::Refused,
-            message: "one of its objects is unknown".to_owned(),
+            message: "internal error: a step refers to a child that does not exist".to_owned(),
         })?;
         let mut object = child.object.clone();
         if let Some(record) = &write.record {
@@ -142,24 +142,26 @@ impl Job {
         Ok((child, object))
     }
 
-    /// Makes an object. One of its name that is ours is applied; one of somebody else is left alone.
+    /// Creates an object. If the name is taken, applies it if this controller owns it, and fails
+    /// otherwise.
     async fn create(
         &self,
         write: &Write,
         found: &mut Option<FoundGateway>,
-        done: &mut Done,
-    ) -> Result<(), Fault> {
+        done: &mut JobResult,
+    ) -> Result<(), StepError> {
         let (child, object) = self.child(write)?;
         let gateway = self.find_gateway(found).await?;
-        // What is desired may be older than the Gateway, whose objects the garbage collector may be deleting.
+        // The desired state may be older than the Gateway, whose objects the garbage collector may
+        // be deleting already.
         if gateway.uid.as_deref() != Some(&child.gateway_uid) || gateway.is_deleting {
-            return Err(Fault::GatewayGone);
+            return Err(StepError::GatewayGone);
         }
         let key = ChildKey::of(child);
         let api = api(&self.client, &key);
         let body = serde_json::from_value(object).map_err(|error| Failure {
             reason: FailureReason::Refused,
-            message: format!("{key} cannot be written: {error}"),
+            message: format!("cannot write {key}: {error}"),
         })?;
         let params = PostParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -174,18 +176,18 @@ impl Job {
         }
         match made {
             Ok(Ok(made)) => {
-                tracing::debug!("{key} is made for {}", self.gateway);
+                tracing::debug!("created {key} for {}", self.gateway);
                 let made = take_over_fields(&api, &key, made).await?;
                 done.record(child, write, &made);
                 Ok(())
             }
-            made if is_taken(&made) => Err(Fault::Terminating),
+            made if is_taken(&made) => Err(StepError::Terminating),
             made => Err(refusal(&key, "made", made).into()),
         }
     }
 
-    /// What an object is that turns out to exist. One of a former Gateway is deleted.
-    async fn resolve(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Found, Fault> {
+    /// Resolves an object whose name turned out to be taken. Deletes one of a previous Gateway.
+    async fn resolve(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Found, StepError> {
         let key = ChildKey::of(child);
         let found = match request(api.get_metadata_opt(&key.name)).await {
             Ok(Ok(Some(found))) => found.metadata,
@@ -197,40 +199,42 @@ impl Job {
         let is_known =
             last.is_some_and(|last| last.uid == uid && last.owner_uid == child.gateway_uid);
         let is_ours = is_known || is_owned_by(&found, &child.gateway_uid);
-        if !is_ours && !self.is_of_former_gateway(&found, &child.gateway_uid) {
+        if !is_ours && !self.is_of_previous_gateway(&found, &child.gateway_uid) {
             return Err(name_taken(&key, &found, &self.gateway).into());
         }
         if found.deletion_timestamp.is_some() {
-            return Err(Fault::Terminating);
+            return Err(StepError::Terminating);
         }
         if is_ours {
             return Ok(Found::Ours(uid));
         }
-        let former = Delete {
+        let previous = Delete {
             key,
             uid,
             resource_version: found.resource_version.unwrap_or_default(),
             owner_uid: String::new(),
         };
-        delete(&self.client, &former).await?;
+        delete(&self.client, &previous).await?;
         Ok(Found::Gone)
     }
 
-    /// Whether an object was made for a Gateway of the same name that is gone: nobody else deletes it as soon.
-    fn is_of_former_gateway(&self, found: &ObjectMeta, uid: &str) -> bool {
+    /// Whether an object belongs to a deleted Gateway of the same name. The garbage collector would
+    /// delete it, but later.
+    fn is_of_previous_gateway(&self, found: &ObjectMeta, uid: &str) -> bool {
         let owner = owner(found);
-        let is_former = |name: &str, of: &str| *name == *self.gateway.name && of != uid;
-        is_applied_by_us(found) && owner.is_some_and(|owner| is_former(&owner.name, &owner.uid))
+        let is_previous = |name: &str, of: &str| *name == *self.gateway.name && of != uid;
+        is_applied_by_us(found) && owner.is_some_and(|owner| is_previous(&owner.name, &owner.uid))
     }
 
-    /// Applies an object that is ours. The API server refuses when it is no longer the one of that UID.
+    /// Applies an object of this controller. The UID in the request makes the API server reject it
+    /// if the object was replaced.
     async fn apply(
         &self,
         write: &Write,
         uid: &str,
         has_updated_fields: bool,
-        done: &mut Done,
-    ) -> Result<(), Fault> {
+        done: &mut JobResult,
+    ) -> Result<(), StepError> {
         let (child, mut object) = self.child(write)?;
         let key = ChildKey::of(child);
         let api = api(&self.client, &key);
@@ -247,24 +251,25 @@ impl Job {
         Ok(())
     }
 
-    /// Deletes an object, unless its Gateway is being deleted: who did that says what becomes of its objects. Those of a
-    /// Gateway that is gone would go anyway.
+    /// Deletes an object, unless its Gateway is being deleted: then the propagation policy of that
+    /// deletion decides about its objects. The garbage collector deletes objects of a deleted
+    /// Gateway.
     async fn delete(
         &self,
         step: &Delete,
         found: &mut Option<FoundGateway>,
-        done: &mut Done,
-    ) -> Result<(), Fault> {
+        done: &mut JobResult,
+    ) -> Result<(), StepError> {
         let gateway = self.find_gateway(found).await?;
         if gateway.uid.as_ref() == Some(&step.owner_uid) && gateway.is_deleting {
-            return Err(Fault::GatewayGone);
+            return Err(StepError::GatewayGone);
         }
         delete(&self.client, step).await?;
         done.deleted.push(step.key.clone());
         Ok(())
     }
 
-    /// The Gateway as it is now, asked for once.
+    /// Reads the Gateway once per job.
     async fn find_gateway<'a>(
         &self,
         found: &'a mut Option<FoundGateway>,
@@ -289,7 +294,7 @@ impl Job {
         } = self;
         let api: Api<DynamicObject> =
             Api::namespaced_with(client.clone(), &gateway.namespace, &resource);
-        let what = || format!("{gateway} cannot be read");
+        let what = || format!("cannot read {gateway}");
         let found = match request(api.get_metadata_opt(&gateway.name)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return Err(failure(&error, &what())),
@@ -303,12 +308,12 @@ impl Job {
     }
 }
 
-impl Done {
+impl JobResult {
     fn record(&mut self, child: &Child, write: &Write, object: &DynamicObject) {
-        let slim: Option<Slim> = object.clone().try_parse().ok();
+        let slim: Option<PartialObject> = object.clone().try_parse().ok();
         let existing = slim.as_ref().and_then(Existing::of);
         let applied = Applied {
-            wanted: write.wanted,
+            desired_hash: write.desired_hash,
             hash: existing.as_ref().map_or(0, |existing| existing.hash),
             uid: object.metadata.uid.clone().unwrap_or_default(),
             owner_uid: child.gateway_uid.clone(),
@@ -317,8 +322,8 @@ impl Done {
     }
 }
 
-/// Deletes an object as it was last seen.
-async fn delete(client: &Client, step: &Delete) -> Result<(), Fault> {
+/// Deletes an object with UID and resourceVersion as preconditions.
+async fn delete(client: &Client, step: &Delete) -> Result<(), StepError> {
     let Delete { key, .. } = step;
     let params = DeleteParams {
         preconditions: Some(Preconditions {
@@ -328,16 +333,18 @@ async fn delete(client: &Client, step: &Delete) -> Result<(), Fault> {
         ..DeleteParams::background()
     };
     match request(api(client, key).delete(&key.name, &params)).await {
-        Ok(Ok(_)) => tracing::info!("{key} is no longer needed and is deleted"),
+        Ok(Ok(_)) => tracing::info!("deleted {key}, which is no longer needed"),
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
-        // Somebody has just changed it, and a watch will tell.
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => return Err(Fault::Terminating),
+        // A concurrent change: the watch reports it, and the deletion is retried.
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+            return Err(StepError::Terminating);
+        }
         deleted => return Err(refusal(key, "deleted", deleted).into()),
     }
     Ok(())
 }
 
-/// Applies an object, and returns what the API server made of it.
+/// Applies an object (server-side apply) and returns the stored result.
 async fn send(
     api: &Api<DynamicObject>,
     child: &Child,
@@ -372,7 +379,8 @@ fn sent_object(key: &ChildKey, sent: Response<DynamicObject>) -> Result<DynamicO
     }
 }
 
-/// Whether a Service has ports of another field manager: applying leaves them there, and is refused where they have the
+/// Whether a Service has ports of another field manager. Apply keeps them, and fails if their names
+/// equal those of the desired ports.
 /// names of ours.
 fn has_foreign_ports(child: &Child, sent: &Response<DynamicObject>) -> bool {
     let count = |object: &Value| object["spec"]["ports"].as_array().map(Vec::len);
@@ -396,7 +404,7 @@ fn name_taken(key: &ChildKey, found: &ObjectMeta, gateway: &ObjectRef) -> Failur
     Failure {
         reason: FailureReason::NameTaken,
         message: format!(
-            "{key} exists already and {whose}: rename Gateway {}, or delete that object",
+            "{key} already exists and {whose}: rename Gateway {} or delete that object",
             gateway.name
         ),
     }

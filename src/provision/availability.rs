@@ -1,24 +1,24 @@
-//! How many pods there are and may be missing: the disruption budget and the autoscaler of a Gateway.
+//! Number of pods of a Gateway: its PodDisruptionBudget and HorizontalPodAutoscaler.
 
 use serde_json::json;
 
 use super::{Child, ChildKind, Plan, set};
 use crate::api::parameters::{Autoscaling, WorkloadKind};
 
-/// Pods without a word in the parameters.
+/// Default number of replicas.
 const REPLICAS: u32 = 2;
-/// The greatest number of pods by load.
+/// Default maximum of the autoscaler.
 const MAX_REPLICAS: u32 = 10;
-/// Percent of the requested CPU that the autoscaler aims at.
+/// Default target of the autoscaler, in percent of the requested CPU.
 const TARGET_CPU: u32 = 80;
 
 impl Plan<'_> {
-    /// Whether there is a pod on each node.
+    /// Whether a DaemonSet runs one pod per node.
     pub(super) fn is_daemon_set(&self) -> bool {
         self.parameters.workload.kind == Some(WorkloadKind::DaemonSet)
     }
 
-    /// The fixed number of pods; `None` where somebody else decides it.
+    /// Fixed number of replicas; `None` if a DaemonSet or autoscaler decides.
     pub(super) fn replicas(&self) -> Option<u32> {
         let is_fixed = !self.is_daemon_set() && self.parameters.autoscaling.is_none();
         is_fixed.then(|| self.parameters.workload.replicas.unwrap_or(REPLICAS))
@@ -30,7 +30,7 @@ impl Plan<'_> {
     }
 }
 
-/// The least and the greatest number of pods. A bound that is not given makes room for the other.
+/// Minimum and maximum of the autoscaler. A missing bound is adjusted to the given one.
 fn bounds(autoscaling: &Autoscaling) -> (u32, u32) {
     match (autoscaling.min_replicas, autoscaling.max_replicas) {
         (Some(min), max) => (min, max.unwrap_or(MAX_REPLICAS.max(min))),
@@ -41,7 +41,8 @@ fn bounds(autoscaling: &Autoscaling) -> (u32, u32) {
     }
 }
 
-/// The budget of evictions. A single pod has none: it could never be evicted, or the budget would say nothing.
+/// The PodDisruptionBudget. A single replica gets none: a budget would either block every eviction
+/// or have no effect.
 pub(super) fn disruption_budget(plan: &Plan<'_>) -> Option<Child> {
     let most = match (plan.autoscaling(), plan.replicas()) {
         (Some(autoscaling), _) => bounds(autoscaling).1,
@@ -52,7 +53,7 @@ pub(super) fn disruption_budget(plan: &Plan<'_>) -> Option<Child> {
     }
     let mut spec = json!({
         "selector": {"matchLabels": plan.selector()},
-        // A pod that does not serve anyway must not hold up the drain of its node.
+        // A pod that is not ready must not block the drain of its node.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     });
     let budget = plan.parameters.disruption_budget.as_ref();
@@ -68,7 +69,7 @@ pub(super) fn disruption_budget(plan: &Plan<'_>) -> Option<Child> {
     Some(plan.child(kind, &plan.name, None, json!({"spec": spec})))
 }
 
-/// The autoscaler, where parameters ask for one.
+/// The autoscaler, if the parameters configure one.
 pub(super) fn autoscaler(plan: &Plan<'_>) -> Option<Child> {
     let autoscaling = plan.autoscaling()?;
     let (min, max) = bounds(autoscaling);

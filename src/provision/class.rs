@@ -1,4 +1,4 @@
-//! The finalizer of GatewayClasses in use: a class is not deleted while a Gateway uses it.
+//! The finalizer of GatewayClasses in use: a class cannot be deleted while a Gateway uses it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use tokio::time::sleep;
 use crate::api_server::{describe, request};
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The finalizer that the Gateway API asks for (GatewayClass, `GatewayClassFinalizerGatewaysExist`).
+/// The finalizer defined by the Gateway API (GatewayClass, `GatewayClassFinalizerGatewaysExist`).
 const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
-/// The wait after a failure: mostly, somebody else wrote in the meantime.
+/// Delay after a failure, usually a conflict with another writer.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// GatewayClasses of ours by name, and whether a Gateway uses them.
+/// GatewayClasses of this controller by name, and whether a Gateway uses them.
 pub type ClassUsage = BTreeMap<String, bool>;
 
-/// Keeps the finalizers of `uses` for as long as it is polled.
+/// Adds and removes finalizers according to `uses` while polled.
 pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<ClassUsage>) {
     let kind = GroupVersionKind::gvk(GATEWAY_GROUP, "v1", "GatewayClass");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
@@ -41,7 +41,7 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<ClassUsa
                 }
                 Err(error) => {
                     tracing::warn!(
-                        "GatewayClass {class}: its finalizer cannot be written: {error}; it is retried"
+                        "GatewayClass {class}: cannot write the finalizer: {error}; retrying"
                     );
                     has_failed = true;
                 }
@@ -71,7 +71,7 @@ async fn write_finalizer(
         return Ok(());
     };
     let mut finalizers = object.finalizers().to_vec();
-    // A class that is being deleted takes no new finalizer.
+    // The API server rejects new finalizers on an object that is being deleted.
     let may_add = object.metadata.deletion_timestamp.is_none();
     let before = finalizers.len();
     finalizers.retain(|finalizer| finalizer != FINALIZER);

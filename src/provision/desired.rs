@@ -1,4 +1,4 @@
-//! What provisioning is given and what it tells: the objects that Gateways need, and why some cannot be applied. Plain
+//! Input and output of provisioning: desired objects of Gateways, and failures to apply them. Plain
 //! data.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,29 +10,30 @@ use tokio::sync::watch;
 use super::Child;
 use crate::ir::ObjectRef;
 
-/// The objects that Gateways need.
+/// Desired objects of all Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredState {
-    /// By Gateway. The same list means the same objects.
+    /// Desired objects by Gateway. A shared list means unchanged objects.
     pub children: BTreeMap<ObjectRef, Arc<[Child]>>,
-    /// Gateways whose objects stay as they are: those whose needs are unknown, and those that are being deleted.
+    /// Gateways whose objects must not change: their desired state is unknown, or they are being
+    /// deleted.
     pub retained: BTreeSet<ObjectRef>,
 }
 
-/// What provisioning follows.
+/// Inputs of provisioning.
 pub struct Inputs {
-    /// The objects that Gateways need; nothing is touched before they are known.
+    /// Desired state; nothing is written before it is known.
     pub desired: watch::Receiver<Option<Arc<DesiredState>>>,
-    /// Gateways whose ready replicas all serve their latest state.
+    /// Gateways whose ready replicas all serve their latest revision.
     pub serving: watch::Receiver<BTreeSet<ObjectRef>>,
 }
 
-/// How changes of the controller itself, such as a new image, reach Gateways.
+/// How the controller's own changes, such as a new image, are rolled out to Gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutOptions {
-    /// Gateways whose pods are replaced at the same time.
+    /// Maximum number of Gateways whose pods are replaced at the same time.
     pub concurrent: usize,
-    /// The longest wait for a Gateway that did not serve before its pods were replaced.
+    /// Maximum wait for a Gateway that did not serve before its rollout began.
     pub progress_deadline: Duration,
 }
 
@@ -48,20 +49,21 @@ impl Default for RolloutOptions {
 /// Why the objects of a Gateway could not be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What kind of failure it is.
+    /// Kind of failure.
     pub reason: FailureReason,
-    /// The object and what is wrong with it, for people.
+    /// Message that names the object and the error.
     pub message: String,
 }
 
 /// Kinds of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureReason {
-    /// An object of a needed name exists and belongs to another owner.
+    /// The name of a desired object is taken by an object of another owner.
     NameTaken,
-    /// The API server refuses an object: it is invalid, a quota is used up, a webhook denies it, or rights are missing.
+    /// The API server rejects an object: it is invalid, exceeds a quota, is denied by a webhook, or
+    /// the controller lacks permission.
     Refused,
-    /// The API server gave no answer, or could not give one.
+    /// The API server did not respond, or failed to process the request.
     Unreachable,
 }
 

@@ -1,5 +1,5 @@
-//! The objects that the controller has made, as watches tell of them: which exist, which Gateway owns each, and whether
-//! somebody has changed them.
+//! Cache of the objects that this controller has created, fed by watches: which objects exist,
+//! which Gateway owns each, and whether someone has changed them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -20,10 +20,10 @@ use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::api_server::{FIELD_MANAGER, describe};
 use crate::ir::{ObjectRef, fingerprint};
 
-/// Seconds after which the API server ends a watch.
+/// Timeout of a watch in seconds (`timeoutSeconds`).
 pub(super) const WATCH_SECONDS: u32 = 45;
 
-/// The name of an object.
+/// Kind, namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ChildKey {
     pub(super) kind: ChildKind,
@@ -47,17 +47,17 @@ impl fmt::Display for ChildKey {
     }
 }
 
-/// The parts of any object that are read: metadata, and of workloads how far they are.
-pub(super) type Slim = Object<Option<SlimSpec>, Progress>;
+/// The parsed part of any object: metadata, and the rollout progress of workloads.
+pub(super) type PartialObject = Object<Option<PartialSpec>, Progress>;
 
-/// What is read of a spec.
+/// The parsed part of a spec.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SlimSpec {
+pub(super) struct PartialSpec {
     replicas: Option<i64>,
     hash: u64,
 }
 
-impl<'de> Deserialize<'de> for SlimSpec {
+impl<'de> Deserialize<'de> for PartialSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spec = Value::deserialize(deserializer)?;
         Ok(Self {
@@ -67,32 +67,34 @@ impl<'de> Deserialize<'de> for SlimSpec {
     }
 }
 
-/// An object of ours that the cluster has.
+/// An object of this controller that exists in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Existing {
-    /// The Gateway that owns it.
+    /// Gateway that owns it.
     pub(super) owner: ObjectRef,
     /// UID of that Gateway.
     pub(super) owner_uid: String,
     pub(super) uid: String,
     pub(super) resource_version: String,
-    /// A hash of what no one else should change.
+    /// Hash that changes when another client changes the object.
     pub(super) hash: u64,
-    /// Whether it stays only until its finalizers are gone.
+    /// Whether it is being deleted and only waits for finalizers.
     pub(super) is_deleting: bool,
-    /// Whether fields are recorded as updated by us, which applying does not remove.
+    /// Whether managedFields has Update entries of this controller, whose fields an apply does not
+    /// remove.
     pub(super) has_updated_fields: bool,
-    /// What was recorded of its rollout.
+    /// Recorded rollout state.
     pub(super) record: Option<Record>,
-    /// Of a workload: whether all its pods are of the latest version and available.
+    /// Workloads: whether all pods have the latest template and are available.
     pub(super) is_complete: bool,
-    /// Of a workload: whether it shall have pods at all.
+    /// Workloads: whether any pods are desired.
     pub(super) has_pods: bool,
 }
 
 impl Existing {
-    /// An object that the controller made for a Gateway; what others label like that is theirs.
-    pub(super) fn of(object: &Slim) -> Option<Self> {
+    /// Parses an object that this controller has created for a Gateway; `None` for objects of other
+    /// owners with the same labels.
+    pub(super) fn of(object: &PartialObject) -> Option<Self> {
         let metadata = &object.metadata;
         let owner = owner(metadata).filter(|_| is_applied_by_us(metadata))?;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
@@ -113,12 +115,12 @@ impl Existing {
         })
     }
 
-    /// Versions of one object can be compared.
+    /// Numeric resourceVersion: versions of one object can be compared.
     fn version(&self) -> Option<u64> {
         self.resource_version.parse().ok()
     }
 
-    /// Whether nothing has changed that matters.
+    /// Whether nothing relevant differs.
     fn is_same(&self, other: &Self) -> bool {
         let resource_version = self.resource_version.clone();
         *self
@@ -129,9 +131,9 @@ impl Existing {
     }
 }
 
-/// A hash of what changes when somebody changes an object: its generation, or its spec where nothing counts generations,
-/// or its version where it has no spec either; and its labels, annotations and owners.
-fn hash_of(metadata: &ObjectMeta, spec: Option<&SlimSpec>) -> u64 {
+/// Hash of the parts that a foreign change affects: the generation; or the spec for kinds without a
+/// generation; or the resourceVersion for kinds without a spec; and labels, annotations and owners.
+fn hash_of(metadata: &ObjectMeta, spec: Option<&PartialSpec>) -> u64 {
     let content = match (metadata.generation, spec) {
         (Some(generation), _) => (Some(generation), None, None),
         (None, Some(spec)) => (None, Some(spec.hash), None),
@@ -142,7 +144,8 @@ fn hash_of(metadata: &ObjectMeta, spec: Option<&SlimSpec>) -> u64 {
     fingerprint::of(&(content, &metadata.labels, &metadata.annotations, owners))
 }
 
-/// Creating and merging record fields as updated, which applying would leave behind for ever.
+/// Create and merge patch record fields with operation Update, which later applies would not
+/// remove.
 fn has_updated_fields(metadata: &ObjectMeta) -> bool {
     let mut entries = metadata.managed_fields.iter().flatten();
     entries.any(|entry| {
@@ -151,19 +154,19 @@ fn has_updated_fields(metadata: &ObjectMeta) -> bool {
     })
 }
 
-/// Objects by the Gateway that owns them.
+/// Objects of one Gateway.
 type Owned = BTreeMap<ChildKey, Existing>;
 
-/// All objects that the controller has made.
+/// All objects that this controller has created.
 #[derive(Default)]
 pub(super) struct Inventory {
     objects: BTreeMap<ObjectRef, Owned>,
     owners: HashMap<ChildKey, ObjectRef>,
-    /// Lists that are not complete yet.
+    /// Lists that are still being received.
     listed: BTreeMap<ChildKind, Vec<(ChildKey, Existing)>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
-    /// By UID, versions in which objects were gone: responses of the API server may be older.
+    /// By UID, the resourceVersion of deleted objects: a late response may be older.
     gone: HashMap<String, u64>,
 }
 
@@ -177,18 +180,18 @@ impl Inventory {
         self.objects.get(self.owners.get(key)?)?.get(key)
     }
 
-    /// What a Gateway owns.
+    /// Objects of a Gateway.
     pub(super) fn of(&self, gateway: &ObjectRef) -> impl Iterator<Item = (&ChildKey, &Existing)> {
         self.objects.get(gateway).into_iter().flatten()
     }
 
-    /// Gateways that own something.
+    /// Gateways that own objects.
     pub(super) fn owners(&self) -> impl Iterator<Item = &ObjectRef> {
         self.objects.keys()
     }
 
-    /// Takes note of an event, and returns the Gateways that it is about and the names that are free now.
-    pub(super) fn take(&mut self, kind: ChildKind, event: Event<Slim>) -> Changes {
+    /// Applies a watch event. Returns the affected Gateways and the names that have become free.
+    pub(super) fn apply_event(&mut self, kind: ChildKind, event: Event<PartialObject>) -> Changes {
         let mut changes = Changes::default();
         match event {
             Event::Init => {
@@ -204,8 +207,11 @@ impl Inventory {
                 let listed = self.listed.remove(&kind).unwrap_or_default();
                 self.known.insert(kind);
                 let names: BTreeSet<_> = listed.iter().map(|(key, _)| key.clone()).collect();
-                let former = self.owners.keys().filter(|key| key.kind == kind);
-                let gone: Vec<_> = former.filter(|key| !names.contains(key)).cloned().collect();
+                let previous = self.owners.keys().filter(|key| key.kind == kind);
+                let gone: Vec<_> = previous
+                    .filter(|key| !names.contains(key))
+                    .cloned()
+                    .collect();
                 for key in gone {
                     changes.add(self.forget(&key), key);
                 }
@@ -216,25 +222,26 @@ impl Inventory {
             Event::Apply(object) => {
                 let key = key(kind, &object.metadata);
                 match Existing::of(&object) {
-                    Some(existing) => changes.gateways.extend(self.learn(&key, &existing)),
-                    // An object that has lost its owner is no longer ours.
+                    Some(existing) => changes.gateways.extend(self.record(&key, &existing)),
+                    // An object without a controller owner no longer belongs to this controller.
                     None => {
-                        self.bury(&object.metadata);
+                        self.record_deletion(&object.metadata);
                         changes.add(self.forget(&key), key);
                     }
                 }
             }
             Event::Delete(object) => {
                 let key = key(kind, &object.metadata);
-                self.bury(&object.metadata);
+                self.record_deletion(&object.metadata);
                 changes.add(self.forget(&key), key);
             }
         }
         changes
     }
 
-    /// Takes note of an object, unless it is known in a later state, and returns the Gateways to which that is news.
-    pub(super) fn learn(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
+    /// Records an object from a response, unless a later version is known. Returns the Gateways
+    /// whose objects have changed.
+    pub(super) fn record(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
         let is_later =
             |known: &Existing| known.uid == existing.uid && known.version() > existing.version();
         let gone = self.gone.get(&existing.uid);
@@ -245,8 +252,8 @@ impl Inventory {
         self.insert(key, existing)
     }
 
-    /// Remembers in which version an object was gone.
-    fn bury(&mut self, metadata: &ObjectMeta) {
+    /// Remembers the resourceVersion of a deletion.
+    fn record_deletion(&mut self, metadata: &ObjectMeta) {
         let version = metadata.resource_version.as_ref();
         let version = version.and_then(|version| version.parse().ok());
         if let Some((uid, version)) = metadata.uid.clone().zip(version) {
@@ -254,29 +261,29 @@ impl Inventory {
         }
     }
 
-    /// No response is awaited that could be older than what is known.
-    pub(super) fn forget_gone(&mut self) {
+    /// Clears the remembered deletions once no request is in flight whose response could be older.
+    pub(super) fn clear_deletions(&mut self) {
         self.gone.clear();
     }
 
     fn insert(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
         let owner = &existing.owner;
         let mut touched = Vec::new();
-        if let Some(former) = self.owners.insert(key.clone(), owner.clone())
-            && former != *owner
+        if let Some(previous) = self.owners.insert(key.clone(), owner.clone())
+            && previous != *owner
         {
-            self.remove(&former, key);
-            touched.push(former);
+            self.remove(&previous, key);
+            touched.push(previous);
         }
         let objects = self.objects.entry(owner.clone()).or_default();
-        let former = objects.insert(key.clone(), existing.clone());
-        if former.is_none_or(|former| !former.is_same(existing)) {
+        let previous = objects.insert(key.clone(), existing.clone());
+        if previous.is_none_or(|previous| !previous.is_same(existing)) {
             touched.push(owner.clone());
         }
         touched
     }
 
-    /// Forgets an object, and returns the Gateway that owned it.
+    /// Removes an object. Returns the Gateway that owned it.
     pub(super) fn forget(&mut self, key: &ChildKey) -> Option<ObjectRef> {
         let owner = self.owners.remove(key)?;
         self.remove(&owner, key);
@@ -293,12 +300,12 @@ impl Inventory {
     }
 }
 
-/// What an event changes.
+/// Effect of an event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Gateways whose objects are others than before.
+    /// Gateways whose objects have changed.
     pub(super) gateways: Vec<ObjectRef>,
-    /// Names that are free now.
+    /// Names that have become free.
     pub(super) freed: Vec<ChildKey>,
 }
 
@@ -327,13 +334,16 @@ pub(super) fn resource(kind: ChildKind) -> ApiResource {
     }
 }
 
-/// Events of all kinds.
-pub(super) fn follow(client: &Client) -> BoxStream<'static, (ChildKind, Event<Slim>)> {
+/// Watch events of all kinds.
+pub(super) fn follow(client: &Client) -> BoxStream<'static, (ChildKind, Event<PartialObject>)> {
     select_all(ChildKind::ALL.map(|kind| follow_kind(client, kind))).boxed()
 }
 
-fn follow_kind(client: &Client, kind: ChildKind) -> BoxStream<'static, (ChildKind, Event<Slim>)> {
-    let api: Api<Slim> = Api::all_with(client.clone(), &resource(kind));
+fn follow_kind(
+    client: &Client,
+    kind: ChildKind,
+) -> BoxStream<'static, (ChildKind, Event<PartialObject>)> {
+    let api: Api<PartialObject> = Api::all_with(client.clone(), &resource(kind));
     let config = watcher::Config::default()
         .timeout(WATCH_SECONDS)
         .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
@@ -342,7 +352,7 @@ fn follow_kind(client: &Client, kind: ChildKind) -> BoxStream<'static, (ChildKin
         match event {
             Ok(event) => Some((kind, event)),
             Err(error) => {
-                tracing::warn!("{} cannot be watched: {}", kind.plural(), describe(&error));
+                tracing::warn!("cannot watch {}: {}", kind.plural(), describe(&error));
                 None
             }
         }
@@ -357,7 +367,7 @@ mod tests {
     use super::*;
 
     /// A Service of Gateway `web`.
-    fn service(uid: &str, version: u64, change: impl FnOnce(&mut Value)) -> Slim {
+    fn service(uid: &str, version: u64, change: impl FnOnce(&mut Value)) -> PartialObject {
         let mut object = json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {
@@ -383,8 +393,8 @@ mod tests {
         }
     }
 
-    fn learn(inventory: &mut Inventory, object: &Slim) {
-        inventory.learn(&name(), &Existing::of(object).unwrap());
+    fn record(inventory: &mut Inventory, object: &PartialObject) {
+        inventory.record(&name(), &Existing::of(object).unwrap());
     }
 
     fn uid(inventory: &Inventory) -> Option<&str> {
@@ -392,42 +402,42 @@ mod tests {
     }
 
     #[test]
-    fn response_that_is_older_than_a_deletion_brings_nothing_back() {
+    fn response_older_than_a_deletion_restores_nothing() {
         let mut inventory = Inventory::default();
         let gone = Event::Delete(service("a", 7, |_| {}));
-        inventory.take(ChildKind::Service, gone);
-        learn(&mut inventory, &service("a", 5, |_| {}));
+        inventory.apply_event(ChildKind::Service, gone);
+        record(&mut inventory, &service("a", 5, |_| {}));
         assert_eq!(uid(&inventory), None);
-        learn(&mut inventory, &service("b", 6, |_| {}));
+        record(&mut inventory, &service("b", 6, |_| {}));
         assert_eq!(uid(&inventory), Some("b"));
     }
 
     #[test]
-    fn event_that_is_older_than_a_response_changes_nothing() {
+    fn event_older_than_a_response_changes_nothing() {
         let mut inventory = Inventory::default();
-        learn(&mut inventory, &service("a", 5, |_| {}));
+        record(&mut inventory, &service("a", 5, |_| {}));
         let old = service("a", 4, |service| service["spec"]["ports"] = json!([]));
-        let changes = inventory.take(ChildKind::Service, Event::Apply(old));
+        let changes = inventory.apply_event(ChildKind::Service, Event::Apply(old));
         assert_eq!(changes, Changes::default());
         let new = service("a", 6, |service| service["spec"]["ports"] = json!([]));
-        let changes = inventory.take(ChildKind::Service, Event::Apply(new));
+        let changes = inventory.apply_event(ChildKind::Service, Event::Apply(new));
         assert_eq!(changes.gateways.len(), 1);
     }
 
     #[test]
-    fn list_replaces_what_was_known() {
+    fn list_replaces_known_objects() {
         let mut inventory = Inventory::default();
-        learn(&mut inventory, &service("a", 5, |_| {}));
-        inventory.take(ChildKind::Service, Event::Init);
+        record(&mut inventory, &service("a", 5, |_| {}));
+        inventory.apply_event(ChildKind::Service, Event::Init);
         assert_eq!(uid(&inventory), Some("a"));
-        let changes = inventory.take(ChildKind::Service, Event::InitDone);
+        let changes = inventory.apply_event(ChildKind::Service, Event::InitDone);
         assert_eq!(changes.freed, [name()]);
         assert_eq!(uid(&inventory), None);
         assert_eq!(inventory.owners().count(), 0);
     }
 
     #[test]
-    fn status_is_no_change_and_spec_is() {
+    fn only_spec_changes_count() {
         let hash = |change: fn(&mut Value)| Existing::of(&service("a", 5, change)).unwrap().hash;
         let plain = hash(|_| {});
         let status = hash(|service| {

@@ -1,4 +1,4 @@
-//! What all objects of a Gateway have in common: labels, annotations, their owner.
+//! Metadata of all objects of a Gateway: labels, annotations, owner reference.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,31 @@ use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// Label that names the Gateway.
+/// Label with the name of the Gateway.
 pub const GATEWAY_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
-/// Label that names the class of the Gateway.
+/// Label with the name of the GatewayClass.
 pub const GATEWAY_CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
-/// Label that says who made the object.
+/// Label with the manager of the object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// The value of [`MANAGED_BY_LABEL`] on objects of ours.
+/// Value of [`MANAGED_BY_LABEL`] on objects of this controller.
 pub const MANAGED_BY: &str = "portcullis-controller";
 
 /// Labels or annotations.
-pub(super) type Texts = BTreeMap<String, String>;
+pub(super) type StringMap = BTreeMap<String, String>;
 
-/// Whether an object with these labels was made for the Gateway of this name, in its namespace.
+/// Whether the labels mark an object of the named Gateway in the same namespace.
 pub fn is_made_for(labels: &BTreeMap<String, String>, gateway: &str) -> bool {
     let has = |label: &str, value: &str| labels.get(label).is_some_and(|found| found == value);
     has(MANAGED_BY_LABEL, MANAGED_BY) && has(GATEWAY_LABEL, &name::label_value(gateway))
 }
 
 impl Plan<'_> {
-    /// An object with the metadata that all have, and `fields` beside it.
+    /// Builds an object from the common metadata and `fields`.
     pub(super) fn child(
         &self,
         kind: ChildKind,
         name: &str,
-        annotations: Option<&Texts>,
+        annotations: Option<&StringMap>,
         fields: Value,
     ) -> Child {
         let metadata = &self.gateway.metadata;
@@ -49,7 +49,8 @@ impl Plan<'_> {
                     "kind": Gateway::KIND,
                     "name": metadata.name,
                     "uid": metadata.uid,
-                    // Nothing blocks: a Gateway that is deleted in the foreground does not wait for its pods to drain.
+                    // `blockOwnerDeletion` is not set: foreground deletion of a Gateway does not
+                    // wait for its pods to drain.
                     "controller": true,
                 }],
             },
@@ -72,21 +73,23 @@ impl Plan<'_> {
         }
     }
 
-    /// Labels that never change while the Gateway keeps its name and class: a selector cannot change.
-    pub(super) fn selector(&self) -> Texts {
+    /// Labels for selectors, which are immutable. They do not change while the Gateway keeps its
+    /// name and class.
+    pub(super) fn selector(&self) -> StringMap {
         let class = &self.gateway.spec.gateway_class_name;
         let label = |key: &str, name: &str| (key.to_owned(), name::label_value(name));
-        Texts::from([
+        StringMap::from([
             label(GATEWAY_LABEL, &self.gateway.metadata.name),
             label(GATEWAY_CLASS_LABEL, class),
         ])
     }
 
-    /// All labels: those of parameters, over them those of the Gateway's infrastructure, and over all our own.
-    pub(super) fn labels(&self, parameters: Option<&Texts>) -> Texts {
+    /// All labels. The infrastructure labels of the Gateway override those of the parameters; the
+    /// controller's own override both.
+    pub(super) fn labels(&self, parameters: Option<&StringMap>) -> StringMap {
         let infrastructure = self.gateway.spec.infrastructure.as_ref();
         let asked = infrastructure.map(|infrastructure| &infrastructure.labels);
-        let mut labels: Texts = [parameters, asked]
+        let mut labels: StringMap = [parameters, asked]
             .into_iter()
             .flatten()
             .flatten()
@@ -102,11 +105,12 @@ impl Plan<'_> {
         labels
     }
 
-    /// Annotations of parameters, and over them those of the Gateway's infrastructure; `None` when there is none.
-    pub(super) fn annotations(&self, parameters: Option<&Texts>) -> Option<Texts> {
+    /// Annotations. Those of the Gateway's infrastructure override those of the parameters; `None`
+    /// if there are none.
+    pub(super) fn annotations(&self, parameters: Option<&StringMap>) -> Option<StringMap> {
         let infrastructure = self.gateway.spec.infrastructure.as_ref();
         let asked = infrastructure.map(|infrastructure| &infrastructure.annotations);
-        let all: Texts = [parameters, asked]
+        let all: StringMap = [parameters, asked]
             .into_iter()
             .flatten()
             .flatten()

@@ -1,12 +1,14 @@
-//! The objects that a Gateway needs in a cluster, as server-side apply takes them: one set of bytes for one input.
+//! Provisioning: the desired objects of a Gateway in a cluster, and the reconciliation that applies
+//! them (server-side apply). The same input gives the same bytes.
 
 mod apply;
 mod availability;
 mod class;
 mod desired;
-mod fields;
-mod former;
+mod failure_reporter;
 mod inventory;
+mod legacy_rbac;
+mod managed_fields;
 mod metadata;
 mod name;
 mod nodes;
@@ -19,7 +21,6 @@ mod response;
 mod revision;
 mod rollout;
 mod service;
-mod trouble;
 mod workload;
 
 use serde_json::{Value, json};
@@ -36,24 +37,24 @@ pub use ownership::is_owned_by;
 pub use reconcile::reconcile;
 pub use revision::Revision;
 
-/// An object that a Gateway needs.
+/// A desired object of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Child {
     /// Kind.
     pub kind: ChildKind,
-    /// Namespace, that of the Gateway.
+    /// Namespace of the Gateway.
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// UID of the Gateway that owns it.
+    /// UID of the owning Gateway.
     pub gateway_uid: String,
-    /// The whole object.
+    /// The complete object.
     pub object: Value,
-    /// Of a workload, what tells its pods from those of other versions.
+    /// Workloads: version of the pod template.
     pub revision: Option<Revision>,
 }
 
-/// Kinds of objects that Gateways need.
+/// Kinds of provisioned objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "Kubernetes documents each")]
 pub enum ChildKind {
@@ -67,7 +68,7 @@ pub enum ChildKind {
 }
 
 impl ChildKind {
-    /// All kinds, in the order in which objects are applied.
+    /// All kinds, in apply order.
     pub const ALL: [Self; 7] = [
         Self::ServiceAccount,
         Self::ConfigMap,
@@ -78,7 +79,7 @@ impl ChildKind {
         Self::HorizontalPodAutoscaler,
     ];
 
-    /// API group, empty for the core group.
+    /// API group; empty for the core group.
     pub const fn group(self) -> &'static str {
         match self {
             Self::ServiceAccount | Self::ConfigMap | Self::Service => "",
@@ -88,7 +89,7 @@ impl ChildKind {
         }
     }
 
-    /// Version of the group.
+    /// API version without the group.
     pub const fn version(self) -> &'static str {
         match self {
             Self::HorizontalPodAutoscaler => "v2",
@@ -96,7 +97,7 @@ impl ChildKind {
         }
     }
 
-    /// Name of the resource.
+    /// Plural resource name.
     pub const fn plural(self) -> &'static str {
         match self {
             Self::ServiceAccount => "serviceaccounts",
@@ -109,7 +110,7 @@ impl ChildKind {
         }
     }
 
-    /// Kind, in the API's spelling.
+    /// Kind as spelled in the API.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::ServiceAccount => "ServiceAccount",
@@ -122,7 +123,7 @@ impl ChildKind {
         }
     }
 
-    /// Group and version as objects name them.
+    /// `apiVersion` of the kind.
     pub fn api_version(self) -> String {
         match self.group() {
             "" => self.version().to_owned(),
@@ -131,18 +132,18 @@ impl ChildKind {
     }
 }
 
-/// What pods need of the controller.
+/// What all pods receive from the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamEndpoint {
-    /// URL of the controller's stream Service; its host is the name in the serving certificate.
+    /// URL of the controller's stream Service. Its host is the name in the serving certificate.
     pub url: String,
-    /// All certificates of the controller's CA that are trusted, as PEM.
+    /// CA bundle of the controller as PEM.
     pub ca: String,
-    /// Arguments that the controller gives to all pods.
+    /// Command-line arguments for all pods.
     pub arguments: Vec<String>,
 }
 
-/// The objects that `gateway` needs, in the order in which to apply them. Pods run `image` unless parameters name one.
+/// Desired objects of `gateway` in apply order. Pods run `image` unless the parameters set one.
 pub fn children(
     gateway: &Gateway,
     data_plane: &DataPlane,
@@ -165,37 +166,37 @@ pub fn children(
     children
 }
 
-/// The name of the ServiceAccount of a Gateway's pods, which most of its other objects have too.
+/// Name of the ServiceAccount of a Gateway's pods. Most of its other objects have the same name.
 pub fn service_account_name(gateway: &Gateway) -> String {
     let class = &gateway.spec.gateway_class_name;
     name::dns_label(&format!("{}-{class}", gateway.metadata.name))
 }
 
-/// What all objects of one Gateway are made from.
+/// Input for all objects of one Gateway.
 struct Plan<'a> {
     gateway: &'a Gateway,
     data_plane: &'a DataPlane,
     parameters: &'a Parameters,
     image: &'a str,
     stream: &'a StreamEndpoint,
-    /// The name that most of the objects have.
+    /// Name of most of the objects.
     name: String,
 }
 
 impl Plan<'_> {
-    /// Whether pods share the network of their node.
+    /// Whether pods use the host network.
     fn is_on_host(&self) -> bool {
         self.parameters.workload.host_network == Some(true)
     }
 }
 
 fn service_account(plan: &Plan<'_>) -> Child {
-    // It has no rights: pods get a token for the controller alone.
+    // The ServiceAccount has no permissions: pods get a projected token for the controller only.
     let fields = json!({"automountServiceAccountToken": false});
     plan.child(ChildKind::ServiceAccount, &plan.name, None, fields)
 }
 
-/// The CA of the controller, in a ConfigMap so that pods follow its rotation without being replaced.
+/// The controller's CA bundle, in a ConfigMap so that pods see a rotation without being replaced.
 fn certificates(plan: &Plan<'_>) -> Child {
     let name = certificates_name(plan);
     let fields = json!({"data": {pod::CA_FILE: plan.stream.ca}});
@@ -206,7 +207,7 @@ fn certificates_name(plan: &Plan<'_>) -> String {
     name::dns_label(&format!("{}-controller-ca", plan.name))
 }
 
-/// A field that is left out when there is no value.
+/// Sets a field if there is a value.
 fn set(object: &mut Value, field: &str, value: Option<impl serde::Serialize>) {
     if let (Some(fields), Some(value)) = (object.as_object_mut(), value) {
         fields.insert(field.to_owned(), json!(value));

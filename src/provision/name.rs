@@ -1,12 +1,13 @@
-//! Names and label values that fit the limits of Kubernetes: unchanged where they fit, else cut, with a hash of the whole
-//! so that two do not meet.
+//! Names and label values within the limits of Kubernetes. Longer ones are truncated and get a hash
+//! of the full name, so that they stay distinct.
 
 use std::fmt::Write;
 
-/// The longest DNS label, and the longest value of a label.
+/// Maximum length of a DNS label and of a label value.
 const MAX: usize = 63;
 
-/// The text as a DNS label of RFC 1035: lower-case letters, digits and `-`, beginning with a letter.
+/// Converts text to an RFC 1035 DNS label: lower-case letters, digits and `-`, starting with a
+/// letter.
 pub(super) fn dns_label(text: &str) -> String {
     let is_label = text.len() <= MAX
         && text.starts_with(|first: char| first.is_ascii_lowercase())
@@ -27,7 +28,7 @@ pub(super) fn dns_label(text: &str) -> String {
     cut(&label, text)
 }
 
-/// The name of an object as the value of a label.
+/// Converts an object name to a label value.
 pub(super) fn label_value(name: &str) -> String {
     if name.len() <= MAX {
         name.to_owned()
@@ -36,17 +37,17 @@ pub(super) fn label_value(name: &str) -> String {
     }
 }
 
-/// The beginning of `text`, then a hash of `whole`.
+/// Truncates `text` and appends a hash of `whole`.
 fn cut(text: &str, whole: &str) -> String {
     let hash = fnv1a(whole);
     let mut short: String = text.chars().take(MAX - "-".len() - 10).collect();
     short.truncate(short.trim_end_matches(['-', '.']).len());
-    // 40 bits are enough for the names of one namespace, and leave more of the name to read.
+    // 40 bits suffice for the names of one namespace and leave more of the name readable.
     let _ = write!(short, "-{:010x}", hash >> 24);
     short
 }
 
-/// FNV-1a of 64 bits: the same in every version and on every machine, unlike the hashers of the standard library.
+/// 64-bit FNV-1a: stable across versions and machines, unlike the hashers of the standard library.
 pub(super) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -58,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_stays() {
+    fn keeps_names_within_the_limit() {
         assert_eq!(dns_label("web-portcullis"), "web-portcullis");
         assert_eq!(dns_label(&"a".repeat(63)), "a".repeat(63));
         assert_eq!(label_value("a.b-c"), "a.b-c");
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_and_told_apart() {
+    fn truncates_long_names_and_keeps_them_distinct() {
         let names = [
             "1st-portcullis",
             "a.b-portcullis",
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_fnv1a() {
+    fn hash_is_fnv1a() {
         assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
     }

@@ -1,4 +1,4 @@
-//! Addresses of the cluster's nodes, for Gateways that are reached there.
+//! Addresses of the cluster's nodes, for Gateways with a NodePort Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::inventory::WATCH_SECONDS;
 use crate::api_server::describe;
 
-/// Addresses by node.
+/// Addresses by node name.
 type Nodes = BTreeMap<String, Addresses>;
 
 /// Addresses of one node.
@@ -24,8 +24,8 @@ struct Addresses {
     internal: Vec<IpAddr>,
 }
 
-/// Keeps `addresses` those of all nodes that are ready, for as long as it is polled and `wanted`: the external ones, or
-/// the internal ones where no node has any other.
+/// While polled and `wanted`, publishes the addresses of all ready nodes: external ones, or
+/// internal ones if no node has an external one.
 pub async fn follow_nodes(
     client: &Client,
     mut wanted: watch::Receiver<bool>,
@@ -61,13 +61,13 @@ async fn follow(client: &Client, addresses: &watch::Sender<BTreeSet<IpAddr>>) {
             Ok(Event::Delete(node)) => {
                 nodes.remove(&node.name_any());
             }
-            Err(error) => tracing::warn!("Nodes cannot be watched: {}", describe(&error)),
+            Err(error) => tracing::warn!("cannot watch Nodes: {}", describe(&error)),
         }
         let new = of_all(&nodes);
         addresses.send_if_modified(|addresses| {
-            let is_news = *addresses != new;
+            let is_changed = *addresses != new;
             *addresses = new;
-            is_news
+            is_changed
         });
     }
 }
@@ -89,7 +89,7 @@ fn of_all(nodes: &Nodes) -> BTreeSet<IpAddr> {
     }
 }
 
-/// The addresses of a node; none of one that is not ready.
+/// Addresses of a node; none unless it is ready.
 fn of_node(node: &Node) -> Addresses {
     let mut addresses = Addresses::default();
     let Some(status) = &node.status else {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn external_addresses_of_ready_nodes_count_and_else_internal_ones() {
+    fn prefers_external_addresses_of_ready_nodes() {
         let inside = ("InternalIP", "10.0.0.1");
         let named = ("Hostname", "node");
         let mut nodes = Nodes::from([

@@ -1,11 +1,12 @@
-//! Whose an object is. Labels and names prove nothing: whoever may create objects chooses them.
+//! Ownership of objects. Labels and names are no proof: any client that may create objects can set
+//! them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::api_server::FIELD_MANAGER;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The Gateway that an object says is its controller.
+/// The Gateway in the controller owner reference.
 pub(super) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     owners.find(|owner| {
@@ -14,13 +15,13 @@ pub(super) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     })
 }
 
-/// Whether the controller applied the object, as the API server recorded it.
+/// Whether managedFields has an entry of this controller.
 pub(super) fn is_applied_by_us(metadata: &ObjectMeta) -> bool {
     let mut entries = metadata.managed_fields.iter().flatten();
     entries.any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER))
 }
 
-/// Whether an object with this metadata was made by the controller for the Gateway of this UID.
+/// Whether this controller created the object for the Gateway with this UID.
 pub fn is_owned_by(metadata: &ObjectMeta, gateway_uid: &str) -> bool {
     let owner = owner(metadata);
     owner.is_some_and(|owner| owner.uid == gateway_uid && !gateway_uid.is_empty())
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn object_of_another_field_manager_is_not_ours() {
+    fn object_of_another_field_manager_is_foreign() {
         let made = metadata(|metadata| metadata["managedFields"][0]["manager"] = json!("kubectl"));
         assert!(!is_owned_by(&made, "1"));
         let stripped = metadata(|metadata| metadata["managedFields"] = json!([]));

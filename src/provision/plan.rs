@@ -1,4 +1,4 @@
-//! What is to be done so that a Gateway has the objects that it needs and no others. Decides only; pure.
+//! Plans the steps that give a Gateway exactly its desired objects. Pure.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,51 +7,51 @@ use super::inventory::{ChildKey, Existing, Inventory};
 use super::rollout::{Permission, Record};
 use crate::ir::{ObjectRef, fingerprint};
 
-/// What was applied last, and what the API server made of it.
+/// The last apply of an object and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Applied {
-    /// Hash of what was applied.
-    pub(super) wanted: u64,
-    /// [`Existing::hash`] after that.
+    /// Hash of the applied object.
+    pub(super) desired_hash: u64,
+    /// [`Existing::hash`] after the apply.
     pub(super) hash: u64,
     /// UID of the object.
     pub(super) uid: String,
-    /// UID of the Gateway that it was applied for.
+    /// UID of the Gateway that owned it at the time.
     pub(super) owner_uid: String,
 }
 
-/// By object, what was applied last.
+/// Last apply by object.
 pub(super) type AppliedObjects = HashMap<ChildKey, Applied>;
 
-/// Something to do.
+/// A step of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Makes an object, unless there is one of its name.
+    /// Creates an object if its name is free.
     Create(Write),
-    /// Applies an object that is ours.
+    /// Applies an object of this controller.
     Apply {
         write: Write,
         /// UID of the object.
         uid: String,
-        /// Whether fields are recorded as updated by us.
+        /// Whether managedFields has Update entries of this controller.
         has_updated_fields: bool,
     },
-    /// Deletes an object that is ours.
+    /// Deletes an object of this controller.
     Delete(Delete),
 }
 
-/// What to write.
+/// An object to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Write {
-    /// Which of the Gateway's children it is.
+    /// Index of the child.
     pub(super) index: usize,
-    /// What a workload remembers of its version.
+    /// Rollout record of a workload.
     pub(super) record: Option<Record>,
-    /// Hash of both.
-    pub(super) wanted: u64,
+    /// Hash of the child and the record.
+    pub(super) desired_hash: u64,
 }
 
-/// What to delete: an object as it was last seen.
+/// An object to delete, as last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Delete {
     pub(super) key: ChildKey,
@@ -61,15 +61,16 @@ pub(super) struct Delete {
     pub(super) owner_uid: String,
 }
 
-/// All that is to be done for a Gateway, in order.
+/// All steps for a Gateway, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// Whether the workload waits until it is this Gateway's turn.
+    /// Whether the workload waits for its turn in a rollout.
     pub(super) waits: bool,
 }
 
-/// Plans what is to be done for a Gateway that needs `children`. `permit` says whether a workload that exists may change.
+/// Plans the steps for a Gateway with these children. `permit` decides whether an existing workload
+/// may change.
 pub(super) fn plan(
     gateway: &ObjectRef,
     children: &[Child],
@@ -82,7 +83,8 @@ pub(super) fn plan(
     for (index, child) in children.iter().enumerate() {
         let key = ChildKey::of(child);
         let existing = inventory.get(&key);
-        // An object of a former Gateway of this name is looked at when its name turns out to be taken.
+        // Objects of a previous Gateway of this name are handled when a create finds the name
+        // taken.
         let existing = existing.filter(|existing| existing.owner_uid == child.gateway_uid);
         let Some(existing) = existing else {
             let write = write(index, child, None);
@@ -90,7 +92,7 @@ pub(super) fn plan(
             continue;
         };
         if existing.is_deleting {
-            // It is made anew when it is gone, and what it replaces stays until then.
+            // The missing object is created first; the object that it replaces stays until then.
             is_complete = false;
             continue;
         }
@@ -99,12 +101,14 @@ pub(super) fn plan(
                 plan.waits = true;
                 continue;
             }
-            Permission::Free => None,
+            Permission::Immediate => None,
             Permission::Rollout(started) => Some(started),
         };
         let write = write(index, child, started);
         let last = applied.get(&key);
-        if last.is_none_or(|last| (last.wanted, last.hash) != (write.wanted, existing.hash)) {
+        if last.is_none_or(|last| {
+            (last.desired_hash, last.hash) != (write.desired_hash, existing.hash)
+        }) {
             plan.steps.push(Step::Apply {
                 write,
                 uid: existing.uid.clone(),
@@ -136,7 +140,7 @@ fn write(index: usize, child: &Child, rollout: Option<super::rollout::Started>) 
     let record = revision.map(|revision| Record::new(revision, rollout));
     Write {
         index,
-        wanted: fingerprint::of(&(&child.object, &record)),
+        desired_hash: fingerprint::of(&(&child.object, &record)),
         record,
     }
 }

@@ -9,26 +9,26 @@ use crate::api::duration;
 use crate::settings::{self, Settings};
 use crate::stream::message::AUDIENCE;
 
-/// File of the controller's CA.
+/// File name of the controller's CA bundle.
 pub(super) const CA_FILE: &str = "ca.crt";
-/// File of the token that pods show to the controller.
+/// File name of the token that authenticates pods to the controller.
 const TOKEN_FILE: &str = "token";
-/// Folder of both.
+/// Directory of both files.
 const CONTROLLER: &str = "/var/run/portcullis/controller";
-/// Seconds that a token lasts; the kubelet renews it in time.
+/// Lifetime of the token in seconds; the kubelet renews it in time.
 const TOKEN_SECONDS: u32 = 3600;
-/// Folder of the copy of the configuration, in memory since it has keys.
+/// Directory of the configuration copy. An in-memory volume, since the copy contains private keys.
 const STATE: &str = "/var/lib/portcullis";
-/// The most that the copy may take.
+/// Size limit of that volume.
 const STATE_LIMIT: &str = "64Mi";
 
-/// Seconds that a pod has beyond those of its drain, to end in order.
+/// Extra seconds of the termination grace period beyond the drain.
 const GRACE: u64 = 5;
-/// Ports below need a capability.
+/// Ports below this one need the capability NET_BIND_SERVICE.
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl Plan<'_> {
-    /// Whether pods bind ports of their node that need a capability.
+    /// Whether pods bind host ports that need a capability.
     pub(super) fn needs_privileged_ports(&self) -> bool {
         let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED;
         self.is_on_host() && self.data_plane.ports.iter().any(is_privileged)
@@ -52,9 +52,9 @@ fn spec(plan: &Plan<'_>) -> Value {
     }
     let mut spec = json!({
         "serviceAccountName": plan.name,
-        // Pods have no business with the API server.
+        // Pods do not use the Kubernetes API.
         "automountServiceAccountToken": false,
-        // A Service named portcullis-… would set variables that look like ours.
+        // A Service named portcullis-… would add environment variables that look like settings.
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": grace(plan),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
@@ -95,7 +95,8 @@ fn volumes(plan: &Plan<'_>) -> Value {
     ])
 }
 
-/// How pods are spread: as asked, else over nodes where that is possible. Constraints without a selector mean our pods.
+/// Topology spread: as configured, else over nodes on a best-effort basis. Constraints without a
+/// selector apply to the Gateway's pods.
 fn spread(plan: &Plan<'_>) -> Option<Vec<Value>> {
     let selector = json!({"matchLabels": plan.selector()});
     let asked = &plan.parameters.workload.topology_spread_constraints;
@@ -114,7 +115,7 @@ fn spread(plan: &Plan<'_>) -> Option<Vec<Value>> {
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": selector,
-        // Pods of the previous version are about to leave and take no place.
+        // Pods of the previous version terminate soon and do not count.
         "matchLabelKeys": ["pod-template-hash"],
     });
     (!plan.is_daemon_set()).then(|| vec![constraint])
@@ -141,7 +142,7 @@ fn container(plan: &Plan<'_>) -> Value {
         "securityContext": security(plan),
         "startupProbe": probe("/healthz", 1, 60, 1),
         "livenessProbe": probe("/healthz", 10, 3, 5),
-        // Noticed well within the delay of a drain.
+        // Kubernetes notices a failing probe well within the drain delay.
         "readinessProbe": probe("/readyz", 1, 2, 1),
         "volumeMounts": [
             {"name": "controller", "mountPath": CONTROLLER, "readOnly": true},
@@ -153,8 +154,8 @@ fn container(plan: &Plan<'_>) -> Value {
     container
 }
 
-/// No rights, except that privileged ports on a node need one. Of a process that is not root, executing a program
-/// takes even a capability that its container has: Kubernetes cannot ask for ambient ones.
+/// No privileges except the capability for privileged host ports. Executing a program as a non-root
+/// user drops capabilities of the container, and Kubernetes has no ambient ones.
 fn security(plan: &Plan<'_>) -> Value {
     let binds = plan.needs_privileged_ports();
     let mut security = json!({
@@ -212,7 +213,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
     arguments
 }
 
-/// Seconds from SIGTERM to SIGKILL: all that a drain may take, and some.
+/// `terminationGracePeriodSeconds`: the whole drain plus [`GRACE`].
 fn grace(plan: &Plan<'_>) -> u64 {
     let parameters = &plan.parameters.drain;
     let defaults = settings::Drain::default();

@@ -1,5 +1,5 @@
-//! Which Gateway is reconciled next. Each waits for itself alone: for its back-off after a failure, and for its turn among
-//! those of its namespace, so that a namespace in which requests hang delays no other.
+//! The work queue of Gateways. Each Gateway has its own back-off, and concurrency is bounded per
+//! namespace, so that a namespace with hanging requests does not delay others.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 use crate::ir::ObjectRef;
 
-/// Gateways that are reconciled at the same time.
+/// Maximum number of concurrent reconciliations.
 const CONCURRENT: usize = 16;
-/// Of these, the ones of one namespace.
+/// Maximum number of concurrent reconciliations in one namespace.
 const CONCURRENT_IN_NAMESPACE: usize = 4;
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
-/// Repairs in a row after which a Gateway backs off: somebody undoes what is applied.
-const REPAIRS: u32 = 5;
-/// Repairs that are further apart are not in a row.
+/// Repairs in a row before a Gateway backs off: another client keeps undoing the changes.
+const MAX_REPAIRS: u32 = 5;
+/// Repairs that are further apart do not count as consecutive.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How a reconciliation ended.
+/// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Everything was as desired.
@@ -36,44 +36,44 @@ pub(super) enum Outcome {
 
 #[derive(Default)]
 struct Entry {
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// Repairs in a row.
+    /// Consecutive repairs.
     repairs: u32,
     last_repair: Option<Instant>,
-    /// The end of the back-off.
+    /// End of the back-off.
     not_before: Option<Instant>,
-    /// Whether what is desired has changed since the last reconciliation began.
-    is_desired_new: bool,
+    /// Whether the desired state has changed since the last reconciliation began.
+    is_desired_changed: bool,
 }
 
-/// Gateways that wait to be reconciled, and those that are.
+/// Queued and running Gateways.
 #[derive(Default)]
 pub(super) struct Queue {
     entries: HashMap<ObjectRef, Entry>,
-    /// In order of arrival; the same as `queued`.
+    /// First in, first out; the same Gateways as in `queued`.
     order: VecDeque<ObjectRef>,
     queued: HashSet<ObjectRef>,
-    /// Those that back off.
+    /// Gateways in back-off.
     delayed: BTreeSet<(Instant, ObjectRef)>,
-    /// Those that are reconciled, and whether that follows a change of what is desired.
+    /// Gateways being reconciled, and whether the reason is a change of the desired state.
     running: HashMap<ObjectRef, bool>,
     running_in: HashMap<Arc<str>, usize>,
 }
 
 impl Queue {
-    /// What is desired of a Gateway has changed: it is reconciled as soon as possible.
+    /// Queues a Gateway whose desired state has changed, and ends its back-off.
     pub(super) fn push(&mut self, gateway: &ObjectRef) {
         let entry = self.entries.entry(gateway.clone()).or_default();
         *entry = Entry {
-            is_desired_new: true,
+            is_desired_changed: true,
             ..Entry::default()
         };
         self.delayed.retain(|(_, delayed)| delayed != gateway);
         self.enqueue(gateway);
     }
 
-    /// What a Gateway has may have changed: it is reconciled after its back-off.
+    /// Queues a Gateway whose existing objects may have changed, after its back-off.
     pub(super) fn touch(&mut self, gateway: &ObjectRef) {
         let not_before = self.entries.entry(gateway.clone()).or_default().not_before;
         match not_before.filter(|until| *until > Instant::now()) {
@@ -90,22 +90,22 @@ impl Queue {
         }
     }
 
-    /// Nothing is known of a Gateway any more.
+    /// Forgets the state of a Gateway.
     pub(super) fn forget(&mut self, gateway: &ObjectRef) {
         self.entries.remove(gateway);
     }
 
-    /// The end of the first back-off.
+    /// End of the earliest back-off.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.delayed.first().map(|(until, _)| *until)
     }
 
-    /// Whether a Gateway is reconciled or could be.
+    /// Whether any Gateway is queued or running.
     pub(super) fn is_busy(&self) -> bool {
         !self.running.is_empty() || !self.order.is_empty()
     }
 
-    /// The next Gateway that may be reconciled now, which is running from here on.
+    /// Pops the next Gateway within the concurrency limits and marks it as running.
     pub(super) fn next(&mut self) -> Option<ObjectRef> {
         self.wake(Instant::now());
         if self.running.len() >= CONCURRENT {
@@ -120,8 +120,8 @@ impl Queue {
         let gateway = self.order.remove(place)?;
         self.queued.remove(&gateway);
         let entry = self.entries.entry(gateway.clone()).or_default();
-        let is_desired_new = std::mem::take(&mut entry.is_desired_new);
-        self.running.insert(gateway.clone(), is_desired_new);
+        let is_desired_changed = std::mem::take(&mut entry.is_desired_changed);
+        self.running.insert(gateway.clone(), is_desired_changed);
         *self
             .running_in
             .entry(gateway.namespace.clone())
@@ -139,8 +139,8 @@ impl Queue {
         }
     }
 
-    /// A Gateway is no longer running. One that failed runs again after its back-off. Returns whether the Gateway has
-    /// just been repaired too often.
+    /// Marks a Gateway as finished. After a failure it is queued again when its back-off ends.
+    /// Returns whether this is the repair that starts a back-off.
     pub(super) fn finish(&mut self, gateway: &ObjectRef, outcome: Outcome) -> bool {
         let is_repair = self.running.remove(gateway) == Some(false);
         if let Some(running) = self.running_in.get_mut(&gateway.namespace) {
@@ -150,8 +150,8 @@ impl Queue {
             }
         }
         let entry = self.entries.get_mut(gateway);
-        // What was pushed meanwhile starts afresh.
-        let Some(entry) = entry.filter(|entry| !entry.is_desired_new) else {
+        // A push during the reconciliation has reset the back-off.
+        let Some(entry) = entry.filter(|entry| !entry.is_desired_changed) else {
             return false;
         };
         let now = Instant::now();
@@ -173,7 +173,7 @@ impl Queue {
         let Some(until) = entry.not_before else {
             return false;
         };
-        let is_excess = outcome == Outcome::Written && entry.repairs == REPAIRS + 1;
+        let is_excess = outcome == Outcome::Written && entry.repairs == MAX_REPAIRS + 1;
         if outcome == Outcome::Failed || self.queued.remove(gateway) {
             self.order.retain(|queued| queued != gateway);
             self.queued.remove(gateway);
@@ -184,7 +184,7 @@ impl Queue {
 }
 
 impl Entry {
-    /// Counts a repair, and returns how long to wait before the next one.
+    /// Counts a repair. Returns the delay before the next one.
     fn count_repair(&mut self, is_repair: bool, now: Instant) -> Option<Duration> {
         let last = self.last_repair.replace(now);
         let is_in_row = last.is_some_and(|last| now - last < REPAIR_INTERVAL);
@@ -193,7 +193,7 @@ impl Entry {
             true => 1,
             false => 0,
         };
-        let excess = self.repairs.checked_sub(REPAIRS + 1)?;
+        let excess = self.repairs.checked_sub(MAX_REPAIRS + 1)?;
         Some(BACKOFF.after(excess))
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         ObjectRef::gateway_api("Gateway", namespace, &format!("g{number}"))
     }
 
-    /// All that may run now.
+    /// All Gateways that may run now.
     fn run(queue: &mut Queue) -> Vec<ObjectRef> {
         std::iter::from_fn(|| queue.next()).collect()
     }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_runs_once_at_a_time_and_again_if_touched_meanwhile() {
+    fn gateway_runs_once_at_a_time_and_again_if_touched() {
         let mut queue = Queue::default();
         let web = gateway("shop", 0);
         queue.push(&web);
@@ -247,13 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn failure_backs_off_longer_each_time_and_events_do_not_shorten_it() {
+    fn events_do_not_shorten_exponential_backoff() {
         let mut queue = Queue::default();
         let web = gateway("shop", 0);
         queue.push(&web);
         let mut waits = Vec::new();
         for _ in 0..3 {
-            // As if the back-off were over.
+            // Simulates the end of the back-off.
             queue.wake(Instant::now() + BACKOFF.longest);
             assert_eq!(queue.next(), Some(web.clone()));
             let start = Instant::now();
@@ -264,29 +264,31 @@ mod tests {
             waits.push(wait.as_secs_f64().round() as u64);
         }
         assert_eq!(waits, [1, 2, 4]);
-        // What is desired is new: there is no reason to wait.
+        // A new desired state ends the back-off.
         queue.push(&web);
         assert_eq!(queue.next(), Some(web.clone()));
         assert_eq!(queue.next_deadline(), None);
     }
 
     #[test]
-    fn gateway_that_is_repaired_again_and_again_backs_off() {
+    fn repeatedly_repaired_gateway_backs_off() {
         let mut queue = Queue::default();
         let web = gateway("shop", 0);
         queue.push(&web);
         queue.next();
         queue.finish(&web, Outcome::Written);
         let mut excesses = Vec::new();
-        for _ in 0..REPAIRS + 2 {
+        for _ in 0..MAX_REPAIRS + 2 {
             queue.wake(Instant::now() + BACKOFF.longest);
             queue.touch(&web);
             queue.wake(Instant::now() + BACKOFF.longest);
             assert_eq!(queue.next(), Some(web.clone()));
             excesses.push(queue.finish(&web, Outcome::Written));
         }
-        // It is said once.
-        let expected: Vec<_> = (0..REPAIRS + 2).map(|repair| repair == REPAIRS).collect();
+        // Reported once.
+        let expected: Vec<_> = (0..MAX_REPAIRS + 2)
+            .map(|repair| repair == MAX_REPAIRS)
+            .collect();
         assert_eq!(excesses, expected);
         queue.touch(&web);
         assert_eq!(queue.next(), None);

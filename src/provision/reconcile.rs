@@ -1,5 +1,6 @@
-//! The loop of provisioning: follows what is desired and what exists, reconciles one Gateway after the other and many at a
-//! time, and tells what fails. Owns none of the rules: what to do, when, and how are decided beside it.
+//! The reconciliation loop: compares desired with existing objects, reconciles Gateways
+//! concurrently, and reports failures. Owns the loop only; planning, queueing and writing are
+//! separate modules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,31 +14,30 @@ use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::apply::{Done, Job};
+use super::apply::{Job, JobResult};
 use super::desired::{DesiredState, Failure, Failures, Inputs, RolloutOptions};
-use super::former::{self, FormerRights};
-use super::inventory::{ChildKey, Existing, Inventory, Slim, follow};
+use super::failure_reporter::FailureReporter;
+use super::inventory::{ChildKey, Existing, Inventory, PartialObject, follow};
+use super::legacy_rbac::{self, LegacyRbac};
 use super::plan::{AppliedObjects, Plan, plan};
 use super::queue::{Outcome, Queue};
-use super::rollout::{End, Permission, Rollouts, WorkloadState};
-use super::trouble::Troubles;
+use super::rollout::{Permission, RolloutEnd, Rollouts, WorkloadState};
 use super::{Child, ChildKind, Revision};
 use crate::events::Events;
 use crate::ir::ObjectRef;
 
-const GIVEN_UP: &str =
-    "its new pods do not serve, as those before did not: the rollout goes on with other Gateways";
-const OVERDUE: &str = "its new pods do not serve, unlike those before: the rollout to other Gateways waits until they do";
+const ROLLOUT_GIVEN_UP: &str = "the new pods do not serve, and neither did the previous ones: the rollout continues with other Gateways";
+const ROLLOUT_OVERDUE: &str = "the new pods do not serve, but the previous ones did: the rollout to other Gateways waits for them";
 
-/// Something that has ended.
+/// A finished task.
 enum Finished {
-    Gateway(Done),
-    Former(Result<(), String>),
+    Gateway(JobResult),
+    LegacyRbac(Result<(), String>),
 }
 
 type Work = FuturesUnordered<BoxFuture<'static, Finished>>;
 
-/// What is known, and what follows from it.
+/// State of the loop.
 struct State {
     client: Client,
     desired: Option<Arc<DesiredState>>,
@@ -45,13 +45,14 @@ struct State {
     applied: AppliedObjects,
     queue: Queue,
     rollouts: Rollouts,
-    troubles: Troubles,
-    /// Gateways of which it is known whether another process has begun a rollout.
+    failure_reporter: FailureReporter,
+    /// Gateways whose recorded rollout, begun by another process, has been taken over.
     resumed: BTreeSet<ObjectRef>,
-    former: FormerRights,
+    legacy_rbac: LegacyRbac,
 }
 
-/// Keeps our objects those that are desired for as long as it is polled. Nothing is touched before both are known.
+/// Applies the desired state while polled. Writes nothing before the desired and the existing
+/// objects are known.
 pub async fn reconcile(
     client: &Client,
     inputs: Inputs,
@@ -75,13 +76,13 @@ pub async fn reconcile(
             state.rollouts.set_serving(serving);
         }
         state.start(&mut work);
-        publish(failures, state.troubles.failures());
+        publish(failures, state.failure_reporter.failures());
         tokio::select! {
             changed = desired.changed() => {
                 let new = desired.borrow_and_update().clone();
                 match (changed, new) {
                     (Err(_), _) => return,
-                    (Ok(()), Some(new)) => state.desire(&new),
+                    (Ok(()), Some(new)) => state.set_desired(&new),
                     (Ok(()), None) => {}
                 }
             }
@@ -89,7 +90,7 @@ pub async fn reconcile(
                 is_serving_known = changed.is_ok();
                 serving.mark_changed();
             }
-            Some((kind, event)) = changes.next() => state.take(kind, event),
+            Some((kind, event)) = changes.next() => state.apply_event(kind, event),
             Some(finished) = work.next() => state.finish(finished),
             () = until(state.next_deadline()) => {}
         }
@@ -98,11 +99,11 @@ pub async fn reconcile(
 
 fn publish(sender: &watch::Sender<Failures>, failures: &Failures) {
     sender.send_if_modified(|known| {
-        let is_news = known != failures;
-        if is_news {
+        let is_changed = known != failures;
+        if is_changed {
             known.clone_from(failures);
         }
-        is_news
+        is_changed
     });
 }
 
@@ -122,14 +123,14 @@ impl State {
             applied: AppliedObjects::new(),
             queue: Queue::default(),
             rollouts: Rollouts::new(options),
-            troubles: Troubles::new(events),
+            failure_reporter: FailureReporter::new(events),
             resumed: BTreeSet::new(),
-            former: FormerRights::new(),
+            legacy_rbac: LegacyRbac::new(),
         }
     }
 
-    /// Takes note of what is desired.
-    fn desire(&mut self, new: &Arc<DesiredState>) {
+    /// Takes over a new desired state.
+    fn set_desired(&mut self, new: &Arc<DesiredState>) {
         let old = self.desired.replace(new.clone()).unwrap_or_default();
         for (gateway, children) in &new.children {
             let is_same = |old: &Arc<[Child]>| Arc::ptr_eq(old, children) || old == children;
@@ -147,21 +148,21 @@ impl State {
         self.applied.retain(|key, _| needed.contains(key));
     }
 
-    /// Nothing is desired of a Gateway any more.
+    /// Forgets a Gateway that is no longer desired.
     fn forget(&mut self, gateway: &ObjectRef) {
-        self.troubles.forget(gateway);
-        self.troubles.end_stall(gateway);
+        self.failure_reporter.forget(gateway);
+        self.failure_reporter.end_stall(gateway);
         self.resumed.remove(gateway);
         self.rollouts.dequeue(gateway);
         self.rollouts.release(gateway);
     }
 
-    /// Takes note of what exists.
-    fn take(&mut self, kind: ChildKind, event: Event<Slim>) {
+    /// Applies a watch event.
+    fn apply_event(&mut self, kind: ChildKind, event: Event<PartialObject>) {
         let was_complete = self.inventory.is_complete();
-        let changes = self.inventory.take(kind, event);
+        let changes = self.inventory.apply_event(kind, event);
         if !was_complete && self.inventory.is_complete() {
-            // Whose Gateway went while nobody looked.
+            // Objects of Gateways that were deleted while no controller was running.
             let owners: Vec<_> = self.inventory.owners().cloned().collect();
             owners.iter().for_each(|owner| self.queue.touch(owner));
         }
@@ -175,12 +176,12 @@ impl State {
         }
     }
 
-    /// Gateways that failed and need one of these names are tried again at once.
+    /// Retries failed Gateways that need one of these names.
     fn retry_names(&mut self, freed: &BTreeSet<ChildKey>) {
         let Some(desired) = &self.desired else {
             return;
         };
-        for gateway in self.troubles.failures().keys() {
+        for gateway in self.failure_reporter.failures().keys() {
             let children = desired.children.get(gateway);
             let mut children = children.into_iter().flat_map(|children| children.iter());
             if children.any(|child| freed.contains(&ChildKey::of(child))) {
@@ -189,7 +190,7 @@ impl State {
         }
     }
 
-    /// Starts what can be started.
+    /// Starts all reconciliations that may run.
     fn start(&mut self, work: &mut Work) {
         let Some(desired) = self.desired.clone() else {
             return;
@@ -198,7 +199,7 @@ impl State {
             return;
         }
         if work.is_empty() {
-            self.inventory.forget_gone();
+            self.inventory.clear_deletions();
         }
         self.resume(&desired);
         self.end_rollouts(&desired);
@@ -222,16 +223,14 @@ impl State {
             }
             for gateway in started {
                 let waiting = self.rollouts.waiting();
-                tracing::info!(
-                    "{gateway}: its pods are replaced; {waiting} Gateways wait for that"
-                );
+                tracing::info!("{gateway}: replacing pods; {waiting} Gateways wait");
                 self.queue.push(&gateway);
             }
         }
-        self.remove_former_rights(work);
+        self.remove_legacy_rbac(work);
     }
 
-    /// What is to be done for a Gateway; nothing where all is as desired.
+    /// Plans the job for a Gateway; `None` if all objects are as desired.
     fn prepare(&mut self, desired: &DesiredState, gateway: &ObjectRef) -> Option<Job> {
         if desired.retained.contains(gateway) {
             return None;
@@ -241,7 +240,7 @@ impl State {
         let rollouts = &self.rollouts;
         let permit = |child: &Child, existing: &Existing| match &child.revision {
             Some(revision) => rollouts.permit(gateway, existing.record.as_ref(), revision),
-            None => Permission::Free,
+            None => Permission::Immediate,
         };
         let Plan { steps, waits } = plan(gateway, children, &self.inventory, &self.applied, permit);
         match workload(children).filter(|_| waits) {
@@ -249,7 +248,7 @@ impl State {
             None => self.rollouts.dequeue(gateway),
         }
         if steps.is_empty() {
-            self.troubles.succeed(gateway);
+            self.failure_reporter.clear(gateway);
             return None;
         }
         let keys = children.iter().map(ChildKey::of);
@@ -264,7 +263,7 @@ impl State {
         })
     }
 
-    /// Goes on with rollouts that another process has begun.
+    /// Takes over rollouts that another process has begun.
     fn resume(&mut self, desired: &DesiredState) {
         if self.resumed.len() == desired.children.len() {
             return;
@@ -284,26 +283,24 @@ impl State {
         }
     }
 
-    /// Ends the rollouts of Gateways that serve again, and of those that are not waited for.
+    /// Ends rollouts of Gateways that serve again or that are not waited for any longer.
     fn end_rollouts(&mut self, desired: &DesiredState) {
         let (inventory, applied) = (&self.inventory, &self.applied);
         let state = |gateway: &ObjectRef| workload_state(gateway, desired, inventory, applied);
-        for (gateway, end) in self.rollouts.judge(Timestamp::now(), state) {
+        for (gateway, end) in self.rollouts.evaluate(Timestamp::now(), state) {
             let waiting = self.rollouts.waiting();
             let uid = gateway_uid(desired, &gateway);
             match end {
-                End::Serves => {
-                    tracing::info!(
-                        "{gateway}: its pods are replaced and serve; {waiting} Gateways wait"
-                    );
-                    self.troubles.end_stall(&gateway);
+                RolloutEnd::Serves => {
+                    tracing::info!("{gateway}: the new pods serve; {waiting} Gateways wait");
+                    self.failure_reporter.end_stall(&gateway);
                 }
-                End::Void => self.troubles.end_stall(&gateway),
-                End::GivenUp => self.troubles.stall(&gateway, uid, GIVEN_UP),
-                End::Overdue => self.troubles.stall(&gateway, uid, OVERDUE),
+                RolloutEnd::Void => self.failure_reporter.end_stall(&gateway),
+                RolloutEnd::GivenUp => self.failure_reporter.stall(&gateway, uid, ROLLOUT_GIVEN_UP),
+                RolloutEnd::Overdue => self.failure_reporter.stall(&gateway, uid, ROLLOUT_OVERDUE),
             }
-            if end != End::Overdue {
-                // Its record says that the rollout goes on.
+            if end != RolloutEnd::Overdue {
+                // Its record still contains the rollout.
                 self.queue.push(&gateway);
             }
         }
@@ -312,46 +309,46 @@ impl State {
     fn finish(&mut self, finished: Finished) {
         let done = match finished {
             Finished::Gateway(done) => done,
-            Finished::Former(removed) => return self.former.finish(removed),
+            Finished::LegacyRbac(removed) => return self.legacy_rbac.finish(removed),
         };
         let gateway = &done.gateway;
         let outcome = self.outcome(&done);
         for (key, applied, existing) in done.written {
             if let Some(existing) = existing {
-                self.inventory.learn(&key, &existing);
+                self.inventory.record(&key, &existing);
             }
             self.applied.insert(key, applied);
         }
         for key in &done.deleted {
             self.inventory.forget(key);
         }
-        let is_fought = self.queue.finish(gateway, outcome);
-        if is_fought {
+        let is_contended = self.queue.finish(gateway, outcome);
+        if is_contended {
             tracing::warn!(
-                "{gateway}: somebody keeps changing its objects; they are repaired less often"
+                "{gateway}: another client keeps changing its objects; repairing them less often"
             );
         }
         match done.failure {
             Some(failure) => self.fail(gateway, failure),
-            // What was left out is tried again.
+            // The blocked steps are retried.
             None if done.is_blocked => {}
-            None if done.is_gateway_gone => self.troubles.forget(gateway),
+            None if done.is_gateway_gone => self.failure_reporter.forget(gateway),
             None => {
                 if outcome == Outcome::Written {
                     self.queue.touch(gateway);
                 }
-                self.troubles.succeed(gateway);
+                self.failure_reporter.clear(gateway);
             }
         }
     }
 
-    fn outcome(&self, done: &Done) -> Outcome {
+    fn outcome(&self, done: &JobResult) -> Outcome {
         if done.failure.is_some() || done.is_blocked {
             return Outcome::Failed;
         }
         let version = |existing: &Existing| existing.resource_version.clone();
         let is_changed = done.written.iter().any(|(key, _, existing)| {
-            // Applying what is there already changes nothing.
+            // Applying an unchanged object does not count as a write.
             existing.is_none()
                 || self.inventory.get(key).map(version) != existing.as_ref().map(version)
         });
@@ -363,15 +360,15 @@ impl State {
 
     fn fail(&mut self, gateway: &ObjectRef, failure: Failure) {
         if !self.is_begun(gateway) {
-            // It is not waited for: another Gateway may be next.
+            // The Gateway does not occupy a rollout slot: another Gateway may start.
             self.rollouts.release(gateway);
         }
         let desired = self.desired.as_deref();
         let uid = desired.and_then(|desired| gateway_uid(desired, gateway));
-        self.troubles.fail(gateway, uid, failure);
+        self.failure_reporter.fail(gateway, uid, failure);
     }
 
-    /// Whether the workload of a Gateway has been told to replace its pods.
+    /// Whether the workload of a Gateway has the desired pod template.
     fn is_begun(&self, gateway: &ObjectRef) -> bool {
         let desired = self.desired.as_ref();
         let children = desired.and_then(|desired| desired.children.get(gateway));
@@ -383,45 +380,45 @@ impl State {
         record.is_some_and(|record| record.template == revision.template)
     }
 
-    /// Takes away the rights of pods of former versions, as soon as there are none that are to be replaced.
-    fn remove_former_rights(&mut self, work: &mut Work) {
+    /// Deletes the RBAC objects of previous versions once no pod of such a version is left.
+    fn remove_legacy_rbac(&mut self, work: &mut Work) {
         let is_unsure = self.rollouts.is_pending()
-            || self.troubles.is_any_unreachable()
+            || self.failure_reporter.is_any_unreachable()
             || self.queue.is_busy();
-        if is_unsure || !self.former.begin() {
+        if is_unsure || !self.legacy_rbac.begin() {
             return;
         }
         let client = self.client.clone();
         work.push(Box::pin(async move {
-            Finished::Former(former::remove_read_rights(&client).await)
+            Finished::LegacyRbac(legacy_rbac::delete_legacy_rbac(&client).await)
         }));
     }
 
-    /// When something is to be done even if nothing happens.
+    /// When to run again without an event.
     fn next_deadline(&self) -> Option<Instant> {
         let rollouts = self.rollouts.next_deadline(Timestamp::now());
         let deadlines = [
             self.queue.next_deadline(),
             rollouts.map(|left| Instant::now() + left),
-            self.former.next_deadline(),
+            self.legacy_rbac.next_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
 }
 
-/// The UID of a Gateway of which objects are desired.
+/// UID of a Gateway with desired objects.
 fn gateway_uid<'a>(desired: &'a DesiredState, gateway: &ObjectRef) -> Option<&'a str> {
     let child = desired.children.get(gateway)?.first()?;
     Some(&child.gateway_uid)
 }
 
-/// The workload among the objects of a Gateway.
+/// The workload among the children of a Gateway.
 fn workload(children: &[Child]) -> Option<(&Child, &Revision)> {
     let mut children = children.iter();
     children.find_map(|child| Some((child, child.revision.as_ref()?)))
 }
 
-/// How the workload of a Gateway is, next to what is desired.
+/// State of a Gateway's workload compared with the desired one.
 fn workload_state(
     gateway: &ObjectRef,
     desired: &DesiredState,
@@ -440,7 +437,7 @@ fn workload_state(
     if record.is_none_or(|record| record.template != revision.template) {
         return WorkloadState::InProgress;
     }
-    // What is complete may be what was there before this process applied it.
+    // A complete workload may still be the one from before this process applied it.
     if !applied.contains_key(&key) {
         return WorkloadState::InProgress;
     }

@@ -1,16 +1,16 @@
-//! What responses of the API server mean for who waits for an object.
+//! Classifies responses of the API server as failures of a Gateway.
 
 use super::desired::{Failure, FailureReason};
 use super::inventory::ChildKey;
 use crate::api_server::describe;
 
-/// Statuses that say nothing of the object: timeouts, conflicts and too many requests.
+/// Status codes that do not depend on the object: timeout, conflict and too many requests.
 const TRANSIENT: [u16; 3] = [408, 409, 429];
 
-/// The response to a request, unless there is none in time.
+/// Result of a request; the outer error means no response in time.
 pub(super) type Response<T> = Result<Result<T, kube::Error>, String>;
 
-/// Whether a name is taken.
+/// Whether a create failed because the name is taken.
 pub(super) fn is_taken<T>(made: &Response<T>) -> bool {
     matches!(made, Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists")
 }

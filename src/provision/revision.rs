@@ -1,23 +1,23 @@
-//! What tells versions of a Gateway's pods apart: one hash of their template, and one of what users decide of it. Their
-//! difference tells whose change replaces pods.
+//! Identity of a Gateway's pods: a hash of the pod template and a hash of the user's settings in
+//! it. Together they tell whether the user or the controller caused a change.
 
 use serde_json::{Map, Value, json};
 
 use super::{Plan, name};
 
-/// A version of a workload's pods. Hashes are the same in every process and version of this program, as long as it
-/// makes the same of the same.
+/// Version of a workload's pods. Hashes are stable across processes and across versions of this
+/// program, as long as the hashed content is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     /// Hash of the pod template: pods are replaced when it changes.
     pub template: String,
-    /// Hash of what the Gateway and its parameters say about the workload. Where it stays the same, a change of the
-    /// template is the controller's own.
+    /// Hash of the workload settings from the Gateway and its parameters. If it is unchanged, the
+    /// controller caused a template change.
     pub parameters: String,
 }
 
 impl Revision {
-    /// The version that a plan asks for.
+    /// The version of a plan.
     pub(super) fn of(plan: &Plan<'_>, template: &Value) -> Self {
         Self {
             template: hash(template),
@@ -29,7 +29,7 @@ impl Revision {
 fn parameters(plan: &Plan<'_>) -> Value {
     let mut parameters = json!(plan.parameters);
     if let Some(fields) = parameters.as_object_mut() {
-        // None of these is about pods.
+        // These parameters do not affect pods.
         for field in ["autoscaling", "disruptionBudget", "service"] {
             fields.remove(field);
         }
@@ -39,14 +39,14 @@ fn parameters(plan: &Plan<'_>) -> Value {
     let mut all = json!({
         "parameters": parameters,
         "infrastructure": texts,
-        // Ports of listeners count where they decide about rights.
+        // Listener ports count only where they affect the container's capabilities.
         "ports": plan.needs_privileged_ports(),
     });
     strip(&mut all);
     all
 }
 
-/// Takes away what is null or empty: fields that a later version of this program adds.
+/// Removes null and empty values, which a later version of this program may add.
 fn strip(value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.values_mut().for_each(strip);

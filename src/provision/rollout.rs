@@ -1,5 +1,5 @@
-//! When the controller's own changes replace the pods of Gateways: a few Gateways at a time, the next when the last
-//! serves again. Decides only; what is applied is up to others.
+//! Rollout of the controller's own changes: replaces the pods of a few Gateways at a time, and
+//! continues when they serve again. Decides only; applies nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -16,37 +16,37 @@ use crate::ir::ObjectRef;
 /// Annotation of workloads with a [`Record`].
 const ANNOTATION: &str = "portcullis.dev/rollout";
 
-/// What a workload remembers of its version, for a controller that starts anew.
+/// Rollout state stored in a workload, for a controller that restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
     /// Hash of the pod template.
     pub(super) template: String,
-    /// Hash of what users decide.
+    /// Hash of the user's settings.
     pub(super) parameters: String,
-    /// The replacement of pods that the controller has begun and not seen the end of.
+    /// The rollout that the controller has begun and not completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) rollout: Option<Started>,
 }
 
-/// How a rollout began.
+/// Start of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Started {
-    /// When.
+    /// Start time.
     pub(super) at: Timestamp,
     /// Whether the Gateway served before.
     pub(super) was_serving: bool,
 }
 
 impl Record {
-    /// What the annotation of a workload says, if it is ours and can be read.
+    /// Parses the annotation of a workload; `None` if it is missing, foreign or invalid.
     pub(super) fn of(metadata: &ObjectMeta) -> Option<Self> {
         let annotation = metadata.annotations.as_ref()?.get(ANNOTATION)?;
         serde_json::from_str(annotation).ok()
     }
 
-    /// A record of this version.
+    /// Creates a record of a version.
     pub(super) fn new(revision: &Revision, rollout: Option<Started>) -> Self {
         Self {
             template: revision.template.clone(),
@@ -61,7 +61,7 @@ impl Record {
     }
 }
 
-/// How far a Deployment or DaemonSet is.
+/// Status of a Deployment or DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Progress {
@@ -69,14 +69,15 @@ pub(super) struct Progress {
     replicas: i64,
     updated_replicas: i64,
     available_replicas: i64,
-    /// Only DaemonSets have it.
+    /// DaemonSets only.
     desired_number_scheduled: Option<i64>,
     updated_number_scheduled: i64,
     number_available: i64,
 }
 
 impl Progress {
-    /// Whether the cluster has made of this generation, with so many replicas, what it asks for.
+    /// Whether the status covers this generation and all desired replicas are updated and
+    /// available.
     pub(super) fn is_complete(&self, generation: i64, replicas: Option<i64>) -> bool {
         let is_observed = self.observed_generation >= generation;
         let is_there = match self.desired_number_scheduled {
@@ -97,53 +98,53 @@ impl Progress {
 /// Whether a change of a workload may be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Permission {
-    /// At once: a user's change, or none that replaces pods.
-    Free,
-    /// As a rollout that began so.
+    /// Immediately: a change by the user, or one that does not replace pods.
+    Immediate,
+    /// As part of this rollout.
     Rollout(Started),
-    /// Later, when it is this Gateway's turn.
+    /// Later: the Gateway waits for its turn.
     Wait,
 }
 
-struct Rolling {
+struct ActiveRollout {
     started: Started,
-    /// Whether the log has it that this takes long.
+    /// Whether the deadline has passed and was reported.
     is_overdue: bool,
 }
 
-/// Rollouts that are in progress, and Gateways that wait for theirs.
+/// Rollouts in progress, and Gateways that wait.
 pub(super) struct Rollouts {
     options: RolloutOptions,
-    rolling: BTreeMap<ObjectRef, Rolling>,
+    rolling: BTreeMap<ObjectRef, ActiveRollout>,
     waiting: VecDeque<ObjectRef>,
     serving: BTreeSet<ObjectRef>,
-    /// What users decided when Gateways without a record began to wait.
+    /// The user's settings when a Gateway without a record began to wait.
     baseline: BTreeMap<ObjectRef, String>,
 }
 
-/// How the workload of a rolling Gateway is.
+/// State of the workload during a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkloadState {
-    /// Not of the new version yet, or its pods are not.
+    /// The template or some pods are not updated yet.
     InProgress,
-    /// All its pods are of the new version and available.
+    /// All pods are updated and available.
     Complete,
-    /// It has no pods, so that nothing is to wait for.
+    /// No pods are desired.
     Empty,
-    /// Nothing is to do any more: it is gone, or asks for no change.
+    /// The workload is deleted, or needs no change.
     Void,
 }
 
-/// What becomes of a rollout.
+/// How a rollout ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RolloutEnd {
     /// The Gateway serves again.
     Serves,
-    /// There is nothing to wait for.
+    /// There was nothing to wait for.
     Void,
-    /// It took too long, and did not serve before either.
+    /// The deadline has passed; the Gateway did not serve before either.
     GivenUp,
-    /// It takes too long, and is waited for since it served before.
+    /// The deadline has passed, but the rollout keeps waiting because the Gateway served before.
     Overdue,
 }
 
@@ -165,12 +166,12 @@ impl Rollouts {
         self.serving = serving;
     }
 
-    /// Goes on with a rollout that another process began.
+    /// Takes over a rollout that another process has begun.
     pub(super) fn resume(&mut self, gateway: &ObjectRef, started: Started) {
         self.begin(gateway, started);
     }
 
-    /// Whether a workload whose record is `record` may become one of `revision`.
+    /// Whether a workload with this record may be changed to `revision`.
     pub(super) fn permit(
         &self,
         gateway: &ObjectRef,
@@ -180,18 +181,18 @@ impl Rollouts {
         if let Some(rolling) = self.rolling.get(gateway) {
             return Permission::Rollout(rolling.started);
         }
-        // A workload of a version that kept no record counts as of a former template.
-        let former = record.map(|record| &record.parameters);
-        let former = former.or_else(|| self.baseline.get(gateway));
-        let is_users = former.is_some_and(|former| *former != revision.parameters);
+        // A workload without a record counts as one of a previous template.
+        let old = record.map(|record| &record.parameters);
+        let old = old.or_else(|| self.baseline.get(gateway));
+        let is_users = old.is_some_and(|old| *old != revision.parameters);
         if is_users || record.is_some_and(|record| record.template == revision.template) {
-            Permission::Free
+            Permission::Immediate
         } else {
             Permission::Wait
         }
     }
 
-    /// Puts a Gateway at the end of those that wait.
+    /// Adds a Gateway to the end of the waiting list.
     pub(super) fn enqueue(&mut self, gateway: &ObjectRef, revision: &Revision) {
         let baseline = self.baseline.entry(gateway.clone());
         baseline.or_insert_with(|| revision.parameters.clone());
@@ -200,13 +201,13 @@ impl Rollouts {
         }
     }
 
-    /// A Gateway no longer waits.
+    /// Removes a Gateway from the waiting list.
     pub(super) fn dequeue(&mut self, gateway: &ObjectRef) {
         self.waiting.retain(|waiting| waiting != gateway);
         self.baseline.remove(gateway);
     }
 
-    /// The rollout of a Gateway is over, also when it could not begin.
+    /// Ends the rollout of a Gateway, also one that could not begin.
     pub(super) fn release(&mut self, gateway: &ObjectRef) {
         self.rolling.remove(gateway);
     }
@@ -215,12 +216,12 @@ impl Rollouts {
         self.waiting.len()
     }
 
-    /// Whether any Gateway has pods of a former version because it is not its turn.
+    /// Whether any Gateway waits, and so has pods of a previous version.
     pub(super) fn is_pending(&self) -> bool {
         !self.rolling.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Gateways whose turn it is now.
+    /// Starts rollouts up to the limit. Returns their Gateways.
     pub(super) fn start(&mut self, now: Timestamp) -> Vec<ObjectRef> {
         let mut started = Vec::new();
         while self.rolling.len() < self.options.concurrent {
@@ -242,38 +243,39 @@ impl Rollouts {
 
     fn begin(&mut self, gateway: &ObjectRef, started: Started) {
         self.waiting.retain(|waiting| waiting != gateway);
-        let rolling = Rolling {
+        let rolling = ActiveRollout {
             started,
             is_overdue: false,
         };
         self.rolling.insert(gateway.clone(), rolling);
     }
 
-    /// Rollouts about which there is something to say, given how workloads are. Those that are not overdue end.
-    pub(super) fn judge(
+    /// Evaluates rollouts in progress. Ends and returns those that are complete or given up; also
+    /// returns overdue ones once.
+    pub(super) fn evaluate(
         &mut self,
         now: Timestamp,
         state: impl Fn(&ObjectRef) -> WorkloadState,
-    ) -> Vec<(ObjectRef, End)> {
+    ) -> Vec<(ObjectRef, RolloutEnd)> {
         let mut ends = Vec::new();
         let (serving, deadline) = (&self.serving, self.options.progress_deadline);
         self.rolling.retain(|gateway, rolling| {
             let is_late = rolling.left(now, deadline).is_zero();
             let end = match state(gateway) {
-                WorkloadState::Void | WorkloadState::Empty => End::Void,
-                WorkloadState::Complete if serving.contains(gateway) => End::Serves,
-                _ if is_late && !rolling.started.was_serving => End::GivenUp,
-                _ if is_late && !rolling.is_overdue => End::Overdue,
+                WorkloadState::Void | WorkloadState::Empty => RolloutEnd::Void,
+                WorkloadState::Complete if serving.contains(gateway) => RolloutEnd::Serves,
+                _ if is_late && !rolling.started.was_serving => RolloutEnd::GivenUp,
+                _ if is_late && !rolling.is_overdue => RolloutEnd::Overdue,
                 _ => return true,
             };
-            rolling.is_overdue |= end == End::Overdue;
+            rolling.is_overdue |= end == RolloutEnd::Overdue;
             ends.push((gateway.clone(), end));
-            end == End::Overdue
+            end == RolloutEnd::Overdue
         });
         ends
     }
 
-    /// How long until the next rollout is overdue.
+    /// Time until the next rollout is overdue.
     pub(super) fn next_deadline(&self, now: Timestamp) -> Option<Duration> {
         let deadline = self.options.progress_deadline;
         let waited_for = self.rolling.values().filter(|rolling| !rolling.is_overdue);
@@ -281,11 +283,11 @@ impl Rollouts {
     }
 }
 
-impl Rolling {
-    /// The time that it has left.
+impl ActiveRollout {
+    /// Time left until the deadline.
     fn left(&self, now: Timestamp, deadline: Duration) -> Duration {
         let passed = now.duration_since(self.started.at);
-        // A clock that was set back gives no more time than there is.
+        // If the clock was set back, the elapsed time counts as zero.
         let passed = Duration::try_from(passed).unwrap_or_default();
         deadline.saturating_sub(passed)
     }
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_changed_template_under_unchanged_parameters_waits() {
+    fn only_template_changes_by_the_controller_wait() {
         let mut rollouts = Rollouts::new(RolloutOptions::default());
         let web = gateway("web");
         let record = Record::new(&revision("1", "a"), None);
@@ -331,15 +333,24 @@ mod tests {
             |rollouts: &Rollouts, record: Option<&Record>, template: &str, parameters: &str| {
                 rollouts.permit(&web, record, &revision(template, parameters))
             };
-        assert_eq!(permit(&rollouts, Some(&record), "1", "a"), Permission::Free);
-        assert_eq!(permit(&rollouts, Some(&record), "1", "b"), Permission::Free);
-        assert_eq!(permit(&rollouts, Some(&record), "2", "b"), Permission::Free);
+        assert_eq!(
+            permit(&rollouts, Some(&record), "1", "a"),
+            Permission::Immediate
+        );
+        assert_eq!(
+            permit(&rollouts, Some(&record), "1", "b"),
+            Permission::Immediate
+        );
+        assert_eq!(
+            permit(&rollouts, Some(&record), "2", "b"),
+            Permission::Immediate
+        );
         assert_eq!(permit(&rollouts, Some(&record), "2", "a"), Permission::Wait);
-        // Without a record, what users decided when the wait began is what counts.
+        // Without a record, the user's settings at the time when the wait began count.
         assert_eq!(permit(&rollouts, None, "2", "a"), Permission::Wait);
         rollouts.enqueue(&web, &revision("2", "a"));
         assert_eq!(permit(&rollouts, None, "2", "a"), Permission::Wait);
-        assert_eq!(permit(&rollouts, None, "3", "b"), Permission::Free);
+        assert_eq!(permit(&rollouts, None, "3", "b"), Permission::Immediate);
         let at = Timestamp::now();
         assert_eq!(rollouts.start(at), std::slice::from_ref(&web));
         let started = Started {
@@ -363,10 +374,13 @@ mod tests {
         };
         assert!(deployment(2, 2, 2).is_complete(2, Some(2)));
         assert!(!deployment(2, 2, 2).is_complete(3, Some(2)), "not observed");
-        assert!(!deployment(1, 2, 2).is_complete(2, Some(2)), "an old pod");
+        assert!(
+            !deployment(1, 2, 2).is_complete(2, Some(2)),
+            "an old pod is left"
+        );
         assert!(
             !deployment(2, 2, 3).is_complete(2, Some(2)),
-            "an old pod on top"
+            "an old pod is left in addition"
         );
         assert!(
             !deployment(2, 1, 2).is_complete(2, Some(2)),
@@ -385,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn several_gateways_roll_at_once_if_so_asked() {
+    fn rolls_out_concurrently_up_to_the_limit() {
         let options = RolloutOptions {
             concurrent: 2,
             ..RolloutOptions::default()
@@ -402,7 +416,10 @@ mod tests {
             "b" => WorkloadState::Complete,
             _ => WorkloadState::InProgress,
         };
-        assert_eq!(rollouts.judge(now, state), [(gateway("b"), End::Serves)]);
+        assert_eq!(
+            rollouts.evaluate(now, state),
+            [(gateway("b"), RolloutEnd::Serves)]
+        );
         assert_eq!(rollouts.start(now), [gateway("c")]);
         assert!(rollouts.is_pending());
     }
@@ -422,16 +439,16 @@ mod tests {
         rollouts.start(now);
         let busy = |_: &ObjectRef| WorkloadState::InProgress;
         let before = now + Duration::from_secs(599);
-        assert_eq!(rollouts.judge(before, busy), []);
+        assert_eq!(rollouts.evaluate(before, busy), []);
         assert_eq!(rollouts.next_deadline(before), Some(Duration::from_secs(1)));
         let after = now + Duration::from_secs(600);
         let ends = [
-            (gateway("broken"), End::GivenUp),
-            (gateway("served"), End::Overdue),
+            (gateway("broken"), RolloutEnd::GivenUp),
+            (gateway("served"), RolloutEnd::Overdue),
         ];
-        assert_eq!(rollouts.judge(after, busy), ends);
-        // It is said once, and nothing is left to wait for but its pods.
-        assert_eq!(rollouts.judge(after, busy), []);
+        assert_eq!(rollouts.evaluate(after, busy), ends);
+        // Reported once; from then on only the pods matter.
+        assert_eq!(rollouts.evaluate(after, busy), []);
         assert_eq!(rollouts.next_deadline(after), None);
         assert!(rollouts.is_pending());
     }

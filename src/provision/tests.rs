@@ -1,4 +1,4 @@
-//! Rules that the goldens of `tests/provision` cannot show.
+//! Unit tests for rules that the goldens of `tests/provision` do not cover.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn child(children: &[Child], kind: ChildKind) -> &Value {
 }
 
 #[test]
-fn nobody_can_change_what_selectors_go_by() {
+fn users_cannot_override_selector_labels() {
     let labels: serde_json::Map<_, _> = [
         GATEWAY_LABEL,
         GATEWAY_CLASS_LABEL,
@@ -77,7 +77,7 @@ fn nobody_can_change_what_selectors_go_by() {
 }
 
 #[test]
-fn privileged_ports_have_places_of_their_own() {
+fn maps_privileged_ports_to_distinct_container_ports() {
     use crate::settings::container_port;
     // Linux takes ephemeral ports from 32768 to 60999.
     let places: std::collections::BTreeSet<u16> = (0..1024).map(container_port).collect();
@@ -91,7 +91,7 @@ fn privileged_ports_have_places_of_their_own() {
 }
 
 #[test]
-fn a_pod_has_time_to_drain() {
+fn grace_period_covers_the_drain() {
     let grace = |drain: Value| {
         let children = made(&gateway(), json!({"drain": drain}));
         let spec = &child(&children, ChildKind::Deployment)["spec"]["template"]["spec"];
@@ -103,7 +103,7 @@ fn a_pod_has_time_to_drain() {
 }
 
 #[test]
-fn bounds_make_room_for_each_other() {
+fn missing_bound_adjusts_to_the_given_one() {
     let bounds = |autoscaling: Value| {
         let children = made(&gateway(), json!({"autoscaling": autoscaling}));
         let spec = child(&children, ChildKind::HorizontalPodAutoscaler)["spec"].clone();
@@ -119,7 +119,7 @@ fn bounds_make_room_for_each_other() {
 }
 
 #[test]
-fn a_budget_needs_a_second_pod() {
+fn single_replica_has_no_disruption_budget() {
     let has_budget = |parameters: Value| {
         let children = made(&gateway(), parameters);
         children
@@ -134,7 +134,7 @@ fn a_budget_needs_a_second_pod() {
 }
 
 #[test]
-fn pods_get_the_arguments_that_the_controller_gives_to_all() {
+fn pods_have_the_arguments_of_the_controller() {
     let children = made(&gateway(), json!({}));
     let deployment = child(&children, ChildKind::Deployment);
     let arguments = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];

@@ -1,4 +1,4 @@
-//! The Deployment or DaemonSet of a Gateway: how many pods there are and how they are replaced.
+//! The Deployment or DaemonSet of a Gateway: replicas and update strategy.
 
 use serde_json::json;
 
@@ -15,7 +15,8 @@ pub(super) fn workload(plan: &Plan<'_>) -> Child {
         ChildKind::DaemonSet => "updateStrategy",
         _ => "strategy",
     };
-    // Two pods of one Gateway cannot share the network of a node: the new one needs the place of the old one.
+    // Two pods of one Gateway cannot bind the same host ports: the old pod must end before the new
+    // one starts.
     let (unavailable, surge) = match kind {
         ChildKind::DaemonSet => (1, 0),
         _ if plan.is_on_host() => (1, 0),

@@ -1,5 +1,5 @@
-//! What a connection or stream waits for, and the deadlines that follow from it. Every step of a request only moves a
-//! deadline; the task that drives the connection or stream ends it when it is due.
+//! What a connection or stream waits for, and its deadlines. Each step of a request only moves a
+//! deadline; the task that drives the connection or stream ends it when the deadline passes.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -13,42 +13,43 @@ use crate::clock::{Clock, Deadline};
 use crate::settings::Limits;
 use crate::telemetry::metrics::TimeoutKind;
 
-/// What is awaited.
+/// What a connection or stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The first byte of a connection, or the rest of a request's head.
+    /// The first byte of a connection, or the rest of a request head.
     Head,
-    /// The next request of a connection. A connection that carries one at a time is due when it can be parked.
+    /// The next request of a connection. For HTTP/1 the deadline is the time to park the
+    /// connection.
     Idle,
-    /// The client's next bytes of a request body.
+    /// More bytes of a request body from the client.
     RequestBody,
     /// The backend.
     Backend,
-    /// The client, to take what is written.
+    /// The client to read written bytes.
     Write,
-    /// The end of an exchange that its route limits.
+    /// The end of an exchange that is limited by its route's timeout.
     Exchange,
 }
 
-/// Whether a client that sends nothing of its request body stalls its request.
+/// Whether a client that pauses in its request body stalls the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyPace {
-    /// It does: the response does not begin before the body has ended, or need not.
+    /// Yes: the response begins after the body has ended.
     Steady,
-    /// It does until the response has begun; from then on both directions are streams.
+    /// Yes until the response begins; after that both directions are streams.
     SteadyUntilResponse,
-    /// It does not: both directions are streams from the beginning, as in gRPC.
+    /// No: both directions are streams from the beginning, as in gRPC.
     Any,
 }
 
-/// The state of one connection, or of one stream of a connection that has many.
+/// State of one connection, or of one stream of an HTTP/2 connection.
 pub(crate) struct Activity {
     deadline: Deadline,
     limits: Rc<Limits>,
     phase: Cell<Phase>,
     requests: Cell<u32>,
     received: Cell<u64>,
-    /// The clock's time when the client's last bytes came.
+    /// Clock time of the last bytes from the client.
     last_read: Cell<u64>,
     pace: Cell<BodyPace>,
     body_open: Cell<bool>,
@@ -58,7 +59,8 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// A connection that has just been opened. With `multiplexed` its requests have activities of their own.
+    /// Creates the state of a new connection. With `multiplexed`, each request has its own
+    /// `Activity`.
     pub(crate) fn connection(
         clock: &Rc<Clock>,
         limits: &Rc<Limits>,
@@ -81,7 +83,7 @@ impl Activity {
         Rc::new(activity)
     }
 
-    /// A stream whose request has just arrived.
+    /// Creates the state of a stream whose request has arrived.
     pub(crate) fn stream(clock: &Rc<Clock>, limits: &Rc<Limits>, pace: BodyPace) -> Rc<Self> {
         let activity = Self::connection(clock, limits, true);
         activity.pace.set(pace);
@@ -89,7 +91,7 @@ impl Activity {
         activity
     }
 
-    /// Ready when what is awaited has not come in time.
+    /// Ready when the deadline has passed; returns what was awaited.
     pub(crate) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
         let mut expiry = self.expiry.borrow_mut();
         let expired = expiry
@@ -98,7 +100,7 @@ impl Activity {
         if expired {
             *expiry = None;
             self.phase.set(Phase::Exchange);
-            // Due from now on, for the connection too.
+            // The deadline stays expired, for the connection too.
             self.deadline.set(Duration::ZERO);
         }
         self.deadline.poll_due(cx).map(|()| {
@@ -108,46 +110,46 @@ impl Activity {
         })
     }
 
-    /// Bounds the whole exchange, whatever else moves: until its last byte, it is due at this time.
+    /// Sets a deadline for the whole exchange up to its last byte, which no other step moves.
     pub(crate) fn expire_at(&self, time: Option<Instant>) {
         self.expiry
             .replace(time.map(|time| Box::pin(sleep_until(time))));
     }
 
-    /// The timeout that ended the exchange, if one did.
+    /// The timeout that ended the exchange, if any.
     pub(crate) fn ended_by(&self) -> Option<TimeoutKind> {
         self.ended_by.get()
     }
 
-    /// The connection of this stream has ended: by this timeout, if it was one.
+    /// Records that the connection of this stream has ended, and the timeout that ended it, if any.
     pub(crate) fn on_connection_end(&self, ended_by: Option<TimeoutKind>) {
         if self.ended_by.get().is_none() {
             self.ended_by.set(ended_by);
         }
     }
 
-    /// Gives what is awaited its full time again.
+    /// Restarts the current timeout.
     pub(crate) fn restart(&self) {
         self.enter(self.phase.get());
     }
 
-    /// Whether the client has yet to take what was written to it.
+    /// Whether written bytes are waiting for the client to read them.
     pub(crate) fn is_write_blocked(&self) -> bool {
         self.phase.get() == Phase::Write
     }
 
-    /// Requests that are not complete.
+    /// Number of incomplete requests.
     pub(crate) fn requests(&self) -> u32 {
         self.requests.get()
     }
 
-    /// For how long the client has sent nothing.
+    /// Time since the last bytes from the client.
     pub(crate) fn quiet_for(&self) -> Duration {
         let now = self.deadline.clock().now();
         Duration::from_millis(now.saturating_sub(self.last_read.get()))
     }
 
-    /// Bytes came from the client.
+    /// Bytes arrived from the client.
     pub(crate) fn on_read(&self) {
         self.last_read.set(self.deadline.clock().now());
         match self.phase.get() {
@@ -157,26 +159,26 @@ impl Activity {
         }
     }
 
-    /// The client took bytes.
+    /// The client read bytes.
     pub(crate) fn on_written(&self) {
         match self.phase.get() {
-            Phase::Write => self.leave_write(),
+            Phase::Write => self.end_write(),
             Phase::Backend => self.restart(),
             Phase::Head | Phase::Idle | Phase::RequestBody | Phase::Exchange => {}
         }
     }
 
-    /// The client took everything that was there for it.
+    /// The client read all written bytes.
     pub(crate) fn on_flushed(&self) {
         if self.phase.get() == Phase::Write {
-            self.leave_write();
+            self.end_write();
         }
         if self.requests.get() == 0 && self.expiry.borrow().is_some() {
             self.expire_at(None);
         }
     }
 
-    fn leave_write(&self) {
+    fn end_write(&self) {
         self.enter(if self.requests.get() == 0 {
             Phase::Idle
         } else {
@@ -184,14 +186,14 @@ impl Activity {
         });
     }
 
-    /// The client takes nothing more for now.
+    /// The client's window or socket buffer is full.
     pub(crate) fn on_write_blocked(&self) {
         if !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
             self.enter(Phase::Write);
         }
     }
 
-    /// A request's head is complete.
+    /// A request head is complete.
     pub(crate) fn on_request(&self) {
         self.requests.set(self.requests.get() + 1);
         self.received.set(0);
@@ -203,7 +205,7 @@ impl Activity {
         self.enter(Phase::Backend);
     }
 
-    /// A request and its response are complete or given up.
+    /// A request and its response are complete or aborted.
     pub(crate) fn on_request_end(&self) {
         self.requests.set(self.requests.get().saturating_sub(1));
         if self.requests.get() == 0 && !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
@@ -211,35 +213,35 @@ impl Activity {
         }
     }
 
-    /// The request's body is waited for.
+    /// The request body is awaited.
     pub(crate) fn on_body_awaited(&self) {
         if self.phase.get() == Phase::Backend && self.pace.get() != BodyPace::Any {
             self.enter(Phase::RequestBody);
         }
     }
 
-    /// Bytes of the current request's body so far.
+    /// Bytes received of the current request body.
     pub(crate) fn received(&self) -> u64 {
         self.received.get()
     }
 
-    /// The request has a body that the client has yet to send.
+    /// The request has a body that the client has not sent yet.
     pub(crate) fn on_body_begin(&self) {
         self.body_open.set(true);
     }
 
-    /// The request's body has ended, whole or not.
+    /// The request body has ended, complete or not.
     pub(crate) fn on_body_end(&self) {
         self.body_open.set(false);
         self.on_body(0);
     }
 
-    /// Whether the client may still be sending the last request's body.
+    /// Whether the client may still be sending the last request body.
     pub(crate) fn is_body_open(&self) -> bool {
         self.body_open.get()
     }
 
-    /// A part of the request's body has come.
+    /// A part of the request body arrived.
     pub(crate) fn on_body(&self, bytes: usize) {
         self.received.set(self.received.get() + bytes as u64);
         if self.phase.get() == Phase::RequestBody {
@@ -247,8 +249,8 @@ impl Activity {
         }
     }
 
-    /// A part of the response is there for the client. A connection notices when the client takes it; a stream only
-    /// when it asks for more.
+    /// A part of the response is ready for the client. A connection observes when the client reads
+    /// it; a stream only when h2 asks for more.
     pub(crate) fn on_response(&self) {
         if self.pace.get() == BodyPace::SteadyUntilResponse {
             self.pace.set(BodyPace::Any);
@@ -280,7 +282,7 @@ impl Activity {
         });
     }
 
-    /// Parks an idle connection: it has the rest of its keep-alive time from here on.
+    /// Parks an idle connection: the rest of the keep-alive timeout starts now.
     pub(crate) fn on_park(&self) {
         self.deadline.set(
             self.limits
@@ -291,7 +293,7 @@ impl Activity {
 }
 
 impl Phase {
-    /// The name of a timeout in this phase; an idle connection simply ends.
+    /// The kind of timeout in this phase; `None` for an idle connection, which simply closes.
     pub(crate) fn timeout(self) -> Option<TimeoutKind> {
         match self {
             Self::Head => Some(TimeoutKind::Header),
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_from_head_to_idle_and_back() {
+    fn alternates_between_head_and_idle() {
         let connection = connection(false);
         assert_eq!(connection.phase.get(), Phase::Head);
         connection.on_read();
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_in_a_blocked_write_past_the_end_of_the_request() {
+    fn blocked_write_outlasts_the_request() {
         let connection = connection(false);
         connection.on_request();
         connection.on_write_blocked();
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_a_blocked_write_when_it_is_flushed() {
+    fn flush_ends_a_blocked_write() {
         let connection = connection(false);
         connection.on_request();
         connection.on_write_blocked();
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_client_between_parts_of_a_streams_response() {
+    fn stream_waits_for_the_client_between_response_parts() {
         let stream = stream(BodyPace::Steady);
         stream.on_response();
         assert_eq!(stream.phase.get(), Phase::Write);
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_a_silent_body_against_the_client_by_its_pace() {
+    fn stalled_request_body_times_out_by_its_pace() {
         let paces = [
             (BodyPace::Steady, [Phase::RequestBody, Phase::RequestBody]),
             (
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn expires_whatever_else_moves() {
+    async fn exchange_deadline_is_never_extended() {
         let stream = stream(BodyPace::Steady);
         stream.expire_at(Some(Instant::now()));
         let due = std::future::poll_fn(|cx| {

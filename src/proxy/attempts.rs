@@ -1,5 +1,5 @@
-//! From a matched request to the response of a backend: each attempt selects a backendRef, runs its filters and asks one
-//! of its endpoints; another attempt follows where that is safe.
+//! Sends a matched request: each attempt selects a backendRef, runs its filters and sends to one of
+//! its endpoints. Retries where that is safe.
 
 use std::mem;
 
@@ -13,17 +13,17 @@ use super::request_body::RequestBody;
 use crate::filter::{Level, LocalResponse};
 use crate::ir::route::Action;
 use crate::table::{Backend, Target};
-use crate::upstream::{self, Attempts, Failed, Outgoing};
+use crate::upstream::{self, Attempts, FailedAttempt, Outgoing};
 
-/// Where a response comes from.
+/// Source of a response.
 pub(super) enum Outcome {
-    /// From a backend.
+    /// A backend.
     Backend(upstream::Response<RequestBody>),
-    /// From a filter.
+    /// A filter.
     Filter(LocalResponse),
 }
 
-/// Sends the request of `exchange` until there is a response, or no other attempt is safe.
+/// Sends the request of `exchange` until there is a response or no further attempt is safe.
 pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
     let rule = exchange.rule.clone();
     if matches!(rule.ir.action, Action::Broken(_)) {
@@ -42,8 +42,8 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         };
         match attempt(exchange, backend, &mut attempts).await {
             Ok(response) => return Ok(Outcome::Backend(response)),
-            Err(Failed { error, body: None }) => return Err(error.into()),
-            Err(Failed {
+            Err(FailedAttempt { error, body: None }) => return Err(error.into()),
+            Err(FailedAttempt {
                 body: Some(body), ..
             }) => exchange.restore(unfiltered, body),
         }
@@ -54,7 +54,7 @@ async fn attempt(
     exchange: &mut Exchange,
     backend: &Backend,
     attempts: &mut Attempts,
-) -> Result<upstream::Response<RequestBody>, Failed<RequestBody>> {
+) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
     let timeout = exchange.rule.ir.timeouts.backend_request;
     let expires = timeout.map(|timeout| Instant::now() + timeout);
     let body = mem::take(&mut exchange.body);

@@ -1,5 +1,5 @@
-//! One client connection as its requests see it: the port and the addresses that it came in by, the TLS server name, and
-//! what its requests share.
+//! A client connection as its requests see it: port, addresses, TLS server name, and state shared
+//! between requests.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -20,36 +20,36 @@ use crate::table::{Listener, Port};
 
 /// A client connection.
 pub(crate) struct Client {
-    /// The worker that serves it, and counts it as open.
+    /// The worker that serves it; the guard counts it as open.
     pub(crate) worker: OpenConnection,
-    /// The port that it came in by.
+    /// The local port.
     pub(crate) port: Rc<PortState>,
-    /// Its other end.
+    /// Remote address.
     pub(crate) peer: SocketAddr,
-    /// What the forwarding headers say of it.
+    /// Values of the forwarding headers.
     pub(crate) forwarding: Forwarding,
-    /// The name that it asked for in its TLS handshake; `None` in plain text.
+    /// Server name of the TLS handshake; `None` for plain text.
     pub(crate) tls: Option<Sni>,
-    /// The tunnel behind the 101 that is being written.
+    /// The tunnel to relay after the 101 response is written.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
-    /// The host of its last request.
+    /// Host of the last request.
     pub(crate) host: RefCell<LastHost>,
-    /// What goes out between the messages or frames of the connection.
+    /// Bytes to write between messages or frames.
     pub(crate) injection: Rc<Injection>,
 }
 
-/// A TLS server name, in lower case.
+/// TLS server name in lower case.
 pub(crate) struct Sni(pub(crate) Option<Box<str>>);
 
 impl Client {
-    /// A connection that has just been accepted, and in TLS agreed.
+    /// Creates the state of an accepted connection after its TLS handshake, if any.
     pub(crate) fn new(
         worker: OpenConnection,
         port: Rc<PortState>,
         peer: SocketAddr,
         tls: Option<Sni>,
     ) -> Rc<Self> {
-        // A dual-stack socket shows IPv4 clients as mapped IPv6 addresses.
+        // A dual-stack socket reports IPv4 clients as IPv4-mapped IPv6 addresses.
         let address = peer.ip().to_canonical();
         let forwarding = Forwarding {
             address: HeaderValue::try_from(address.to_string())
@@ -72,13 +72,13 @@ impl Client {
         })
     }
 
-    /// `Host` for a request that names none: the address that it came in by.
+    /// `Host` for a request without one: the local address.
     pub(crate) fn local_authority(&self) -> HeaderValue {
         HeaderValue::try_from(self.port.address().to_string())
             .unwrap_or(HeaderValue::from_static("localhost"))
     }
 
-    /// Its scheme.
+    /// Scheme of the connection.
     pub(crate) fn scheme(&self) -> Scheme {
         if self.tls.is_some() {
             Scheme::Https
@@ -87,8 +87,8 @@ impl Client {
         }
     }
 
-    /// The listener that serves `host` on this connection, or why there is none (GEP-3567: one connection serves one
-    /// HTTPS listener).
+    /// The listener that serves `host` on this connection, or an error (GEP-3567: one connection
+    /// serves one HTTPS listener).
     pub(crate) fn listener<'a>(
         &self,
         port: &'a Port,
@@ -107,18 +107,19 @@ impl Client {
         Ok(listener)
     }
 
-    /// Whether the connection is to end with its current requests.
+    /// Whether the connection must end with its current requests.
     pub(crate) fn is_draining(&self) -> bool {
         self.worker.draining.get() || self.port.is_closed()
     }
 
-    /// Whether an HTTP/1 connection is to end with its current request, if it has one. A client that reads so in a response
-    /// connects elsewhere; a client whose idle connection is closed may just have sent a request, which is lost.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.worker.leaving.get()
+    /// Whether an HTTP/1 connection must end with its current request, if any. A client that reads
+    /// `Connection: close` in a response reconnects elsewhere; closing an idle connection could
+    /// lose a request that the client has just sent.
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.worker.terminating.get()
     }
 
-    /// Counts what ended this connection or a stream of it.
+    /// Counts the timeout that ended this connection or one of its streams.
     pub(crate) fn timed_out(&self, phase: Phase) {
         if let Some(kind) = phase.timeout() {
             self.worker.stats.timed_out(kind);

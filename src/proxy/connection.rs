@@ -1,5 +1,5 @@
-//! From an accepted socket to a protocol: plain HTTP as it is, TLS after a handshake with the certificate that the
-//! server name asks for. Decides once per connection. Knows nothing of requests.
+//! Selects the protocol of an accepted socket: plain HTTP, or TLS with the certificate for the
+//! server name. Decides once per connection.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -22,10 +22,11 @@ use super::{http, http1, http2};
 use crate::ir::PortProtocol;
 use crate::telemetry::metrics::TimeoutKind;
 
-/// A fatal `unrecognized_name` alert (RFC 8446, 6.2), which rustls sends only for configurations, not for their absence.
+/// A fatal `unrecognized_name` alert (RFC 8446, 6.2). rustls sends it itself only once a
+/// configuration is selected.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(crate) async fn serve(
     open: OpenConnection,
     port: Rc<PortState>,
@@ -38,14 +39,14 @@ pub(crate) async fn serve(
             http::serve_plain(ClientIo::Plain(socket), client).await;
         }
         PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
-        // Not served.
+        // TCP and UDP are not supported.
         PortProtocol::Tcp | PortProtocol::Udp => {}
     }
 }
 
 async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
-    // Boxed, like everything that a connection needs only for a while or only sometimes: the task keeps the room of its
-    // largest part for as long as it lives.
+    // Boxed, like all state that a connection needs only temporarily: a task is as large as its
+    // largest state for its whole life.
     let outcome = Box::pin(timed_handshake(&open, &port, socket)).await;
     let Some((stream, sni)) = outcome else {
         open.stats.handshake_failures.fetch_add(1, Relaxed);
@@ -63,14 +64,14 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     }
 }
 
-/// A handshake that ends in time, or earlier when too many others are under way.
+/// Runs a handshake until its timeout or its eviction in favor of a newer one.
 async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
 ) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
     let mut entry = worker.handshakes.begin();
-    // Pinned here, so that it is counted before its socket is closed.
+    // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
         worker.limits.handshake_timeout,
         handshake(worker, port, socket)
@@ -103,7 +104,7 @@ async fn handshake(
         .configured(&worker.table.load())
         .and_then(|port| port.server_config(sni.as_deref()).cloned());
     let Some(config) = config else {
-        // The client learns why, if it still listens; the connection ends either way.
+        // The alert is best effort: the connection ends either way.
         let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;
         let _ = start.io.shutdown().await;
         return None;
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_waits_is_small() {
+    fn waiting_connection_task_is_small() {
         let size = future_size(serve);
         assert!(size <= 1152, "a connection's task takes {size} bytes");
     }

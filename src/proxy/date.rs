@@ -1,4 +1,4 @@
-//! The `Date` of responses, formatted once a second on each worker.
+//! The `Date` header of responses, formatted once a second per worker.
 
 use std::cell::{Cell, RefCell};
 use std::time::SystemTime;
@@ -7,9 +7,9 @@ use http::HeaderValue;
 
 use crate::clock::Clock;
 
-/// The current time as a header.
+/// Cached `Date` header.
 pub(crate) struct Date {
-    /// The clock's time when the header was last compared with the system's.
+    /// Clock time of the last comparison with the system time.
     checked: Cell<u64>,
     header: RefCell<HeaderValue>,
 }
@@ -24,7 +24,7 @@ impl Default for Date {
 }
 
 impl Date {
-    /// The header's value by this clock, as old as the clock's tick at most.
+    /// The header value, at most one tick of the clock old.
     pub(crate) fn header(&self, clock: &Clock) -> HeaderValue {
         if self.checked.replace(clock.now()) != clock.now() {
             let text = httpdate::fmt_http_date(SystemTime::now());
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_the_time() {
+    fn formats_the_current_time() {
         let (date, clock) = (Date::default(), Clock::new());
         for _ in 0..2 {
             let header = date.header(&clock);
             let text = header.to_str().expect("text");
-            let said = httpdate::parse_http_date(text).expect("a date");
-            assert!(said.elapsed().expect("past") < std::time::Duration::from_secs(60));
+            let parsed = httpdate::parse_http_date(text).expect("a date");
+            assert!(parsed.elapsed().expect("past") < std::time::Duration::from_secs(60));
         }
     }
 }

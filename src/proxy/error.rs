@@ -1,5 +1,4 @@
-//! Everything that can go wrong with a request, each with the one response it gets, as HTTP and as gRPC. Knows no
-//! connection.
+//! Request errors and the one response to each, as HTTP and as gRPC.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -7,50 +6,50 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use crate::table::UpstreamFault;
 use crate::upstream::SendError;
 
-/// The side that caused a failure.
+/// The side that caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorSource {
-    /// The client: its request cannot be served by anyone.
+    /// The client: no server could serve the request.
     Downstream,
-    /// A backend, or its absence.
+    /// A backend, or a missing backend.
     Upstream,
     /// The configuration.
     Configuration,
 }
 
-/// Why the proxy itself responds to a request.
+/// Why the proxy responds to a request itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Error {
-    /// The request's framing, target or Host cannot be trusted; the connection ends after the response.
+    /// Ambiguous framing, target or Host; the connection closes after the response.
     BadRequest(&'static str),
     /// A method that a reverse proxy must not serve.
     MethodNotAllowed,
     /// An expectation other than `100-continue`.
     ExpectationFailed,
-    /// More headers than allowed.
+    /// Too many headers.
     TooManyHeaders,
-    /// The host belongs to another HTTPS listener than the one that the connection was opened to.
+    /// The host belongs to another HTTPS listener than the one of this connection.
     Misdirected,
-    /// No listener for the host, or no rule that matches.
+    /// No listener for the host, or no matching rule.
     NotFound(&'static str),
-    /// The rule cannot be served as written, or the selected backendRef of it.
+    /// The rule or the selected backendRef is invalid.
     Broken,
     /// The rule has no backend.
     NoBackend,
-    /// A rewrite produced something that cannot be sent.
+    /// A rewrite produced an invalid request.
     Filter,
-    /// The whole exchange took longer than the rule allows.
+    /// The exchange exceeded the request timeout of the rule.
     RequestTimeout,
-    /// The client's body stopped coming.
+    /// The client stalled in the request body.
     BodyTimeout,
-    /// The backend neither took nor sent anything for too long.
-    BackendSilent,
-    /// Sending failed.
+    /// The backend neither read nor sent anything within the timeout.
+    BackendIdle,
+    /// Sending to the backend failed.
     Send(SendError),
 }
 
 impl Error {
-    /// The side that caused it.
+    /// The side that caused the error.
     pub(crate) fn source(self) -> ErrorSource {
         match self {
             Self::BadRequest(_)
@@ -62,13 +61,13 @@ impl Error {
             | Self::BodyTimeout
             | Self::Send(SendError::RequestBody) => ErrorSource::Downstream,
             Self::Broken | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
-            Self::RequestTimeout | Self::BackendSilent | Self::Send(SendError::Backend(..)) => {
+            Self::RequestTimeout | Self::BackendIdle | Self::Send(SendError::Backend(..)) => {
                 ErrorSource::Upstream
             }
         }
     }
 
-    /// The status that the client gets.
+    /// Status of the HTTP response.
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::BadRequest(_) | Self::Send(SendError::RequestBody) => StatusCode::BAD_REQUEST,
@@ -78,7 +77,7 @@ impl Error {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Broken | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::RequestTimeout | Self::BackendSilent => StatusCode::GATEWAY_TIMEOUT,
+            Self::RequestTimeout | Self::BackendIdle => StatusCode::GATEWAY_TIMEOUT,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
                 UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
@@ -94,7 +93,7 @@ impl Error {
         }
     }
 
-    /// The gRPC status that the client of a gRPC call gets instead.
+    /// gRPC status of the response to a gRPC call.
     pub(crate) fn grpc_status(self) -> GrpcStatus {
         match self {
             Self::BadRequest(_)
@@ -105,7 +104,7 @@ impl Error {
             Self::Misdirected | Self::Broken | Self::NoBackend | Self::Filter => {
                 GrpcStatus::Unavailable
             }
-            Self::RequestTimeout | Self::BodyTimeout | Self::BackendSilent => {
+            Self::RequestTimeout | Self::BodyTimeout | Self::BackendIdle => {
                 GrpcStatus::DeadlineExceeded
             }
             Self::Send(SendError::Backend(error, _)) => match error {
@@ -120,26 +119,27 @@ impl Error {
         }
     }
 
-    /// The text that client and access log get.
+    /// Text for the client and the access log.
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::BadRequest(reason) | Self::NotFound(reason) => reason,
-            Self::MethodNotAllowed => "the method is not served",
-            Self::ExpectationFailed => "the expectation is not known",
+            Self::MethodNotAllowed => "method not allowed",
+            Self::ExpectationFailed => "unsupported expectation",
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",
             Self::Broken => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
             Self::Filter => "the route's filters do not fit this request",
             Self::RequestTimeout => "no complete response within the route's request timeout",
-            Self::BodyTimeout => "the request body did not come in time",
-            Self::BackendSilent => "the backend was silent for too long",
+            Self::BodyTimeout => "timed out waiting for the request body",
+            Self::BackendIdle => "timed out waiting for the backend",
             Self::Send(SendError::RequestBody) => "the request body failed",
             Self::Send(SendError::Backend(_, detail)) => detail,
         }
     }
 
-    /// Whether the connection must not carry another HTTP/1 request: its next bytes cannot be trusted.
+    /// Whether an HTTP/1 connection must close after the response, since its next bytes are
+    /// ambiguous.
     pub(crate) fn closes(self) -> bool {
         matches!(
             self,
@@ -152,7 +152,7 @@ impl Error {
     }
 }
 
-/// Whether the head of a request says that it is a gRPC call (gRPC over HTTP/2, "Request-Headers").
+/// Whether the headers mark a gRPC call (gRPC over HTTP/2, "Request-Headers").
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -161,16 +161,16 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-/// The gRPC status codes that the proxy uses (gRPC, "Status codes and their use").
+/// gRPC status codes that the proxy uses (gRPC, "Status codes and their use").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrpcStatus {
-    /// The deadline passed before the call was over.
+    /// The deadline expired before the call completed.
     DeadlineExceeded = 4,
-    /// No route serves the method.
+    /// No route matches the method.
     Unimplemented = 12,
-    /// The call broke the protocol.
+    /// The call violated the protocol.
     Internal = 13,
-    /// The service cannot be reached now.
+    /// The service is currently unavailable.
     Unavailable = 14,
 }
 

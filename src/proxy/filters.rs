@@ -1,13 +1,13 @@
-//! Runs the filters of a rule or of a backendRef in the order of their list, up to the first that responds. Filters that
-//! need nothing but the head are functions of [`crate::filter`]; one that waits for a backend, a body or time stands
-//! beside this file and is awaited here.
+//! Runs the filters of a rule or backendRef in list order, up to the first that responds. Filters
+//! that need only the head are functions of [`crate::filter`]; a filter that awaits a backend, a
+//! body or time has a module of its own here.
 
 use super::error::Error;
 use super::request::Exchange;
 use crate::filter::{self, Level, LocalResponse, RequestFacts, Verdict};
 use crate::ir::Filter;
 
-/// Applies `filters` to the request of `exchange`. Returns the response of a filter that responds itself.
+/// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any.
 pub(super) async fn run(
     filters: &[Filter],
     level: Level,

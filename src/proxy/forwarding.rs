@@ -1,5 +1,5 @@
-//! The headers that say where a request comes from, `X-Forwarded-*` and `X-Request-Id`: taken from trusted clients only,
-//! and set by the proxy before the request is matched, so that a rule sees what the backend sees.
+//! Headers about the origin of a request: `X-Forwarded-*` and `X-Request-Id`. Accepted from trusted
+//! clients only, and set before route matching, so that a rule sees what the backend receives.
 
 use http::header::{FORWARDED, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue};
@@ -11,18 +11,19 @@ pub(super) const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwa
 pub(super) const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What the proxy tells backends about the client.
+/// Values of the forwarding headers of a connection.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
-    /// The client's address.
+    /// Address of the client.
     pub(crate) address: HeaderValue,
     /// `http` or `https`.
     pub(crate) proto: HeaderValue,
-    /// Whether the client may speak for others.
+    /// Whether the client is a trusted proxy.
     pub(crate) trusted: bool,
 }
 
-/// Headers that the proxy adds to a request. They stay apart from the client's until a filter has to see all of them.
+/// Headers that the proxy adds to a request. Kept separate from the client's headers until a filter
+/// needs all of them.
 #[derive(Debug)]
 pub(crate) struct AddedHeaders {
     headers: [(HeaderName, HeaderValue); 4],
@@ -30,17 +31,17 @@ pub(crate) struct AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// The headers that are still apart; the client's own do not have their names.
+    /// The headers that are still separate. The client's headers do not contain their names.
     pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
         &self.headers[..self.count]
     }
 
-    /// The request's id.
+    /// The request id.
     pub(crate) fn id(&self) -> &HeaderValue {
         &self.headers[0].1
     }
 
-    /// Moves the headers to the others.
+    /// Moves the headers into `headers`.
     pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers[..self.count] {
             headers.insert(name, value.clone());
@@ -50,9 +51,9 @@ impl AddedHeaders {
 }
 
 impl Forwarding {
-    /// Takes what `headers` claim of the request's origin off them (`has_claims` tells whether they claim anything), and
-    /// returns what the proxy says instead. Claims of a trusted client are kept: its address is appended to
-    /// `X-Forwarded-For`, and of the rest only what is missing is filled in.
+    /// Removes the forwarding headers of the client (`has_claims` tells whether there are any) and
+    /// returns those of the proxy. Headers of a trusted client are kept: its address is appended to
+    /// `X-Forwarded-For`, and missing ones are added.
     pub(crate) fn sanitize(
         &self,
         headers: &mut HeaderMap,
@@ -91,7 +92,7 @@ impl Forwarding {
     }
 }
 
-/// What a trusted client claims of a request's origin.
+/// Forwarding headers of a trusted client.
 #[derive(Default)]
 struct Claims {
     chain: Vec<HeaderValue>,
@@ -101,7 +102,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// Takes the headers off. Those that are not passed on in another form stay if the client is trusted.
+    /// Removes the headers. The ones that are passed on unchanged stay if the client is trusted.
     fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
         let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
         headers.remove(X_FORWARDED_FOR);

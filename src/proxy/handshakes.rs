@@ -1,5 +1,5 @@
-//! The TLS handshakes in progress on one worker. A new one above the limit evicts the oldest: honest clients finish within
-//! moments, so the oldest are stalled.
+//! TLS handshakes in progress on one worker. At the limit a new one evicts the oldest: honest
+//! clients finish quickly, so that the oldest are stalled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub(crate) struct Handshakes {
     in_progress: RefCell<BTreeMap<u64, oneshot::Sender<()>>>,
 }
 
-/// A handshake in progress, until dropped.
+/// Guard of a handshake in progress.
 pub(crate) struct Handshake<'a> {
     handshakes: &'a Handshakes,
     key: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Handshake<'a> {
 }
 
 impl Handshakes {
-    /// At most `limit` handshakes at one time, at least one.
+    /// Allows at most `limit` concurrent handshakes, at least one.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),
@@ -30,7 +30,7 @@ impl Handshakes {
         }
     }
 
-    /// Begins a handshake, and evicts the oldest if there are too many.
+    /// Starts a handshake and evicts the oldest if there are too many.
     pub(crate) fn begin(&self) -> Handshake<'_> {
         let key = self.next.replace(self.next.get() + 1);
         let (sender, evicted) = oneshot::channel();
@@ -48,9 +48,9 @@ impl Handshakes {
 }
 
 impl Handshake<'_> {
-    /// Waits until it is evicted.
+    /// Completes on eviction.
     pub(crate) async fn evicted(&mut self) {
-        // Nothing is ever sent: eviction drops the sender.
+        // The channel carries no value: eviction drops the sender.
         let _ = (&mut self.evicted).await;
     }
 }

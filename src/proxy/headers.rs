@@ -1,5 +1,5 @@
-//! Headers on their way through: which requests are refused for them, and which headers end here. Decides the request's
-//! host once, for matching and forwarding alike.
+//! Header handling: rejects ambiguous requests and removes hop-by-hop headers. Determines the
+//! request's host once, for both matching and forwarding.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use super::forwarding::{
 use super::target;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 
-/// Headers that a client cannot have dropped by naming them in `Connection`.
-const KEPT: [HeaderName; 10] = [
+/// Headers that a client cannot remove by naming them in `Connection`.
+const PROTECTED: [HeaderName; 10] = [
     HOST,
     AUTHORIZATION,
     COOKIE,
@@ -32,17 +32,17 @@ const KEPT: [HeaderName; 10] = [
     X_REQUEST_ID,
 ];
 
-/// The host that a request is for: lower case, without port and without the dot of an absolute name; brackets of IPv6
-/// literals kept.
+/// Host of a request: lower case, without port and without the trailing dot of an absolute name;
+/// keeps the brackets of IPv6 literals.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    /// The whole `Host`, in lower case.
+    /// The whole `Host` header in lower case.
     header: Rc<str>,
-    /// Where the host ends.
+    /// End of the host within the header.
     end: usize,
 }
 
-/// The `Host` that a connection's last request was for. Clients rarely change it, so it is rarely read twice.
+/// Cached `Host` of the connection's last request, since clients rarely change it.
 #[derive(Debug, Default)]
 pub(crate) struct LastHost(Option<Host>);
 
@@ -66,8 +66,8 @@ impl Host {
     }
 }
 
-/// Which of the headers that the proxy acts on a request has. One pass over the headers finds out, so that the usual
-/// request, which has few of them, costs no look-up of the others.
+/// Presence of each header that the proxy acts on. Found in one pass over the headers, so that the
+/// usual request with few of them needs no look-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HeaderPresence {
     connection: bool,
@@ -76,7 +76,7 @@ struct HeaderPresence {
     te: bool,
     expect: bool,
     other_hop_by_hop: bool,
-    /// Headers that say on whose behalf the request comes.
+    /// Forwarding headers.
     forwarding: bool,
     content_length: bool,
 }
@@ -106,21 +106,22 @@ impl HeaderPresence {
     }
 }
 
-/// What [`normalize`] found out about a request.
+/// Result of [`normalize`].
 #[derive(Debug)]
 pub(crate) struct NormalizedRequest {
-    /// The host to match; empty only for HTTP/1.0 without `Host`.
+    /// Host to match; empty only for HTTP/1.0 without `Host`.
     pub(crate) host: Host,
-    /// The protocol that the client asks to upgrade to.
+    /// Requested upgrade protocol.
     pub(crate) upgrade: Option<HeaderValue>,
     /// Whether the client waits for a 100 before it sends the body (RFC 9110, 10.1.1).
     pub(crate) expects_continue: bool,
-    /// Whether the request says on whose behalf it comes.
+    /// Whether there are forwarding headers.
     pub(crate) has_forwarding: bool,
 }
 
-/// Makes a request fit to be matched and forwarded: one host, one path, end-to-end headers only; or says why it cannot
-/// be. `last` is the connection's; `max_headers` bounds the number of headers.
+/// Normalizes a request for matching and forwarding: one host, one path, end-to-end headers only;
+/// or returns why it is rejected. `last` is the connection's cache; `max_headers` limits the number
+/// of headers.
 pub(crate) fn normalize(
     parts: &mut request::Parts,
     last: &mut LastHost,
@@ -150,7 +151,8 @@ pub(crate) fn normalize(
     })
 }
 
-/// RFC 9113, 8.2 and 8.3 leave these to us: h2 checks neither blanks around values nor doubled lengths.
+/// Checks of RFC 9113, 8.2 and 8.3 that h2 leaves to its caller: blanks around values and duplicate
+/// lengths.
 fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if parts
@@ -175,7 +177,7 @@ fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
     Ok(())
 }
 
-/// RFC 9113, 8.2.3: cookie crumbs are one field again towards HTTP/1.
+/// RFC 9113, 8.2.3: joins cookie crumbs into one field, as HTTP/1 requires.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;
@@ -191,7 +193,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// RFC 9112, 6: what the parser lets through although two readers could take it for different messages.
+/// RFC 9112, 6: rejects framing that the parser accepts but two implementations could read
+/// differently.
 fn check_framing(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
     if present.transfer_encoding {
         let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
@@ -211,7 +214,8 @@ fn check_framing(parts: &request::Parts, present: HeaderPresence) -> Result<(), 
     Ok(())
 }
 
-/// RFC 9112, 3.2: one host, from the target if it has one, else from the only `Host`, which becomes that host.
+/// RFC 9112, 3.2: the host of the target if it has one, else of the only `Host`, which is set to
+/// that host.
 fn decide_host(parts: &mut request::Parts, last: &mut LastHost) -> Result<Host, Error> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let (first, more) = (hosts.next(), hosts.next().is_some());
@@ -244,7 +248,7 @@ fn decide_host(parts: &mut request::Parts, last: &mut LastHost) -> Result<Host, 
     Ok(host)
 }
 
-/// Reads `uri-host [ ":" port ]` (RFC 9110, 7.2).
+/// Parses `uri-host [ ":" port ]` (RFC 9110, 7.2).
 fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
     const BAD: Error = Error::BadRequest("malformed Host");
     let text = value.as_bytes();
@@ -274,7 +278,7 @@ fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
     }
     let mut header = std::str::from_utf8(text).map_err(|_| BAD)?.to_owned();
     header.make_ascii_lowercase();
-    // RFC 3986, 3.2.2: the dot of an absolute name, which browsers send as the user typed it.
+    // RFC 3986, 3.2.2: the trailing dot of an absolute name, which browsers send as typed.
     let end = match host.strip_suffix(b".") {
         Some(b"") => return Err(BAD),
         Some(name) => name.len(),
@@ -298,7 +302,7 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
     if path == "*" && parts.method == Method::OPTIONS {
         return Ok(());
     }
-    // RFC 9113, 8.3.1: only HTTP/1's absolute form may leave out the path before a query.
+    // RFC 9113, 8.3.1: only HTTP/1's absolute form may omit the path before a query.
     let misses_path = |target: &PathAndQuery| {
         parts.version == Version::HTTP_2 && target.as_str().starts_with('?')
     };
@@ -317,7 +321,8 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes `Expect` off. Only `100-continue` is defined (RFC 9110, 10.1.1), and an HTTP/1.0 client cannot mean it.
+/// Removes `Expect`. Only `100-continue` is defined (RFC 9110, 10.1.1), and HTTP/1.0 does not have
+/// it.
 fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
     match parts.headers.remove(EXPECT) {
         Some(expectation) if !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
@@ -327,7 +332,7 @@ fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
     }
 }
 
-/// RFC 9110, 7.6.1: drops what concerns this connection only. Returns the protocol of an upgrade that can be relayed.
+/// RFC 9110, 7.6.1: removes hop-by-hop headers. Returns the protocol of a supported upgrade.
 fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<HeaderValue> {
     let headers = &mut parts.headers;
     let trailers = present.te && accepts_trailers(headers);
@@ -358,7 +363,7 @@ fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<Hea
         .filter(|protocol| relayed && is_relayed(protocol))
 }
 
-/// RFC 9110, 10.1.4: of `TE` only `trailers` means anything beyond this connection.
+/// RFC 9110, 10.1.4: of `TE`, only `trailers` is end-to-end.
 fn accepts_trailers(headers: &HeaderMap) -> bool {
     let mut codings = headers
         .get_all(TE)
@@ -367,7 +372,7 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Drops `Connection` and the headers that it names. Returns whether it asks for an upgrade.
+/// Removes `Connection` and the headers that it names. Returns whether it contains `upgrade`.
 fn drop_connection(headers: &mut HeaderMap) -> bool {
     let mut upgrades = false;
     let mut named = Vec::new();
@@ -385,7 +390,7 @@ fn drop_connection(headers: &mut HeaderMap) -> bool {
                 named.extend(
                     HeaderName::from_bytes(option)
                         .ok()
-                        .filter(|name| !KEPT.contains(name)),
+                        .filter(|name| !PROTECTED.contains(name)),
                 );
             }
         }
@@ -397,7 +402,7 @@ fn drop_connection(headers: &mut HeaderMap) -> bool {
     upgrades
 }
 
-/// HTTP/2 is never spoken through an upgrade, and a list leaves open what would be spoken.
+/// Rejects upgrades to HTTP/2, and lists, since the protocol would be undetermined.
 fn is_relayed(protocol: &HeaderValue) -> bool {
     let protocol = protocol.as_bytes();
     let http2 = protocol.len() >= 2 && protocol[..2].eq_ignore_ascii_case(b"h2");
@@ -406,7 +411,7 @@ fn is_relayed(protocol: &HeaderValue) -> bool {
     !http2 && !http && !tls && !protocol.contains(&b',')
 }
 
-/// Drops trailers that must not be read as if they stood in the head (RFC 9110, 6.5.1).
+/// Removes trailers that must not be merged into the head (RFC 9110, 6.5.1).
 pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
     const HEAD_ONLY: [HeaderName; 6] =
         [AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRAILER];

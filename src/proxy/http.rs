@@ -1,4 +1,4 @@
-//! Which version of HTTP a client speaks in plain text, and what connections of both versions wait for alike.
+//! Detects the HTTP version of a plain-text client, and the timeouts that HTTP/1 and HTTP/2 share.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -13,12 +13,12 @@ use super::client::Client;
 use super::io::ClientIo;
 use super::{http1, http2};
 
-/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
+/// Connection preface of HTTP/2 (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of a connection's first read.
+/// Size of a connection's first read in bytes.
 const FIRST_READ: usize = 2048;
 
-/// Serves whichever version of HTTP the client begins to speak in plain text.
+/// Serves the HTTP version that a plain-text client begins to speak.
 pub(crate) async fn serve_plain(mut io: ClientIo, client: Rc<Client>) {
     let activity = Activity::connection(&client.worker.clock, &client.worker.limits, false);
     let mut first = BytesMut::with_capacity(FIRST_READ);
@@ -39,7 +39,7 @@ pub(crate) async fn serve_plain(mut io: ClientIo, client: Rc<Client>) {
     }
 }
 
-/// The outcome of `future`, unless the connection is due or draining first.
+/// Awaits `future` unless a deadline passes or the connection drains first.
 pub(super) async fn in_time<F: Future>(
     future: F,
     activity: &Activity,

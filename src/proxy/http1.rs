@@ -1,5 +1,5 @@
-//! HTTP/1 connections: hyper's server with the timeouts that it leaves to us, idle connections parked without their
-//! buffers, and connections that end while the client still sends.
+//! HTTP/1 connections: hyper's server plus timeouts, idle connections parked without buffers, and
+//! lingering close.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -28,27 +28,29 @@ use super::io::{ClientIo, Observed};
 use super::request;
 use super::response_body::ResponseBody;
 
-/// Bytes that hyper may hold of a request: a head of the largest size, and the largest piece of a body.
+/// Maximum bytes of a request that hyper buffers: a head of maximum size, or the largest chunk of a
+/// body.
 const BUFFER: usize = 64 * 1024;
-/// Headers that hyper's parser takes by itself. It takes more only at a price, and fewer are counted afterwards.
+/// Number of headers that hyper parses without extra allocation. More headers are parsed at extra
+/// cost; lower limits are checked afterwards.
 const PARSER_HEADERS: usize = 100;
-/// How long, and for how many bytes, a client may send on behind a response that ends its connection (RFC 9112, 9.6):
-/// without it, the reset that unread bytes cause could take the response from the client.
+/// Maximum time and bytes of a lingering close after a final response (RFC 9112, 9.6): unread bytes
+/// would cause a reset, which could discard the response at the client.
 const LINGER: (Duration, usize) = (Duration::from_secs(5), 8 * 1024 * 1024);
 
-/// What ended a stretch of HTTP/1.
-enum End {
-    /// The connection is over.
+/// Why hyper's server returned.
+enum Exit {
+    /// The connection is closed.
     Closed,
-    /// The connection is over for the proxy, but the client may still be sending.
+    /// The proxy is done, but the client may still be sending.
     Unread,
-    /// Nothing happens any more: the socket can wait without a server around it.
+    /// The connection is idle: the socket can wait without a server.
     Idle,
     /// The connection has switched protocols.
     Switched,
 }
 
-/// Serves HTTP/1 on a connection whose first bytes have been read as `prefix`.
+/// Serves HTTP/1 on a connection whose first bytes were read as `prefix`.
 pub(crate) async fn serve(
     mut io: ClientIo,
     mut prefix: Bytes,
@@ -71,31 +73,31 @@ pub(crate) async fn serve(
             }
             if let Poll::Ready(result) = Pin::new(&mut *connection).poll(cx) {
                 return Poll::Ready(match result {
-                    Ok(()) if client.tunnel.borrow().is_some() => End::Switched,
+                    Ok(()) if client.tunnel.borrow().is_some() => Exit::Switched,
                     Err(error) if error.is_parse() => {
                         client.worker.stats.bad_requests.fetch_add(1, Relaxed);
-                        End::Unread
+                        Exit::Unread
                     }
-                    _ if activity.is_body_open() => End::Unread,
-                    _ => End::Closed,
+                    _ if activity.is_body_open() => Exit::Unread,
+                    _ => Exit::Closed,
                 });
             }
             activity.poll_due(cx).map(|phase| match phase {
-                Phase::Idle => End::Idle,
+                Phase::Idle => Exit::Idle,
                 phase => {
                     client.timed_out(phase);
-                    End::Closed
+                    Exit::Closed
                 }
             })
         })
         .await;
-        if let End::Closed = end {
+        if let Exit::Closed = end {
             return;
         }
         let parts = connection.into_parts();
         let unread;
         (io, unread) = parts.io.into_inner().into_parts();
-        if let End::Unread = end {
+        if let Exit::Unread = end {
             spawn_local(linger(io, client));
             return;
         }
@@ -117,7 +119,7 @@ fn server(client: &Client, is_plain: bool) -> http1::Builder {
     let limits = &client.worker.limits;
     let mut server = http1::Builder::new();
     server
-        // The end of what a client sends is the end of a TLS session, but not of a connection in plain text.
+        // A half-close ends a TLS session, but not a plain-text connection.
         .half_close(is_plain)
         .max_buf_size(BUFFER.max(limits.max_header_bytes))
         .max_header_size(limits.max_header_bytes);
@@ -127,7 +129,7 @@ fn server(client: &Client, is_plain: bool) -> http1::Builder {
     server
 }
 
-/// The response to one request, as hyper is to write it.
+/// The response to one request, in the form that hyper needs.
 async fn respond(
     client: Rc<Client>,
     activity: Rc<Activity>,
@@ -153,17 +155,17 @@ async fn respond(
     } else if response.status() == StatusCode::NOT_MODIFIED
         && response.headers().contains_key(CONTENT_LENGTH)
     {
-        // hyper writes the length of what did not change only before a body that it has to poll.
+        // hyper keeps an existing Content-Length only for a body that it has to poll.
         response.body_mut().hide_end();
     } else if version == Version::HTTP_10 && length.is_none() {
-        // Only the end of the connection ends this body.
+        // The body is delimited by the end of the connection.
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
 }
 
-/// Waits for the client to speak again, as a task that holds nothing but the socket and what is known of the client.
+/// Waits for the next request in a task that holds only the socket and the client state.
 async fn park(io: ClientIo, activity: Rc<Activity>, client: Rc<Client>) {
     activity.on_park();
     client.worker.stats.parked.fetch_add(1, Relaxed);
@@ -185,15 +187,17 @@ async fn park(io: ClientIo, activity: Rc<Activity>, client: Rc<Client>) {
     }
 }
 
-/// Sends no more and discards what the client still sends, as a task that counts as an open connection.
+/// Lingering close: shuts down the write side and discards received bytes, in a task that counts as
+/// an open connection.
 async fn linger(io: ClientIo, client: Rc<Client>) {
     let mut socket = io.into_socket();
     let discard = async {
-        // Fails for a connection that the client has reset, which has nothing to be read either.
+        // Fails if the client has reset the connection, in which case there is nothing to read
+        // either.
         let _ = socket.shutdown().await;
         let mut discarded = 0;
         while discarded < LINGER.1 && socket.readable().await.is_ok() {
-            // Not held while the task waits.
+            // The buffer is not held while the task waits.
             let mut buffer = [0; 16 * 1024];
             match socket.try_read(&mut buffer) {
                 Ok(count @ 1..) => discarded += count,
@@ -202,13 +206,13 @@ async fn linger(io: ClientIo, client: Rc<Client>) {
             }
         }
     };
-    // A client that sends for longer has had its time to read.
+    // After the timeout the client had enough time to read the response.
     let _ = timeout(LINGER.0, discard).await;
     drop(client);
 }
 
-/// Bytes that were read before those that were about to be. No bytes hold no buffer, so that a parked connection holds
-/// none.
+/// Joins bytes that were read before and after. Empty input holds no buffer, so that a parked
+/// connection holds none.
 fn join(read: Bytes, unread: Bytes) -> Bytes {
     match (read.is_empty(), unread.is_empty()) {
         (true, true) => Bytes::new(),
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_clients_in_small_tasks() {
+    fn parked_and_lingering_tasks_are_small() {
         let size = parked(park);
         assert!(size <= 192, "a parked connection's task takes {size} bytes");
         let size = lingering(linger);

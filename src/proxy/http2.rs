@@ -1,5 +1,5 @@
-//! HTTP/2 connections: h2's server with the timeouts, PINGs and GOAWAYs that it leaves to us. Streams run as tasks of their
-//! own.
+//! HTTP/2 connections: h2's server plus timeouts, PING and GOAWAY. Each stream runs in a task of
+//! its own.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -21,28 +21,30 @@ use super::io::{ClientIo, Observed};
 use super::stream::{self, Stream};
 use crate::clock::{Clock, Deadline};
 
-/// Windows of HTTP/2 streams and connections, and what one stream may hold unsent.
+/// Flow-control windows of streams and connections, and maximum unsent bytes of a stream.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
-/// Streams that we may have to reset on one connection before it ends.
+/// Maximum number of resets by the proxy on one connection before the connection ends.
 const LOCAL_RESETS: usize = 256;
-/// A client that is silent for the first time is sent a PING, and has the second one to answer. This also ends a header
-/// block that is never finished, which nothing can interrupt (RFC 9113, 6.10).
+/// Idle time before a PING, and timeout of its response. Also ends an unfinished header block,
+/// which no other frame can interrupt (RFC 9113, 6.10).
 const PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
-/// Cancelled requests that a connection may have at once: five times the 100 streams that it may have open by default.
+/// Burst of cancelled requests per connection: five times the default maximum of 100 concurrent
+/// streams.
 const CANCELLATIONS: u32 = 500;
-/// Cancelled requests a second that never count: a client that replaces all of its 100 streams every second.
+/// Cancelled requests per second that are always allowed: a client may replace all of its 100
+/// streams every second.
 const CANCELLATIONS_PER_SECOND: u64 = 100;
 
-/// A connection, as its streams see it.
+/// Connection state shared by its streams.
 pub(super) struct Shared {
     pub(super) client: Rc<Client>,
     pub(super) activity: Rc<Activity>,
     pub(super) cancelled: Cancellations,
 }
 
-/// Serves HTTP/2 on a connection whose first bytes have been read as `prefix`.
+/// Serves HTTP/2 on a connection whose first bytes were read as `prefix`.
 pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
     let worker = &client.worker;
     let activity = Activity::connection(&worker.clock, &worker.limits, true);
@@ -55,7 +57,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
         ping: Ping::new(h2.ping_pong(), &worker.clock),
         h2,
         last_stream: 0,
-        farewell: Farewell::None,
+        farewell: GoAway::None,
         shared: Rc::new(Shared {
             cancelled: Cancellations::default(),
             activity,
@@ -80,27 +82,27 @@ fn server(client: &Client) -> Builder {
 
 /// The GOAWAY that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Farewell {
+enum GoAway {
     None,
-    /// NO_ERROR: streams that the client opens before it has read this are served.
+    /// NO_ERROR: streams that the client opens before it reads the GOAWAY are served.
     Graceful,
-    /// ENHANCE_YOUR_CALM: the client cancels too many streams, and further ones are refused.
+    /// ENHANCE_YOUR_CALM: the client cancels too many streams; further streams are refused.
     Calm,
 }
 
-/// The server's side of a connection.
+/// Server side of a connection.
 struct Server {
     h2: Connection<Observed, Bytes>,
     ping: Ping,
-    /// The highest stream that is served.
+    /// Highest stream id that is served.
     last_stream: u32,
-    farewell: Farewell,
+    farewell: GoAway,
     shared: Rc<Shared>,
 }
 
 impl Server {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.farewell == Farewell::None && self.shared.client.is_draining() {
+        if self.farewell == GoAway::None && self.shared.client.is_draining() {
             self.begin_graceful_end();
         }
         loop {
@@ -123,8 +125,8 @@ impl Server {
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let activity = &self.shared.activity;
         match activity.poll_due(cx) {
-            Poll::Ready(Phase::Idle) if self.farewell == Farewell::None => {
-                // What is left is the proxy's to write, and bounded like any other write.
+            Poll::Ready(Phase::Idle) if self.farewell == GoAway::None => {
+                // What remains to be written is limited like any other write.
                 activity.on_write_blocked();
                 self.begin_graceful_end();
                 cx.waker().wake_by_ref();
@@ -135,29 +137,30 @@ impl Server {
     }
 
     fn begin_graceful_end(&mut self) {
-        self.farewell = Farewell::Graceful;
+        self.farewell = GoAway::Graceful;
         self.h2.graceful_shutdown();
     }
 
-    /// Sends GOAWAY when the client has cancelled too many streams. Ready when it goes on nevertheless.
+    /// Sends GOAWAY when the client has cancelled too many streams. Ready when the client continues
+    /// nevertheless.
     fn limit_cancellations(&mut self) -> Poll<()> {
         let excess = self.shared.cancelled.excess();
         if excess > CANCELLATIONS {
             return Poll::Ready(());
         }
-        if excess > 0 && self.farewell == Farewell::None {
-            self.farewell = Farewell::Calm;
-            // h2's own way to give a reason resets every stream.
+        if excess > 0 && self.farewell == GoAway::None {
+            self.farewell = GoAway::Calm;
+            // h2's abrupt shutdown with a reason would reset every stream.
             let frame = goaway(self.last_stream, Reason::ENHANCE_YOUR_CALM);
             self.shared.client.injection.push(&frame);
         }
         Poll::Pending
     }
 
-    /// Whether everything is done after a [`Farewell::Calm`]. h2 does not know of it, and must not send another GOAWAY,
-    /// whose last stream would be higher (RFC 9113, 6.8).
+    /// Whether all streams have ended after [`GoAway::Calm`]. h2 does not know of that frame and
+    /// must not send another GOAWAY with a higher last stream id (RFC 9113, 6.8).
     fn ends_calmly(&self) -> bool {
-        self.farewell == Farewell::Calm
+        self.farewell == GoAway::Calm
             && !self.h2.has_streams()
             && self.shared.activity.requests() == 0
             && self.shared.client.injection.is_empty()
@@ -167,7 +170,7 @@ impl Server {
 
     fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let clock = &self.shared.client.worker.clock;
-        if self.farewell == Farewell::Calm {
+        if self.farewell == GoAway::Calm {
             self.shared.cancelled.count(clock);
             respond.send_reset(Reason::REFUSED_STREAM);
             return;
@@ -185,7 +188,7 @@ impl Server {
     }
 }
 
-/// A GOAWAY frame (RFC 9113, 6.8).
+/// Encodes a GOAWAY frame (RFC 9113, 6.8).
 fn goaway(last_stream: u32, reason: Reason) -> [u8; 17] {
     const TYPE: u8 = 7;
     let mut frame = [0; 17];
@@ -196,11 +199,11 @@ fn goaway(last_stream: u32, reason: Reason) -> [u8; 17] {
     frame
 }
 
-/// The requests that a client has cancelled of late: a bucket that leaks [`CANCELLATIONS_PER_SECOND`].
+/// Leaky bucket of requests that the client cancelled; leaks [`CANCELLATIONS_PER_SECOND`].
 #[derive(Default)]
 pub(super) struct Cancellations {
     level: Cell<u32>,
-    /// The clock's time up to which the bucket has leaked.
+    /// Clock time up to which the bucket has leaked.
     leaked: Cell<u64>,
 }
 
@@ -213,15 +216,15 @@ impl Cancellations {
         self.level.set(u32::try_from(level).unwrap_or(u32::MAX));
     }
 
-    /// By how many they are too many.
+    /// Number of cancellations above the burst limit.
     fn excess(&self) -> u32 {
         self.level.get().saturating_sub(CANCELLATIONS)
     }
 }
 
-/// PINGs to a silent client.
+/// PINGs to an idle client.
 struct Ping {
-    /// `None` only if h2 has given its one handle away before.
+    /// `None` only if h2's single handle was already taken.
     pings: Option<PingPong>,
     deadline: Deadline,
     is_outstanding: bool,
@@ -238,7 +241,7 @@ impl Ping {
         }
     }
 
-    /// Ready when a PING was not answered in time.
+    /// Ready when a PING is not answered in time.
     fn poll(&mut self, cx: &mut Context<'_>, activity: &Activity) -> Poll<()> {
         let Some(pings) = &mut self.pings else {
             return Poll::Pending;
@@ -256,7 +259,7 @@ impl Ping {
                 self.deadline.set(PING.0 - quiet);
                 continue;
             }
-            // Fails only for a connection that is about to end.
+            // Fails only if the connection is about to end.
             let _ = pings.send_ping(h2::Ping::opaque());
             self.is_outstanding = true;
             self.deadline.set(PING.1);
@@ -270,13 +273,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_goaway_frames() {
+    fn encodes_goaway_frames() {
         let frame = goaway(5, Reason::ENHANCE_YOUR_CALM);
         assert_eq!(frame, [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 11]);
     }
 
     #[test]
-    fn forgets_cancellations_over_time() {
+    fn cancellations_leak_over_time() {
         let (cancelled, clock) = (Cancellations::default(), Clock::new());
         for _ in 0..CANCELLATIONS {
             cancelled.count(&clock);

@@ -1,13 +1,14 @@
-//! Large futures that are built where they stay.
+//! Large futures that are built in place on the heap.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A future on the heap that was never anywhere else.
+/// A heap-allocated future that was never on the stack.
 pub(super) struct InPlace<F>(Pin<Box<Option<F>>>);
 
-/// Boxes the future that `build` makes. `Box::pin(build())` would build it on the stack and copy all of it, although it
-/// holds little more than its arguments yet: should the allocation fail, the stack is where it would be dropped.
+/// Boxes the future of `build`. `Box::pin(build())` would build the future on the stack and copy
+/// all of it, although it holds little more than its arguments: the stack copy is needed to drop it
+/// if the allocation fails.
 pub(super) fn in_place<F: Future>(build: impl FnOnce() -> F) -> InPlace<F> {
     let mut place = Box::new(None);
     *place = Some(build());
@@ -20,7 +21,7 @@ impl<F: Future> Future for InPlace<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.0.as_mut().as_pin_mut() {
             Some(future) => future.poll(cx),
-            // It is there from the beginning to the end.
+            // Always `Some` until the value is dropped.
             None => Poll::Pending,
         }
     }

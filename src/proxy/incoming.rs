@@ -1,5 +1,5 @@
-//! The body of a client's request, from whichever version of HTTP carries it. The only place that names the bodies of
-//! hyper and h2.
+//! The body of a client's request, for HTTP/1 and HTTP/2. The only module that names the body types
+//! of hyper and h2.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,22 +13,22 @@ use http_body::{Body, Frame, SizeHint};
 use super::interim::Interim;
 use crate::upstream::BoxError;
 
-/// A request body that is still at the client.
+/// A request body that the client is sending.
 pub(crate) enum Incoming {
-    /// Of an HTTP/1 request.
+    /// HTTP/1 request body.
     Http1(hyper::body::Incoming),
-    /// Of an HTTP/2 stream.
+    /// HTTP/2 stream body.
     Http2(StreamBody),
 }
 
-/// The receiving half of an HTTP/2 stream.
+/// Receiving half of an HTTP/2 stream.
 pub(crate) struct StreamBody {
     stream: RecvStream,
-    /// What is left of its `Content-Length`.
+    /// Remaining bytes of its `Content-Length`.
     remaining: Option<u64>,
     data_ended: bool,
-    /// Where a `100 (Continue)` is sent when the body is first asked for.
-    invitation: Interim,
+    /// Sends a `100 (Continue)` when the body is first polled.
+    continue_sender: Interim,
 }
 
 impl From<hyper::body::Incoming> for Incoming {
@@ -38,23 +38,28 @@ impl From<hyper::body::Incoming> for Incoming {
 }
 
 impl Incoming {
-    /// The body of an HTTP/2 request with these headers. `invitation` is used if they expect a `100 (Continue)`.
-    pub(crate) fn http2(stream: RecvStream, headers: &HeaderMap, invitation: &Interim) -> Self {
+    /// The body of an HTTP/2 request with these headers. `continue_sender` is used if they contain
+    /// `Expect: 100-continue`.
+    pub(crate) fn http2(
+        stream: RecvStream,
+        headers: &HeaderMap,
+        continue_sender: &Interim,
+    ) -> Self {
         let remaining = if stream.is_end_stream() {
             Some(0)
         } else {
             headers.get(CONTENT_LENGTH).and_then(length)
         };
         let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-        let invitation = match headers.get(http::header::EXPECT) {
-            Some(value) if expects(value) && remaining != Some(0) => invitation.clone(),
+        let continue_sender = match headers.get(http::header::EXPECT) {
+            Some(value) if expects(value) && remaining != Some(0) => continue_sender.clone(),
             _ => Interim::None,
         };
         Self::Http2(StreamBody {
             stream,
             remaining,
             data_ended: false,
-            invitation,
+            continue_sender,
         })
     }
 }
@@ -96,11 +101,11 @@ impl Body for Incoming {
 
 impl StreamBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        std::mem::replace(&mut self.invitation, Interim::None).invite();
+        std::mem::replace(&mut self.continue_sender, Interim::None).send_continue();
         if !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Fails only for a stream that has just ended, which needs no window.
+                    // Fails only if the stream has just ended and needs no window.
                     let _ = self.stream.flow_control().release_capacity(data.len());
                     if let Some(remaining) = &mut self.remaining {
                         *remaining = remaining.saturating_sub(data.len() as u64);
@@ -113,7 +118,7 @@ impl StreamBody {
         }
         Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
             Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
-            // A reset ends a request early, whatever its code says: what came is not the whole body.
+            // A reset ends the request early, whatever its code: the body is incomplete.
             Err(error) => Some(Err(error.into())),
         })
     }

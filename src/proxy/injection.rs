@@ -1,14 +1,14 @@
-//! Bytes that the proxy writes to a client between those of hyper or h2, which own the connection: frames and
-//! informational responses that those cannot send.
+//! Bytes that the proxy writes between those of hyper or h2, which own the connection: frames and
+//! informational responses that these libraries cannot send.
 
 use std::cell::{Cell, RefCell};
 
 use bytes::{Bytes, BytesMut};
 
-/// What waits to be written between two messages or frames of one connection.
+/// Bytes waiting to be written between two messages or frames of a connection.
 pub(crate) struct Injection {
     queue: RefCell<BytesMut>,
-    /// Whether everything that the layer above has handed over is written.
+    /// Whether the upper layer has no partially written message or frame.
     is_between: Cell<bool>,
     is_closed: Cell<bool>,
 }
@@ -24,13 +24,13 @@ impl Default for Injection {
 }
 
 impl Injection {
-    /// Adds bytes. They go out as soon as nothing of the layer above is half-written.
+    /// Adds bytes. They are written as soon as the upper layer is between messages or frames.
     pub(crate) fn push(&self, bytes: &[u8]) {
         self.queue.borrow_mut().extend_from_slice(bytes);
     }
 
-    /// As [`Self::push`], but only if the bytes go out before anything that the layer above has yet to write. Returns
-    /// whether they do.
+    /// Like [`Self::push`], but only if the bytes precede all unwritten bytes of the upper layer.
+    /// Returns whether they do.
     pub(crate) fn push_next(&self, bytes: &[u8]) -> bool {
         if self.is_between.get() {
             self.push(bytes);
@@ -38,33 +38,33 @@ impl Injection {
         self.is_between.get()
     }
 
-    /// Ends the connection in order: the layer above reads its end, and shuts it down.
+    /// Closes the connection gracefully: the upper layer reads EOF and shuts it down.
     pub(crate) fn close(&self) {
         self.is_closed.set(true);
     }
 
-    /// Whether the layer above is to read the end of the connection.
+    /// Whether the upper layer must read EOF.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
 
-    /// Whether there are bytes that go out before the next write of the layer above.
+    /// Whether there are bytes to write before the next write of the upper layer.
     pub(super) fn is_next(&self) -> bool {
         self.is_between.get() && !self.is_empty()
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is waiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.borrow().is_empty()
     }
 
-    /// Takes everything that waits.
+    /// Takes all waiting bytes.
     pub(super) fn take(&self) -> Option<Bytes> {
         let mut queue = self.queue.borrow_mut();
         (!queue.is_empty()).then(|| queue.split().freeze())
     }
 
-    /// Returns what could not be written.
+    /// Returns bytes that could not be written.
     pub(super) fn put_back(&self, bytes: &[u8]) {
         let mut queue = self.queue.borrow_mut();
         let later = queue.split();
@@ -72,7 +72,7 @@ impl Injection {
         queue.extend_from_slice(&later);
     }
 
-    /// The layer above has written everything that it had, or begins to write.
+    /// Records whether the upper layer is between messages or frames.
     pub(super) fn set_between(&self, is_between: bool) {
         self.is_between.set(is_between);
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_bytes_that_would_come_too_late() {
+    fn rejects_late_bytes() {
         let injection = Injection::default();
         assert!(injection.push_next(b"a"));
         injection.set_between(false);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_order_of_what_could_not_be_written() {
+    fn keeps_the_order_of_unwritten_bytes() {
         let injection = Injection::default();
         injection.push(b"ab");
         let mut bytes = injection.take().expect("something waits");

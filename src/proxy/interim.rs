@@ -1,4 +1,4 @@
-//! Informational responses (RFC 9110, 15.2) on their way to a client, whichever version of HTTP it speaks.
+//! Informational responses (RFC 9110, 15.2) to a client, for HTTP/1 and HTTP/2.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,25 +12,28 @@ use super::client::Client;
 /// Sends the informational responses of one request.
 #[derive(Clone)]
 pub(crate) enum Interim {
-    /// On an HTTP/1.1 connection.
+    /// HTTP/1.1 connection.
     Http1(Rc<Client>),
-    /// On an HTTP/2 stream.
+    /// HTTP/2 stream.
     Http2(Rc<RefCell<SendResponse<Bytes>>>),
-    /// Nowhere: HTTP/1.0 has none, and some requests need none.
+    /// Sends nothing: HTTP/1.0 has no informational responses, and some requests need none.
     None,
 }
 
 impl Interim {
-    /// Sends an informational response with these end-to-end headers, if the client can take it now.
+    /// Sends an informational response with these end-to-end headers, if the client can receive it
+    /// now.
     pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
         match self {
-            // What still waits behind an earlier response of a pipeline would come behind its own response.
+            // Behind an unwritten response to an earlier pipelined request, it could follow its own
+            // final response.
             Self::Http1(client) => _ = client.injection.push_next(&head(status, headers)),
             Self::Http2(stream) => {
                 let mut response = Response::new(());
                 *response.status_mut() = status;
                 *response.headers_mut() = headers.clone();
-                // Fails for a stream that has ended or has its response, which has no use for it.
+                // Fails if the stream has ended or has its final response, and needs no
+                // informational one.
                 let _ = stream.borrow_mut().send_informational(response);
             }
             Self::None => {}
@@ -42,13 +45,13 @@ impl Interim {
         matches!(self, Self::None)
     }
 
-    /// Asks for the body of a request that waits for a `100 (Continue)`.
-    pub(super) fn invite(&self) {
+    /// Sends `100 (Continue)` to a client that waits for it.
+    pub(super) fn send_continue(&self) {
         self.send(StatusCode::CONTINUE, &HeaderMap::new());
     }
 }
 
-/// The bytes of a head (RFC 9112, 2.1).
+/// Encodes a response head (RFC 9112, 2.1).
 fn head(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
     let reason = status.canonical_reason().unwrap_or_default();
     let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_heads_as_http1_has_them() {
+    fn encodes_http1_heads() {
         let mut headers = HeaderMap::new();
         headers.append(LINK, HeaderValue::from_static("</a>"));
         headers.append(LINK, HeaderValue::from_static("</b>"));

@@ -1,5 +1,5 @@
-//! A client's socket, plain or TLS, and what stands between it and hyper or h2: bytes that move are reported to the
-//! connection's [`Activity`], and bytes of the proxy's own go out between theirs.
+//! A client's socket, plain or TLS, below hyper or h2: reports reads and writes to the connection's
+//! [`Activity`] and writes injected bytes between theirs.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,9 +16,9 @@ use tokio_rustls::server::TlsStream;
 use super::activity::Activity;
 use super::injection::Injection;
 
-/// Bytes up to which copying pieces together costs less than handing the kernel a list of them.
+/// Up to this size, copying buffers together is cheaper than a vectored write.
 const SMALL_WRITE: usize = 1024;
-/// How often a client that has closed its side, or has sent more than is read, is checked for a reset.
+/// Interval of checks for a reset by a client that has half-closed, or that has sent unread bytes.
 const RESET_CHECK: Duration = Duration::from_secs(1);
 
 /// A client's byte stream.
@@ -30,7 +30,7 @@ pub(crate) enum ClientIo {
 }
 
 impl ClientIo {
-    /// Ready when the socket has something to read: bytes, its end or an error.
+    /// Ready when the socket is readable: bytes, EOF or an error.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(socket) => socket.poll_read_ready(cx),
@@ -38,7 +38,7 @@ impl ClientIo {
         }
     }
 
-    /// The socket, without what TLS still holds.
+    /// The raw socket, without data buffered in TLS.
     pub(crate) fn into_socket(self) -> TcpStream {
         match self {
             Self::Plain(socket) => socket,
@@ -102,7 +102,7 @@ impl AsyncWrite for ClientIo {
     }
 }
 
-/// A client's byte stream as hyper and h2 see it, with bytes to be read before those of the socket.
+/// A client's byte stream as hyper and h2 see it. `prefix` is read before the socket.
 pub(crate) struct Observed {
     io: ClientIo,
     prefix: Bytes,
@@ -111,18 +111,18 @@ pub(crate) struct Observed {
     peer: PeerWatch,
 }
 
-/// Whether the client is still there while its response is awaited and nothing reads from its socket.
+/// Detects a client reset while the response is awaited and nothing reads from the socket.
 enum PeerWatch {
-    /// The layer above reads all the time.
+    /// Off: the upper layer always reads.
     Off,
-    /// The socket reports when there is something to read, a reset included.
+    /// Waits for the socket to become readable, which includes a reset.
     Readable,
-    /// There is something to read, behind which a reset would not be seen: it is asked for now and then.
+    /// Unread bytes would hide a reset: the socket is polled for errors periodically.
     Unread(Pin<Box<Sleep>>),
 }
 
 impl Observed {
-    /// Observes `io`, whose first bytes have been read as `prefix`, for a layer above that always reads.
+    /// Wraps `io`, whose first bytes were read as `prefix`, for an upper layer that always reads.
     pub(crate) fn new(
         io: ClientIo,
         prefix: Bytes,
@@ -138,7 +138,7 @@ impl Observed {
         }
     }
 
-    /// As [`Self::new`], for a layer above that does not read while a request is served.
+    /// Like [`Self::new`], for an upper layer that does not read while a request is served.
     pub(crate) fn watching_peer(self) -> Self {
         Self {
             peer: PeerWatch::Readable,
@@ -146,7 +146,7 @@ impl Observed {
         }
     }
 
-    /// The byte stream, and the prefix that was not read yet.
+    /// The byte stream and the unread prefix.
     pub(crate) fn into_parts(self) -> (ClientIo, Bytes) {
         (self.io, self.prefix)
     }
@@ -159,7 +159,7 @@ impl Observed {
         result
     }
 
-    /// Writes what was injected, so that bytes of the layer above can follow.
+    /// Writes the injected bytes before those of the upper layer.
     fn poll_injected(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(mut bytes) = self.injection.take() {
             while !bytes.is_empty() {
@@ -177,7 +177,7 @@ impl Observed {
         Poll::Ready(Ok(()))
     }
 
-    /// Fails when the client has reset the connection.
+    /// Fails if the client has reset the connection.
     fn check_peer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let ClientIo::Plain(socket) = &self.io else {
             return Ok(());
@@ -198,7 +198,7 @@ impl Observed {
                 return Err(error);
             }
             let mut pause = Box::pin(sleep(RESET_CHECK));
-            // Registers the task; a timer that has just been set is never due.
+            // Registers the waker; a new timer is never ready.
             let _ = pause.as_mut().poll(cx);
             self.peer = PeerWatch::Unread(pause);
         }
@@ -273,7 +273,7 @@ impl AsyncWrite for Observed {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Both layers above flush only what they have handed over whole.
+        // hyper and h2 flush only complete messages or frames.
         ready!(self.poll_injected(cx))?;
         match Pin::new(&mut self.io).poll_flush(cx)? {
             Poll::Pending => {
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// A TLS connection whose server side can send little before the client reads.
+    /// A TLS connection whose server side blocks after few bytes until the client reads.
     async fn connected() -> (TlsStream<TcpStream>, client::TlsStream<TcpStream>) {
         let name = "a.example";
         let key = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reports_the_end_of_a_flush_that_was_blocked() {
+    async fn reports_the_end_of_a_blocked_flush() {
         let (ours, mut theirs) = connected().await;
         let activity = Activity::connection(&Clock::new(), &Rc::default(), false);
         activity.on_request();

@@ -1,4 +1,4 @@
-//! Listening sockets: opened and closed to follow the table, without touching one that stays.
+//! Listening sockets: opened and closed to follow the table, without interrupting unchanged ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,41 +10,42 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::ir::{Bind, BindReport, Transport};
 use crate::settings::{Ports, container_port};
 
-/// Connections that may wait to be accepted.
+/// Accept backlog.
 const BACKLOG: i32 = 4096;
 
-/// The sockets that are open.
+/// The open sockets.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: BTreeMap<Bind, Open>,
 }
 
-/// An open socket, which a worker accepts from.
+/// An open socket that a worker accepts from.
 #[derive(Debug)]
 struct Open {
     socket: TcpListener,
     address: SocketAddr,
 }
 
-/// What has changed to follow a table.
+/// Changes needed to follow a table.
 pub(super) struct Changes {
     /// Sockets to accept from.
     pub(super) opened: Vec<(Bind, TcpListener)>,
-    /// Sockets that are closed.
+    /// Closed sockets.
     pub(super) closed: Vec<Bind>,
-    /// Connections that waited at sockets that are closed.
+    /// Connections from the backlog of closed sockets.
     pub(super) waiting: Vec<(Bind, TcpStream, SocketAddr)>,
-    /// What became of every configured port.
+    /// Bind result of every configured port.
     pub(super) report: BindReport,
 }
 
 impl Listeners {
-    /// Closes what `wanted` leaves out, and opens what it adds. Ports that failed before are tried again.
+    /// Closes sockets that are not in `wanted` and opens missing ones. Retries failed binds.
     ///
-    /// A port whose address changes, as from all addresses to one, is closed before it is opened: Linux refuses a
-    /// second listening socket whose address overlaps. SO_REUSEPORT would allow it, but leaves the port open to every
-    /// process of the same user, even when it is set for that moment only. The port is closed for some microseconds,
-    /// since nothing but these system calls happens in between, and connections that wait to be accepted are kept.
+    /// A port whose address changes, for example from all addresses to one, is closed before it is
+    /// opened again: Linux rejects a second listening socket with an overlapping address.
+    /// SO_REUSEPORT would allow it, but opens the port to every process of the same user, even if
+    /// set only for that moment. The port is closed for some microseconds, since only these system
+    /// calls run in between, and connections in the backlog are kept.
     pub(super) fn follow(&mut self, wanted: &[Bind], ports: Ports) -> Changes {
         let mut changes = Changes {
             opened: Vec::new(),
@@ -88,7 +89,7 @@ impl Listeners {
 }
 
 impl Open {
-    /// Closes the socket and returns the connections that waited there.
+    /// Closes the socket and returns the connections in its backlog.
     fn close(self) -> Vec<(TcpStream, SocketAddr)> {
         let next = || {
             let (socket, peer) = self.socket.accept().ok()?;
@@ -101,7 +102,7 @@ impl Open {
     }
 }
 
-/// A socket that a worker accepts from. Closed when dropped.
+/// A socket that a worker accepts from. Closed on drop.
 pub(super) struct Listener(tokio::net::TcpListener);
 
 impl Listener {
@@ -120,9 +121,9 @@ impl Drop for Listener {
     }
 }
 
-/// Closes a listening socket for all who hold it: the control thread and a worker.
+/// Stops listening for all holders of the socket: the control thread and a worker.
 fn stop_listening(socket: &SockRef<'_>) {
-    // Fails only for a socket that does not listen any more.
+    // Fails only if the socket no longer listens.
     let _ = socket.shutdown(Shutdown::Read);
 }
 
@@ -130,7 +131,7 @@ fn listen(bind: &Bind, ports: Ports) -> io::Result<(TcpListener, SocketAddr)> {
     if bind.transport == Transport::Udp {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "UDP is not served",
+            "UDP is not supported",
         ));
     }
     let socket = match ports {
@@ -147,7 +148,7 @@ fn open_on(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
         return open(SocketAddr::new(address, port), true);
     }
     match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), false) {
-        // A machine without IPv6 still has every IPv4 address.
+        // A host without IPv6 still has all IPv4 addresses.
         Err(error) if lacks_ipv6(&error) => {
             open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), true)
         }
@@ -171,7 +172,7 @@ fn open(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// EAFNOSUPPORT when the kernel has no IPv6, EADDRNOTAVAIL when it is switched off.
+/// EAFNOSUPPORT: the kernel has no IPv6. EADDRNOTAVAIL: IPv6 is disabled.
 fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(97 | 99))
 }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_overlapping_addresses_one_after_the_other() {
+    fn replaces_a_socket_with_an_overlapping_address() {
         let (mut listeners, port) = (Listeners::default(), free_port());
         // Held as workers hold them.
         let mut sockets = Vec::new();
@@ -218,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn keeps_waiting_connections_when_a_socket_is_replaced() {
+    fn keeps_backlog_when_a_socket_is_replaced() {
         let (mut listeners, port) = (Listeners::default(), free_port());
-        let former = listeners.follow(&[bind(None, port)], Ports::AsDeclared);
+        let old = listeners.follow(&[bind(None, port)], Ports::AsDeclared);
         let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         let changes = listeners.follow(&[bind(LOCAL, port)], Ports::AsDeclared);
         let [(closed, _, peer)] = &changes.waiting[..] else {
@@ -228,11 +229,11 @@ mod tests {
         };
         assert_eq!(*closed, bind(None, port));
         assert_eq!(peer.port(), client.local_addr().unwrap().port());
-        drop(former);
+        drop(old);
     }
 
     #[test]
-    fn binds_all_addresses_of_each_family_apart() {
+    fn binds_wildcard_addresses_per_family() {
         let (mut listeners, port) = (Listeners::default(), free_port());
         let wanted = [bind(ANY_IPV4, port), bind(ANY_IPV6, port)];
         let report = listeners.follow(&wanted, Ports::AsDeclared).report;
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_port_that_another_process_uses() {
+    fn reports_a_port_in_use() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let wanted = [bind(LOCAL, taken.local_addr().unwrap().port())];
         let mut listeners = Listeners::default();

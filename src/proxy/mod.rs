@@ -1,5 +1,5 @@
-//! The client's side of the data plane: ports, connections, requests. Serves whatever table is current, and follows its
-//! ports.
+//! The downstream side of the data plane: ports, connections, requests. Serves the current table
+//! and opens its ports.
 
 mod activity;
 mod attempts;
@@ -47,18 +47,18 @@ use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
 
-/// The running data plane. Dropping it does not stop it: a [`Shutdown`] does.
+/// The running data plane. Dropping it does not stop it; a [`Shutdown`] does.
 pub struct Proxy {
     listeners: Listeners,
     ports: Ports,
-    /// What clients of the configured ports speak.
+    /// Protocols of the configured ports.
     protocols: BTreeMap<Bind, PortProtocol>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Starts the workers. They serve no port until [`Proxy::follow`] is called.
+    /// Starts the workers. They open no port until [`Proxy::follow`] is called.
     pub fn start(
         settings: &Settings,
         table: Arc<ArcSwap<Table>>,
@@ -71,7 +71,7 @@ impl Proxy {
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let queues: Arc<[_]> = queues.into();
         let loads: Arc<[_]> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-        // Refused only when they were started before, which numbers the same threads again.
+        // Fails only if the workers were started before, which sets the same counters again.
         let _ = stats.by_worker.set(loads.clone());
         let common = Common {
             table,
@@ -98,8 +98,8 @@ impl Proxy {
         })
     }
 
-    /// Opens and closes ports to match `table`, which must be current already. Ports that cannot be opened are reported,
-    /// and tried again at the next call.
+    /// Opens and closes ports to match `table`, which must already be the current one. Reports
+    /// failed binds and retries them on the next call.
     pub fn follow(&mut self, table: &Table) -> BindReport {
         let ports = table.ports().iter();
         let protocols: BTreeMap<_, _> = ports.map(|port| (port.bind(), port.protocol())).collect();
@@ -115,8 +115,8 @@ impl Proxy {
         for (bind, socket) in changes.opened {
             send(acceptor(bind), Command::Listen(bind, socket));
         }
-        let former = std::mem::replace(&mut self.protocols, protocols);
-        if former
+        let old = std::mem::replace(&mut self.protocols, protocols);
+        if old
             .iter()
             .any(|(bind, protocol)| self.protocols.get(bind) != Some(protocol))
         {
@@ -126,17 +126,17 @@ impl Proxy {
         changes.report
     }
 
-    /// Waits until every worker has left.
+    /// Waits until all workers have ended.
     pub fn join(self) {
         for worker in self.workers {
             if worker.join().is_err() {
-                tracing::error!("a worker ended by a panic");
+                tracing::error!("a worker panicked");
             }
         }
     }
 }
 
-/// A worker that is gone has nothing left to do: the process is leaving.
+/// Commands to an ended worker are dropped: the process is terminating.
 fn send(queue: &mpsc::UnboundedSender<Command>, command: Command) {
     let _ = queue.send(command);
 }

@@ -1,5 +1,5 @@
-//! The ports that one worker has connections on, by the address that clients reach. A port outlives the listening socket
-//! that its connections came by, as long as the configuration covers its address with the same protocol.
+//! The ports of one worker's connections, by local address. A port outlives the socket that
+//! accepted its connections while the configuration covers its address with the same protocol.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::ir::{Bind, PortProtocol, Transport};
 use crate::table::{Port, Table};
 
-/// A port of one address as one worker sees it.
+/// A port on one address, as seen by one worker.
 pub(crate) struct PortState {
     address: IpAddr,
     protocol: PortProtocol,
@@ -19,27 +19,27 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
-    /// The port that listeners declare.
+    /// The port number that listeners declare.
     pub(crate) fn number(&self) -> u16 {
         self.bind.get().port
     }
 
-    /// The address that clients reach, with the port that listeners declare.
+    /// The local address with the port number that listeners declare.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.number())
     }
 
-    /// What its clients speak first.
+    /// The protocol of the port.
     pub(crate) fn protocol(&self) -> PortProtocol {
         self.protocol
     }
 
-    /// Whether it is no longer configured: its connections are to end.
+    /// Whether the port is no longer configured, so that its connections must end.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// What the configuration serves there. The addresses of a Gateway can change under its connections.
+    /// The port in `table`. The addresses of a Gateway can change under its connections.
     #[inline]
     pub(crate) fn configured<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
         table.port(&self.bind.get()).or_else(|| self.moved(table))
@@ -58,8 +58,8 @@ impl PortState {
 pub(super) struct Ports(RefCell<BTreeMap<(u16, IpAddr, PortProtocol), Rc<PortState>>>);
 
 impl Ports {
-    /// The port of a new connection that came by the socket of `bind` to the local address `address`, if the
-    /// configuration has it.
+    /// The port of a new connection, accepted by the socket of `bind` on the local address
+    /// `address`, if it is configured.
     pub(super) fn of(&self, bind: Bind, address: IpAddr, table: &Table) -> Option<Rc<PortState>> {
         let configured = table.port(&bind);
         let configured = configured.or_else(|| covering(table, address, bind.port))?;
@@ -78,7 +78,7 @@ impl Ports {
         Some(port.clone())
     }
 
-    /// Closes the ports that the configuration no longer has.
+    /// Closes ports that are no longer configured.
     pub(super) fn close_unconfigured(&self, table: &Table) {
         self.0.borrow_mut().retain(|_, port| {
             let configured = port.configured(table);
@@ -89,7 +89,7 @@ impl Ports {
     }
 }
 
-/// The port whose socket gets the connections to an address.
+/// The configured port whose socket accepts connections to an address.
 fn covering(table: &Table, address: IpAddr, port: u16) -> Option<&Arc<Port>> {
     let covers = |bind: Bind| match bind.address {
         _ if (bind.port, bind.transport) != (port, Transport::Tcp) => false,

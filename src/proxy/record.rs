@@ -1,5 +1,5 @@
-//! The record of one request, from its head to the last byte of its response: counted in the rule's figures and
-//! written to the access log when it is closed, however that comes about.
+//! The record of one request, from its head to the last byte of its response. Updates the rule's
+//! metrics and writes the access log when dropped.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,16 +17,16 @@ use crate::table::Rule;
 use crate::telemetry::access_log::{AccessRecord, excerpt};
 use crate::telemetry::metrics::TimeoutKind;
 
-/// The status that a request is counted under when its client went away before there was one.
+/// Status of a request whose client disconnected before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
-/// Bytes that the access log keeps of what a client chose.
+/// Maximum lengths of client-controlled values in the access log.
 const METHOD_LENGTH: usize = 32;
 const PATH_LENGTH: usize = 2048;
 const HOST_LENGTH: usize = 255;
 const REQUEST_ID_LENGTH: usize = 128;
 const USER_AGENT_LENGTH: usize = 256;
 
-/// The record of a request that is not closed yet.
+/// The record of a request in progress.
 pub(crate) struct Record {
     client: Rc<Client>,
     activity: Rc<Activity>,
@@ -41,7 +41,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Opens the record of a request whose head has just been read.
+    /// Opens a record for a request whose head was read.
     pub(crate) fn open(client: Rc<Client>, activity: Rc<Activity>, parts: &request::Parts) -> Self {
         activity.on_request();
         let access = client
@@ -63,48 +63,48 @@ impl Record {
         }
     }
 
-    /// The request's deadline.
+    /// The `Activity` of the request.
     pub(crate) fn activity(&self) -> &Rc<Activity> {
         &self.activity
     }
 
-    /// The request matched a rule.
+    /// Records the matched rule.
     pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
         rule.state.stats.enter();
         self.rule = Some(rule.clone());
     }
 
-    /// The request is for this host.
+    /// Records the host.
     pub(crate) fn directed(&mut self, host: &Host) {
         if let Some(access) = &mut self.access {
             access.host = excerpt(host.as_str().as_bytes(), HOST_LENGTH);
         }
     }
 
-    /// The request goes on with this id.
+    /// Records the request id.
     pub(crate) fn identified(&mut self, id: &HeaderValue) {
         if let Some(access) = &mut self.access {
             access.request_id = excerpt(id.as_bytes(), REQUEST_ID_LENGTH);
         }
     }
 
-    /// An endpoint responded.
+    /// Records the response of an endpoint.
     pub(crate) fn responded(&mut self, status: u16, endpoint: SocketAddr) {
         self.status = status;
         self.upstream = Some(endpoint);
     }
 
-    /// An endpoint was asked.
+    /// Records an attempt on an endpoint.
     pub(crate) fn attempted(&mut self, endpoint: Option<SocketAddr>) {
         self.upstream = endpoint.or(self.upstream);
     }
 
-    /// A filter responded.
+    /// Records the response of a filter.
     pub(crate) fn responded_locally(&mut self, status: u16) {
         self.status = status;
     }
 
-    /// The proxy responds because of `error`.
+    /// Records an error response.
     pub(crate) fn refused(&mut self, error: Error) {
         self.status = error.status().as_u16();
         self.error = Some(error.message());
@@ -113,23 +113,23 @@ impl Record {
         }
     }
 
-    /// Bytes of the response's body were handed on.
+    /// Records body bytes passed to the client.
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;
     }
 
-    /// The last byte of the response was handed on.
+    /// Records the end of the response.
     pub(crate) fn complete(&mut self) {
         self.complete = true;
     }
 
-    /// The exchange was cut by a timeout.
+    /// Records a timeout of the exchange.
     pub(crate) fn timed_out(&mut self, kind: TimeoutKind) {
         self.client.worker.stats.timed_out(kind);
-        self.error = Some("cut: idle for too long");
+        self.error = Some("aborted: idle timeout");
     }
 
-    /// The response was cut.
+    /// Records an aborted response.
     pub(crate) fn fail(&mut self, reason: &'static str) {
         self.error = Some(reason);
         self.complete = true;
@@ -143,7 +143,7 @@ impl Drop for Record {
         let elapsed = self.start.elapsed();
         if !self.complete {
             self.error
-                .get_or_insert(ended_by.map_or("the client went away", cut_by));
+                .get_or_insert(ended_by.map_or("the client disconnected", cut_by));
         }
         let status = match self.status {
             0 => CLIENT_CLOSED_REQUEST,
@@ -169,15 +169,15 @@ impl Drop for Record {
     }
 }
 
-/// What the access log says of an exchange that a timeout ended.
+/// Access log text for an exchange that a timeout ended.
 fn cut_by(timeout: TimeoutKind) -> &'static str {
     match timeout {
-        TimeoutKind::Header | TimeoutKind::Handshake => "cut: the client was silent for too long",
-        TimeoutKind::Body => "cut: the request body did not come in time",
-        TimeoutKind::Write => "cut: the client did not take the response in time",
-        TimeoutKind::StreamIdle => "cut: the backend was silent for too long",
-        TimeoutKind::TunnelIdle => "cut: idle for too long",
-        TimeoutKind::Request => "cut: no complete response within the route's request timeout",
+        TimeoutKind::Header | TimeoutKind::Handshake => "aborted: timed out waiting for the client",
+        TimeoutKind::Body => "aborted: timed out waiting for the request body",
+        TimeoutKind::Write => "aborted: timed out writing to the client",
+        TimeoutKind::StreamIdle => "aborted: timed out waiting for the backend",
+        TimeoutKind::TunnelIdle => "aborted: idle timeout",
+        TimeoutKind::Request => "aborted: no complete response within the route's request timeout",
     }
 }
 
@@ -208,7 +208,7 @@ fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
     }
 }
 
-/// The method, or its beginning, which is a method too.
+/// The method, truncated to a valid method.
 fn shortened(method: &Method) -> Method {
     match method.as_str().as_bytes().get(..METHOD_LENGTH) {
         Some(beginning) => Method::from_bytes(beginning).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The way of one request, in the order of its phases. Everything it calls is below it; nothing else knows the order.
+//! The phases of one request, in order. The only module that knows the order.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -23,50 +23,50 @@ use super::incoming::Incoming;
 use super::interim::Interim;
 use super::record::Record;
 use super::request_body::RequestBody;
-use super::response_body::{ResponseBody, Source};
+use super::response_body::{BodySource, ResponseBody};
 use super::upgrade::Tunnel;
 use crate::filter::{Level, ResponsePhase};
 use crate::ir::Filter;
 use crate::table::{RequestView, Rule};
 use crate::upstream;
 
-/// A request that matched a rule. Boxed, so that the futures that serve it are small to move.
+/// A matched request. Boxed, so that futures that hold it are small.
 pub(super) struct Exchange {
-    /// The connection that it came in by.
+    /// Client connection.
     pub(super) client: Rc<Client>,
-    /// Its head: what was matched, then what filters made of it.
+    /// Request head: first as matched, then as modified by filters.
     pub(super) parts: request::Parts,
-    /// What is forwarded beside the head.
+    /// Headers to add when forwarding.
     pub(super) added: AddedHeaders,
-    /// The host that it was matched by.
+    /// Host used for matching.
     pub(super) host: Host,
-    /// The protocol that it asks to upgrade to.
+    /// Requested upgrade protocol.
     pub(super) upgrade: Option<HeaderValue>,
-    /// The rule that it matched.
+    /// Matched rule.
     pub(super) rule: Arc<Rule>,
-    /// What its filters do to the response.
+    /// Modifications of the response by filters.
     pub(super) response_phase: ResponsePhase,
-    /// Its body, until an attempt takes it.
+    /// Request body, until an attempt takes it.
     pub(super) body: RequestBody,
-    /// Where informational responses go.
+    /// Sends informational responses.
     pub(super) interim: Interim,
     /// Whether the client waits for a 100 before it sends the body.
     pub(super) expects_continue: bool,
-    /// Its record.
+    /// Record of the request.
     pub(super) record: Record,
-    /// When it must be over, response included.
+    /// Deadline of the exchange, response included.
     expires: Option<Instant>,
 }
 
-/// A request that is ready to be served: small, wherever it is moved.
+/// A request that is ready to be served. Small, since it is moved.
 pub(crate) struct Admitted {
-    matched: Result<Box<Exchange>, Box<Refused>>,
+    matched: Result<Box<Exchange>, Box<ErrorResponse>>,
     activity: Rc<Activity>,
-    /// Whether the connection is to end with the response.
+    /// Whether the connection closes after the response.
     closes: bool,
 }
 
-/// Decides what becomes of a request. Waits for nothing.
+/// Normalizes and matches a request. Does not await.
 pub(crate) fn open(
     client: Rc<Client>,
     activity: Rc<Activity>,
@@ -74,7 +74,7 @@ pub(crate) fn open(
     parts: request::Parts,
     incoming: Incoming,
 ) -> Admitted {
-    let closes = client.is_leaving() && parts.version != Version::HTTP_2;
+    let closes = client.is_terminating() && parts.version != Version::HTTP_2;
     let record = Record::open(client.clone(), activity.clone(), &parts);
     let body = RequestBody::new(incoming, &activity);
     Admitted {
@@ -85,7 +85,7 @@ pub(crate) fn open(
 }
 
 impl Admitted {
-    /// Serves the request. Never fails: what goes wrong becomes a response.
+    /// Serves the request. Infallible: errors become responses.
     pub(crate) async fn serve(self) -> Response<ResponseBody> {
         let mut response = match self.matched {
             Ok(exchange) => serve(exchange, &self.activity).await,
@@ -113,7 +113,7 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
     match outcome {
         Ok(Outcome::Backend(response)) => exchange.respond(response),
         Ok(Outcome::Filter(response)) => exchange.respond_locally(*response),
-        Err(error) => Refused::new(error, &exchange.parts, exchange.record).respond(),
+        Err(error) => ErrorResponse::new(error, &exchange.parts, exchange.record).respond(),
     }
 }
 
@@ -127,14 +127,15 @@ async fn forward(exchange: &mut Exchange) -> Result<Outcome, Error> {
 }
 
 impl Exchange {
-    /// Normalizes, sanitizes and matches a request, in this order: a rule sees what a backend would get.
+    /// Normalizes, sanitizes and matches a request, in this order, so that a rule sees what a
+    /// backend receives.
     fn open(
         client: Rc<Client>,
         interim: Interim,
         mut parts: request::Parts,
         body: RequestBody,
         mut record: Record,
-    ) -> Result<Box<Self>, Box<Refused>> {
+    ) -> Result<Box<Self>, Box<ErrorResponse>> {
         match admit(&client, &mut parts, &mut record) {
             Ok((normalized, added, rule)) => Ok(Box::new(Self {
                 client,
@@ -150,11 +151,11 @@ impl Exchange {
                 rule,
                 record,
             })),
-            Err(error) => Err(Box::new(Refused::new(error, &parts, record))),
+            Err(error) => Err(Box::new(ErrorResponse::new(error, &parts, record))),
         }
     }
 
-    /// The head as it is, if `filters` may change it and another attempt needs it again.
+    /// A copy of the head, if `filters` may modify it and another attempt may need the original.
     pub(super) fn before(&mut self, filters: &[Filter]) -> Option<Box<request::Parts>> {
         if filters.is_empty() {
             return None;
@@ -163,7 +164,7 @@ impl Exchange {
         Some(Box::new(self.parts.clone()))
     }
 
-    /// Undoes what an attempt did to the request.
+    /// Restores the request after an attempt.
     pub(super) fn restore(&mut self, unfiltered: Option<Box<request::Parts>>, body: RequestBody) {
         if let Some(parts) = unfiltered {
             self.parts = *parts;
@@ -172,7 +173,7 @@ impl Exchange {
         self.body = body;
     }
 
-    /// Bounds the rest of the exchange, if it is not bounded more narrowly.
+    /// Sets the deadline of the exchange, unless an earlier one is set.
     pub(super) fn expire_by(&mut self, time: Option<Instant>) {
         if time.is_some_and(|time| self.expires.is_none_or(|expires| time < expires)) {
             self.expires = time;
@@ -180,7 +181,7 @@ impl Exchange {
         }
     }
 
-    /// The response of a backend, after the filters.
+    /// Applies response filters to the response of a backend.
     fn respond(
         mut self: Box<Self>,
         response: upstream::Response<RequestBody>,
@@ -189,7 +190,7 @@ impl Exchange {
         self.record.responded(status.as_u16(), body.endpoint());
         self.response_phase.apply(&mut headers);
         if headers.contains_key(UPGRADE) {
-            // RFC 9110, 7.8: as with every header of one connection.
+            // RFC 9110, 7.8: hop-by-hop, like all connection headers.
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
         let body = match status {
@@ -198,7 +199,7 @@ impl Exchange {
                 *self.client.tunnel.borrow_mut() = tunnel.map(Box::new);
                 ResponseBody::empty()
             }
-            _ => ResponseBody::new(Source::Backend(body), self.record),
+            _ => ResponseBody::new(BodySource::Backend(body), self.record),
         };
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -206,12 +207,12 @@ impl Exchange {
         response
     }
 
-    /// The response of a filter, after those before it.
+    /// Applies response filters to the response of a filter.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
         let (mut head, body) = response.into_parts();
         self.record.responded_locally(head.status.as_u16());
         self.response_phase.apply(&mut head.headers);
-        let body = ResponseBody::new(Source::Memory(body), self.record);
+        let body = ResponseBody::new(BodySource::Memory(body), self.record);
         Response::from_parts(head, body)
     }
 }
@@ -221,7 +222,7 @@ fn expiry(rule: &Rule) -> Option<Instant> {
     timeout.map(|timeout| Instant::now() + timeout)
 }
 
-/// Decides which rule a request belongs to, in the one configuration that is current now.
+/// Matches a request against the current table.
 fn admit(
     client: &Client,
     parts: &mut request::Parts,
@@ -252,20 +253,20 @@ fn admit(
     let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
     record.matched(rule);
     if !parts.headers.contains_key(HOST) {
-        // RFC 9110, 7.1: the authority of a request that names none is where it came in.
+        // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }
     Ok((normalized, added, rule.clone()))
 }
 
-/// A request that the proxy responds to because of an error.
-struct Refused {
+/// A request with an error response.
+struct ErrorResponse {
     error: Error,
     is_grpc: bool,
     record: Record,
 }
 
-impl Refused {
+impl ErrorResponse {
     fn new(error: Error, parts: &request::Parts, record: Record) -> Self {
         Self {
             error,
@@ -283,11 +284,12 @@ impl Refused {
         record.refused(error);
         let message = error.message();
         let body = if is_grpc { "" } else { message };
-        let body = Source::Memory(Bytes::from_static(body.as_bytes()));
+        let body = BodySource::Memory(Bytes::from_static(body.as_bytes()));
         let mut response = Response::new(ResponseBody::new(body, record));
         let headers = response.headers_mut();
         if is_grpc {
-            // A response of headers alone ("Trailers-Only" in gRPC over HTTP/2), since there is no message.
+            // A response of headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no
+            // message.
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
             headers.insert(GRPC_STATUS, HeaderValue::from(error.grpc_status() as u16));
             headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
@@ -308,22 +310,22 @@ impl Refused {
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Ready when the backend or the client's body has stalled for too long, or the route's time is over: then there
-/// is still time for a response that says so.
+/// Ready when the backend or the client's body has stalled, or the route's timeout has passed, and
+/// an error response can still be sent.
 fn poll_stalled(activity: &Activity, client: &Client, cx: &mut Context<'_>) -> Poll<Error> {
     let phase = ready!(activity.poll_due(cx));
     let error = match phase {
-        Phase::Backend => Error::BackendSilent,
+        Phase::Backend => Error::BackendIdle,
         Phase::RequestBody => Error::BodyTimeout,
         Phase::Exchange => Error::RequestTimeout,
-        // The connection's own business.
+        // Handled by the connection.
         Phase::Head | Phase::Idle | Phase::Write => return Poll::Pending,
     };
     client.timed_out(phase);
     Poll::Ready(error)
 }
 
-/// A request id: 128 random bits in hexadecimal.
+/// Generates a request id: 128 random bits in hexadecimal.
 fn new_id() -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut bits: u128 = rand::rng().random();
@@ -344,9 +346,10 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Over HTTP/1 the future moves once, into the room that its connection has for it; over HTTP/2 it never does.
+    /// Over HTTP/1 the future moves once, into its slot in the connection; over HTTP/2 it never
+    /// moves.
     #[test]
-    fn is_a_small_future() {
+    fn request_future_is_small() {
         let size = future_size(Admitted::serve);
         assert!(size < 512, "the future of a request takes {size} bytes");
     }

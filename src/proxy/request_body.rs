@@ -1,5 +1,5 @@
-//! A request's body on its way to a backend: it moves the request's deadline, counts bytes, and keeps its beginning so
-//! that another attempt can send it again.
+//! A request body on its way to a backend: updates the `Activity`, counts bytes, and buffers the
+//! beginning for replay in another attempt.
 
 use std::mem;
 use std::pin::Pin;
@@ -15,29 +15,29 @@ use super::headers;
 use super::incoming::Incoming;
 use crate::upstream::{BoxError, Replay};
 
-/// Bytes of a body that are kept for another attempt; a longer body is sent once.
-const KEPT_BYTES: usize = 64 * 1024;
+/// Maximum bytes that are buffered for replay; a longer body is sent only once.
+const MAX_REPLAY_BYTES: usize = 64 * 1024;
 
-/// A request's body.
+/// A request body.
 #[derive(Default)]
 pub(crate) enum RequestBody {
-    /// None.
+    /// No body.
     #[default]
     Empty,
-    /// From the client.
+    /// A body from the client.
     Client(Box<ClientBody>),
 }
 
-/// A body that arrives from the client.
+/// A body from the client.
 pub(crate) struct ClientBody {
     incoming: Incoming,
     activity: Rc<Activity>,
     is_ended: bool,
-    kept: Kept,
+    kept: ReplayBuffer,
 }
 
 impl RequestBody {
-    /// The body that arrives with a request.
+    /// Creates the body of a request.
     pub(crate) fn new(incoming: Incoming, activity: &Rc<Activity>) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
@@ -47,7 +47,7 @@ impl RequestBody {
             incoming,
             activity: activity.clone(),
             is_ended: false,
-            kept: Kept::default(),
+            kept: ReplayBuffer::default(),
         }))
     }
 }
@@ -120,7 +120,7 @@ impl ClientBody {
         let mut frame = match frame {
             Ok(frame) => frame,
             Err(error) => {
-                // The rest does not arrive: no other attempt can send the body.
+                // Without the rest of the body, no other attempt is possible.
                 self.kept.stop();
                 self.end();
                 return Poll::Ready(Some(Err(error)));
@@ -160,22 +160,22 @@ impl ClientBody {
     }
 }
 
-/// The beginning of a body, as it was read.
+/// The buffered beginning of a body.
 #[derive(Default)]
-struct Kept {
+struct ReplayBuffer {
     data: Vec<Bytes>,
     trailers: Option<HeaderMap>,
     bytes: usize,
-    /// The next of `data` to be sent again; past its end when there is none.
+    /// Index of the next frame of `data` to replay; `data.len()` when the replay is complete.
     next: usize,
-    /// Whether the trailers are to be sent again.
+    /// Whether to replay the trailers.
     repeats_trailers: bool,
-    /// Whether something was read that is not here.
+    /// Whether something was read that is not buffered.
     is_incomplete: bool,
 }
 
-impl Kept {
-    /// Keeps what was just read. Whatever is kept was sent by then.
+impl ReplayBuffer {
+    /// Buffers a frame that was just read, after any replay is complete.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if self.is_incomplete {
             return;
@@ -186,12 +186,12 @@ impl Kept {
             self.next = self.data.len();
         }
         self.trailers = frame.trailers_ref().cloned();
-        if self.bytes > KEPT_BYTES {
+        if self.bytes > MAX_REPLAY_BYTES {
             self.stop();
         }
     }
 
-    /// The next frame that is sent again.
+    /// The next frame to replay.
     fn next(&mut self) -> Option<Frame<Bytes>> {
         if let Some(data) = self.data.get_mut(self.next) {
             self.next += 1;
@@ -212,13 +212,13 @@ impl Kept {
         self.next == self.data.len() && !self.repeats_trailers
     }
 
-    /// Bytes that are still to be sent again.
+    /// Bytes left to replay.
     fn remaining(&self) -> u64 {
         let unsent = self.data.iter().skip(self.next);
         unsent.map(|data| data.len() as u64).sum()
     }
 
-    /// Goes back to the first byte, if it is here.
+    /// Restarts the replay at the first byte. Returns false if it is not buffered.
     fn rewind(&mut self) -> bool {
         if !self.is_incomplete {
             self.next = 0;
@@ -227,7 +227,7 @@ impl Kept {
         !self.is_incomplete
     }
 
-    /// Keeps nothing from here on. What is still to be sent again stays until it is.
+    /// Stops buffering. A replay in progress continues.
     fn stop(&mut self) {
         self.is_incomplete = true;
         self.data.drain(..self.next);
@@ -243,7 +243,7 @@ mod tests {
         Frame::data(Bytes::from_static(text.as_bytes()))
     }
 
-    fn text(kept: &mut Kept) -> String {
+    fn text(kept: &mut ReplayBuffer) -> String {
         let mut text = String::new();
         while let Some(frame) = kept.next() {
             match frame.into_data() {
@@ -255,8 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn replays_what_was_read_as_often_as_it_is_rewound() {
-        let mut kept = Kept::default();
+    fn replays_the_body_after_each_rewind() {
+        let mut kept = ReplayBuffer::default();
         assert!(kept.rewind() && kept.is_at_end());
         kept.keep(&data("a"));
         kept.keep(&data("b"));
@@ -271,19 +271,22 @@ mod tests {
     }
 
     #[test]
-    fn keeps_no_more_than_its_bound() {
-        let mut kept = Kept::default();
-        kept.keep(&Frame::data(vec![0; KEPT_BYTES].into()));
+    fn bounds_the_replay_buffer() {
+        let mut kept = ReplayBuffer::default();
+        kept.keep(&Frame::data(vec![0; MAX_REPLAY_BYTES].into()));
         assert!(kept.rewind());
-        assert_eq!(kept.next().unwrap().into_data().unwrap().len(), KEPT_BYTES);
+        assert_eq!(
+            kept.next().unwrap().into_data().unwrap().len(),
+            MAX_REPLAY_BYTES
+        );
         kept.keep(&data("a"));
         assert!(!kept.rewind());
         assert!(kept.is_at_end() && kept.data.is_empty());
     }
 
     #[test]
-    fn sends_the_rest_of_a_replay_after_it_stops_keeping() {
-        let mut kept = Kept::default();
+    fn completes_a_replay_after_buffering_stops() {
+        let mut kept = ReplayBuffer::default();
         kept.keep(&data("a"));
         kept.keep(&data("b"));
         assert!(kept.rewind());

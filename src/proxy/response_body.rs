@@ -1,5 +1,5 @@
-//! A response's body on its way to the client: it moves the request's deadline, counts bytes, and closes the request's
-//! record with the last of them.
+//! A response body on its way to the client: updates the `Activity`, counts bytes, and closes the
+//! request's record at its end.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,27 +12,27 @@ use super::record::Record;
 use super::request_body::RequestBody;
 use crate::upstream::{self, BoxError};
 
-/// Where a response's body comes from.
-pub(crate) enum Source {
-    /// Nowhere: the head is all there is.
+/// Source of a response body.
+pub(crate) enum BodySource {
+    /// No body.
     Empty,
-    /// From memory: an error's message, or a filter's response.
+    /// In memory: an error message or a filter's response.
     Memory(Bytes),
-    /// From a backend.
+    /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
 
-/// A response's body, with the record that it closes.
+/// A response body with the record of its request.
 pub(crate) struct ResponseBody {
-    source: Source,
+    source: BodySource,
     record: Option<Record>,
-    /// Whether only a poll tells that the body is at its end.
+    /// Whether `is_end_stream` and `size_hint` hide the end until the body is polled.
     is_end_hidden: bool,
 }
 
 impl ResponseBody {
-    /// The body of a response whose head is about to be written.
-    pub(crate) fn new(source: Source, mut record: Record) -> Self {
+    /// Creates the body of a response whose head is about to be written.
+    pub(crate) fn new(source: BodySource, mut record: Record) -> Self {
         if source.is_end_stream() {
             record.complete();
         } else {
@@ -45,30 +45,30 @@ impl ResponseBody {
         }
     }
 
-    /// No body, and no record to close with it.
+    /// An empty body without a record.
     pub(crate) fn empty() -> Self {
         Self {
-            source: Source::Empty,
+            source: BodySource::Empty,
             record: None,
             is_end_hidden: false,
         }
     }
 
-    /// Completes the response without its body, which the client must not get.
+    /// Completes the response without its body, as for HEAD.
     pub(crate) fn skip(&mut self) {
-        self.source = Source::Empty;
+        self.source = BodySource::Empty;
         if let Some(record) = &mut self.record {
             record.complete();
         }
     }
 
-    /// Says of the body's end and length nothing until it is polled.
+    /// Hides the end and length of the body until it is polled.
     pub(crate) fn hide_end(&mut self) {
         self.is_end_hidden = true;
     }
 }
 
-impl Source {
+impl BodySource {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
@@ -114,7 +114,9 @@ impl Body for ResponseBody {
                     record.complete();
                 }
             }
-            Poll::Ready(Some(Err(_))) => record.fail("cut: the backend failed while it responded"),
+            Poll::Ready(Some(Err(_))) => {
+                record.fail("aborted: the backend failed during the response")
+            }
             Poll::Ready(None) => record.complete(),
         }
         polled
@@ -127,9 +129,9 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             _ if self.is_end_hidden => SizeHint::default(),
-            Source::Empty => SizeHint::with_exact(0),
-            Source::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Backend(body) => body.size_hint(),
+            BodySource::Empty => SizeHint::with_exact(0),
+            BodySource::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Backend(body) => body.size_hint(),
         }
     }
 }

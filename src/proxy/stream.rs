@@ -1,5 +1,5 @@
-//! One HTTP/2 stream: its request handled, its response sent as the client's window allows, and its end by either side
-//! or by a timeout.
+//! One HTTP/2 stream: serves its request, sends the response within the client's flow-control
+//! window, and handles resets and timeouts.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -36,7 +36,7 @@ impl Drop for Stream {
     }
 }
 
-/// Serves a stream to its end.
+/// Serves a stream until it ends.
 pub(super) async fn serve(stream: Stream, request: Admitted, is_head: bool) {
     let handled = {
         let mut handling = pin!(request.serve());
@@ -55,7 +55,7 @@ pub(super) async fn serve(stream: Stream, request: Admitted, is_head: bool) {
         Err(_) => return stream.on_lost(),
     };
     let mut body = pin!(body);
-    let mut sending = Sending::new(sender);
+    let mut sending = BodySender::new(sender);
     poll_fn(
         |cx| match sending.poll(cx, body.as_mut(), &stream.activity) {
             Poll::Ready(outcome) => {
@@ -86,7 +86,7 @@ impl Stream {
         }
     }
 
-    /// Takes the stream's request in, before it is served as a task: its head is large to move.
+    /// Opens the request before the task is spawned, since its head is large to move.
     pub(super) fn open(&self, request: Request<RecvStream>) -> Admitted {
         let interim = Interim::Http2(self.respond.clone());
         let (parts, body) = request.into_parts();
@@ -95,7 +95,7 @@ impl Stream {
         request::open(client, self.activity.clone(), interim, parts, body)
     }
 
-    /// Ready when the stream has ended before its response has begun.
+    /// Ready when the stream has ended before its response begins.
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.respond.borrow_mut().poll_reset(cx).is_ready() {
             self.on_lost();
@@ -107,12 +107,12 @@ impl Stream {
     fn poll_timeout(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.activity.poll_due(cx).map(|phase| {
             self.connection.client.timed_out(phase);
-            // The request's body may be held elsewhere, which would keep the stream open.
+            // Another owner of the request body would keep the stream open.
             self.respond.borrow_mut().send_reset(Reason::CANCEL);
         })
     }
 
-    /// The stream has ended without us: by the client, or with its connection.
+    /// The client has reset the stream, or its connection has ended.
     fn on_lost(&self) {
         let connection = &self.connection;
         match connection.activity.ended_by() {
@@ -121,7 +121,7 @@ impl Stream {
         }
     }
 
-    /// Sends a response's head. Returns what sends its body, if it has one.
+    /// Sends a response head. Returns the sender of the body, if there is one.
     fn send_head(
         &self,
         response: Response<ResponseBody>,
@@ -149,12 +149,12 @@ impl Stream {
     }
 }
 
-/// RFC 9110, 15.3.5 and 15.4.5: responses that end with their heads.
+/// RFC 9110, 15.3.5 and 15.4.5: responses without content.
 fn has_no_content(status: StatusCode) -> bool {
     matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-/// RFC 9113, 8.2.2: HTTP/2 has none of these.
+/// RFC 9113, 8.2.2: removes connection-specific headers.
 fn remove_connection_headers(headers: &mut HeaderMap) {
     if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
         for name in HOP_BY_HOP {
@@ -163,7 +163,7 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the body of a request with these headers may pause.
+/// Whether the request body may pause.
 fn pace(headers: &HeaderMap) -> BodyPace {
     if is_grpc(headers) {
         BodyPace::Any
@@ -174,7 +174,7 @@ fn pace(headers: &HeaderMap) -> BodyPace {
     }
 }
 
-/// The stream is gone, by the client or with its connection.
+/// The stream was reset or its connection has ended.
 struct Lost;
 
 impl From<h2::Error> for Lost {
@@ -183,16 +183,16 @@ impl From<h2::Error> for Lost {
     }
 }
 
-/// A response's body on its way out.
-struct Sending {
+/// A response body being sent.
+struct BodySender {
     sender: SendStream<Bytes>,
-    /// Data that waits for the client's window.
+    /// Data waiting for flow-control capacity.
     data: Bytes,
-    /// Whether nothing comes behind it.
+    /// Whether it is the last data.
     is_last: bool,
 }
 
-impl Sending {
+impl BodySender {
     fn new(sender: SendStream<Bytes>) -> Self {
         Self {
             sender,
@@ -201,8 +201,8 @@ impl Sending {
         }
     }
 
-    /// Sends until the body has ended. No more is given to h2 than the client's window takes, so that what a client does
-    /// not take is noticed here.
+    /// Sends until the body has ended. Passes h2 no more data than the client's window allows, so
+    /// that a blocked write is visible here.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removes_headers_of_connections() {
+    fn removes_connection_headers() {
         let mut headers = HeaderMap::new();
         for name in [CONNECTION, UPGRADE, CONTENT_TYPE] {
             headers.insert(name, HeaderValue::from_static("x"));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_little_per_stream() {
+    fn stream_state_is_small() {
         let parts = size_of::<(Stream, Admitted)>();
         assert!(parts < 128, "{parts} bytes to begin with");
         let task = size_of_val(&in_place(std::future::pending::<()>));

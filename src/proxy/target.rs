@@ -1,28 +1,28 @@
-//! The path that is both matched and forwarded: safe paths as they are, doubled slashes merged, and everything that
-//! two readers could take for different paths refused. Knows nothing of routes.
+//! Normalizes the path for both matching and forwarding: merges duplicate slashes and rejects paths
+//! that two implementations could read differently.
 
 use std::borrow::Cow;
 
-/// Why a path is refused.
+/// Why a path is rejected.
 pub type BadPath = &'static str;
 
-/// Checks a path, which begins with `/`. Costs one pass and no allocation unless slashes are merged.
+/// Normalizes a path that begins with `/`. One pass, without allocation unless slashes are merged.
 ///
 /// # Errors
-/// Paths with dot segments in any disguise, NUL, overlong or broken percent-encoding.
+/// Paths with literal or encoded dot segments, NUL, overlong or invalid percent-encoding.
 pub fn normalize(path: &str) -> Result<Cow<'_, str>, BadPath> {
     let mut previous = 0;
     for byte in path.bytes() {
         match byte {
-            b'%' | b'\\' | b';' => return careful(path),
-            b'/' | b'.' if previous == b'/' => return careful(path),
+            b'%' | b'\\' | b';' => return normalize_slow(path),
+            b'/' | b'.' if previous == b'/' => return normalize_slow(path),
             _ => previous = byte,
         }
     }
     Ok(Cow::Borrowed(path))
 }
 
-fn careful(path: &str) -> Result<Cow<'_, str>, BadPath> {
+fn normalize_slow(path: &str) -> Result<Cow<'_, str>, BadPath> {
     let decoded = decode(path.as_bytes())?;
     for element in decoded.split(|byte| matches!(byte, b'/' | b'\\')) {
         let name = element
@@ -45,7 +45,7 @@ fn careful(path: &str) -> Result<Cow<'_, str>, BadPath> {
     Ok(Cow::Owned(merged))
 }
 
-/// Decodes percent-encoding once, and refuses what no well-meaning client sends.
+/// Decodes percent-encoding once and rejects malicious encodings.
 fn decode(path: &[u8]) -> Result<Vec<u8>, BadPath> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut bytes = path.iter().copied();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ordinary_paths_pass_untouched() {
+    fn keeps_ordinary_paths() {
         for path in [
             "/",
             "/a/b.html",
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn doubled_slashes_are_one() {
+    fn merges_duplicate_slashes() {
         assert_eq!(normalize("//admin").unwrap(), "/admin");
         assert_eq!(normalize("/a///b//").unwrap(), "/a/b/");
     }
 
     #[test]
-    fn disguised_paths_are_refused() {
+    fn rejects_disguised_dot_segments() {
         for path in [
             "/a/../admin",
             "/a/..",

@@ -1,5 +1,6 @@
-//! Connections that have switched protocols: bytes relayed both ways until both sides are done. Each direction ends by
-//! itself, so that the last bytes of one side still arrive after the other has failed.
+//! Tunnels of upgraded connections: copies bytes in both directions until both have ended. A
+//! direction ends independently, so that the last bytes of one side arrive after the other side has
+//! failed.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -17,23 +18,23 @@ use crate::clock::{Clock, Deadline};
 use crate::telemetry::metrics::TimeoutKind;
 use crate::upstream::{ResponseBody, Upgraded};
 
-/// Bytes on their way in one direction.
+/// Buffer size per direction in bytes.
 const BUFFER: usize = 16 * 1024;
 
-/// The backend's half of a switched connection, waiting for the client's.
+/// The backend half of an upgraded connection, before the client half is available.
 pub(crate) struct Tunnel {
     backend: Upgraded,
     record: Record,
 }
 
 impl Tunnel {
-    /// Takes over the connection behind a 101.
+    /// Takes over the connection after a 101 response.
     pub(crate) fn new(response: ResponseBody<RequestBody>, record: Record) -> Option<Self> {
         let backend = response.into_upgraded()?;
         Some(Self { backend, record })
     }
 
-    /// Relays until both sides are done, or neither has sent anything for `idle`.
+    /// Copies until both directions have ended, or no bytes have moved for `idle`.
     pub(crate) async fn relay(
         mut self,
         client: ClientIo,
@@ -45,7 +46,7 @@ impl Tunnel {
         deadline.set(idle);
         let (client_read, client_write) = tokio::io::split(client);
         let (backend_read, backend_write) = tokio::io::split(&mut self.backend.io);
-        let watch = Watch {
+        let watch = IdleDeadline {
             deadline: &deadline,
             idle,
         };
@@ -74,14 +75,14 @@ impl Tunnel {
     }
 }
 
-/// The deadline that both directions move.
+/// The idle deadline, shared by both directions.
 #[derive(Clone, Copy)]
-struct Watch<'a> {
+struct IdleDeadline<'a> {
     deadline: &'a Deadline,
     idle: Duration,
 }
 
-/// One direction: what `from` sends goes to `to`, whose writing side is closed when `from` ends.
+/// One direction: copies from `from` to `to`, and half-closes `to` at EOF.
 struct Direction<'a, R, W> {
     from: R,
     to: W,
@@ -90,11 +91,11 @@ struct Direction<'a, R, W> {
     written: usize,
     ended: bool,
     moved: usize,
-    watch: Watch<'a>,
+    watch: IdleDeadline<'a>,
 }
 
 impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
-    fn new(from: R, to: W, first: &[u8], watch: Watch<'a>) -> Self {
+    fn new(from: R, to: W, first: &[u8], watch: IdleDeadline<'a>) -> Self {
         let mut buffer = vec![0; BUFFER.max(first.len())];
         buffer[..first.len()].copy_from_slice(first);
         Self {
@@ -132,7 +133,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                     self.ended = self.filled == 0;
                     self.watch.deadline.set(self.watch.idle);
                 }
-                // A failed source sends no more, but what it sent must still arrive.
+                // A failed source ends the direction after its received bytes are written.
                 Poll::Ready(Err(_)) => (self.filled, self.written, self.ended) = (0, 0, true),
                 Poll::Pending => {
                     ready!(Pin::new(&mut self.to).poll_flush(cx))?;

@@ -1,5 +1,5 @@
-//! One worker: a thread with a runtime of its own, which accepts, serves and pools connections. Of the other workers it
-//! has their queues and their numbers of connections.
+//! A worker: a thread with its own runtime that accepts and serves connections and owns connection
+//! pools. Shares only command queues and connection counts with other workers.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
 use crate::upstream::Upstream;
 
-/// How long accepting pauses when the process is out of file descriptors.
+/// Delay after a failed accept when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often idle connections to backends are looked at.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Interval of the sweep over idle upstream connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What all workers share.
+/// State shared by all workers.
 #[derive(Clone)]
 pub(super) struct Common {
     pub(super) table: Arc<ArcSwap<Table>>,
@@ -47,49 +47,49 @@ pub(super) struct Common {
     pub(super) access_log: AccessLog,
     pub(super) stats: Arc<ConnectionStats>,
     pub(super) shutdown: Shutdown,
-    /// Open connections by worker.
+    /// Number of open connections by worker.
     pub(super) loads: Arc<[AtomicUsize]>,
-    /// The workers' queues, in the same order.
+    /// Command queues of the workers, in the same order.
     pub(super) queues: Arc<[mpsc::UnboundedSender<Command>]>,
 }
 
-/// What a worker has to do.
+/// A command to a worker.
 pub(super) enum Command {
     /// Accept from this socket.
     Listen(Bind, std::net::TcpListener),
     /// Stop accepting from the socket of this port.
     Close(Bind),
-    /// End the connections of ports that the current table no longer has, with their current requests.
+    /// Drain connections of ports that the current table does not have.
     CloseUnconfigured,
-    /// Choose a worker for this connection, as for one that it has accepted.
+    /// Assign this connection to a worker, like an accepted one.
     Accept(Bind, std::net::TcpStream, SocketAddr),
-    /// Serve this connection, which is counted already.
+    /// Serve this connection, which is already counted.
     Serve(Counted, Bind, std::net::TcpStream, SocketAddr),
 }
 
-/// A worker, as its own connections see it.
+/// A worker as seen by its connections.
 pub(crate) struct Worker {
-    /// The configuration, loaded once per request and handshake.
+    /// Current table, loaded once per request and per handshake.
     pub(crate) table: Arc<ArcSwap<Table>>,
-    /// Its clock.
+    /// Clock of the worker.
     pub(crate) clock: Rc<Clock>,
-    /// The time as responses have it.
+    /// Cached `Date` header.
     pub(crate) date: Date,
-    /// Its connections to backends.
+    /// Connection pools.
     pub(crate) upstream: Upstream,
-    /// TLS handshakes under way.
+    /// TLS handshakes in progress.
     pub(crate) handshakes: Handshakes,
-    /// Timeouts and caps.
+    /// Timeouts and limits.
     pub(crate) limits: Rc<Limits>,
-    /// Peers whose forwarding headers are believed.
+    /// Networks of trusted proxies, whose forwarding headers are accepted.
     pub(crate) trusted_proxies: Vec<IpNet>,
-    /// Where requests are recorded.
+    /// Access log.
     pub(crate) access_log: AccessLog,
-    /// Where connections are counted.
+    /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
-    /// Whether the process is about to leave: clients had better go elsewhere.
-    pub(crate) leaving: Cell<bool>,
-    /// Whether connections are to end.
+    /// Whether shutdown has begun: clients should reconnect elsewhere.
+    pub(crate) terminating: Cell<bool>,
+    /// Whether connections must end.
     pub(crate) draining: Cell<bool>,
     ports: Ports,
     index: usize,
@@ -97,7 +97,7 @@ pub(crate) struct Worker {
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
 }
 
-/// Starts the thread of worker `index`, which runs until the process is to leave and its connections have ended.
+/// Starts the thread of worker `index`, which runs until draining is complete.
 pub(super) fn start(
     index: usize,
     common: Common,
@@ -107,7 +107,7 @@ pub(super) fn start(
     let thread = thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
-            // Made here because it can never leave its thread, which spares every task a lock.
+            // Created on its own thread: a `LocalSet` never leaves it, which saves a lock per task.
             let runtime = Builder::new_current_thread()
                 .enable_all()
                 .build_local(LocalOptions::default());
@@ -133,7 +133,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         trusted_proxies: common.trusted_proxies,
         access_log: common.access_log,
         stats: common.stats,
-        leaving: Cell::new(false),
+        terminating: Cell::new(false),
         draining: Cell::new(false),
         ports: Ports::default(),
         index,
@@ -142,13 +142,13 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     });
     spawn_local(async move { clock.run().await });
     spawn_local(worker.clone().sweep());
-    let (mut leaving, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
+    let (mut terminating, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
     let mut forced = common.shutdown;
     let mut accepting = BTreeMap::new();
     loop {
         tokio::select! {
             Some(command) = commands.recv() => worker.handle(command, &mut accepting),
-            () = leaving.leaving(), if !worker.leaving.get() => worker.leaving.set(true),
+            () = terminating.terminating(), if !worker.terminating.get() => worker.terminating.set(true),
             () = draining.draining() => break,
         }
     }
@@ -159,7 +159,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         tokio::select! {
             () = worker.emptied() => break,
             () = forced.forced() => break,
-            // Connections that another worker has handed over are counted as open already.
+            // Connections handed over by another worker are already counted as open.
             Some(command) = commands.recv() => {
                 if let Command::Serve(..) = command {
                     worker.handle(command, &mut accepting);
@@ -179,12 +179,12 @@ impl Worker {
             Command::Listen(bind, socket) => match Listener::from_std(socket) {
                 Ok(listener) => {
                     let task = spawn_local(self.clone().accept(bind, listener));
-                    if let Some(former) = accepting.insert(bind, task.abort_handle()) {
-                        former.abort();
+                    if let Some(old) = accepting.insert(bind, task.abort_handle()) {
+                        old.abort();
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%bind, %error, "a listening socket cannot be watched")
+                    tracing::error!(%bind, %error, "cannot poll a listening socket")
                 }
             },
             Command::Close(bind) => {
@@ -198,32 +198,32 @@ impl Worker {
             }
             Command::Accept(bind, socket, peer) => match TcpStream::from_std(socket) {
                 Ok(socket) => self.assign(bind, socket, peer),
-                Err(error) => tracing::warn!(%error, "an accepted connection cannot be watched"),
+                Err(error) => tracing::warn!(%error, "cannot poll an accepted connection"),
             },
             Command::Serve(counted, bind, socket, peer) => match TcpStream::from_std(socket) {
                 Ok(socket) => self.serve(counted, bind, socket, peer),
-                Err(error) => tracing::warn!(%error, "an accepted connection cannot be watched"),
+                Err(error) => tracing::warn!(%error, "cannot poll an accepted connection"),
             },
         }
     }
 
-    /// Accepts for all workers.
+    /// Accepts on behalf of all workers.
     async fn accept(self: Rc<Self>, bind: Bind, listener: Listener) {
         loop {
             match listener.accept().await {
                 Ok((socket, peer)) => self.assign(bind, socket, peer),
                 Err(error) if is_transient(&error) => {}
-                // The socket is closed: nothing listens any more.
+                // The socket is closed and no longer listens.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Err(error) => {
-                    tracing::warn!(%bind, %error, "accepting connections pauses");
+                    tracing::warn!(%bind, %error, "accept failed, pausing");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Gives a new connection to the worker that has the fewest.
+    /// Assigns a new connection to the worker with the fewest connections.
     fn assign(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {
         self.stats.accepted.fetch_add(1, Relaxed);
         let total: usize = self.loads.iter().map(|load| load.load(Relaxed)).sum();
@@ -238,11 +238,11 @@ impl Worker {
             return self.serve(counted, bind, socket, peer);
         }
         match socket.into_std() {
-            // A worker that is gone has no connections to serve: the process is leaving.
+            // An ended worker serves no connections: the process is terminating.
             Ok(socket) => {
                 let _ = self.queues[target].send(Command::Serve(counted, bind, socket, peer));
             }
-            Err(error) => tracing::warn!(%error, "an accepted connection cannot be handed over"),
+            Err(error) => tracing::warn!(%error, "cannot hand over an accepted connection"),
         }
     }
 
@@ -264,20 +264,23 @@ impl Worker {
                 let address = local.ip().to_canonical();
                 self.ports.of(bind, address, &self.table.load())
             }
-            Err(error) => return tracing::debug!(%error, "an accepted connection has ended"),
+            Err(error) => {
+                return tracing::debug!(%error, "an accepted connection is already closed");
+            }
         };
         let Some(port) = port else { return };
         let open = OpenConnection {
             worker: self.clone(),
             _counted: counted,
         };
-        // Without it small responses wait for acknowledgements; a socket that refuses it still works.
+        // Without TCP_NODELAY small responses wait for ACKs; a socket that does not support it
+        // still works.
         let _ = socket.set_nodelay(true);
         spawn_local(connection::serve(open, port, socket, peer));
     }
 
     async fn sweep(self: Rc<Self>) {
-        let mut times = tokio::time::interval(SWEEP);
+        let mut times = tokio::time::interval(SWEEP_INTERVAL);
         loop {
             times.tick().await;
             self.upstream.sweep();
@@ -293,7 +296,7 @@ impl Worker {
     }
 }
 
-/// A connection of this worker.
+/// An open connection of this worker.
 pub(crate) struct OpenConnection {
     worker: Rc<Worker>,
     _counted: Counted,
@@ -307,7 +310,7 @@ impl Deref for OpenConnection {
     }
 }
 
-/// Counts a connection as open, at one worker, until dropped.
+/// Counts an open connection of a worker until dropped.
 pub(super) struct Counted {
     worker: usize,
     loads: Arc<[AtomicUsize]>,
@@ -332,7 +335,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether only this one connection failed, before it was accepted.
+/// Whether the error affects only one connection, before it was accepted.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(
@@ -346,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_connection_closed_when_its_worker_is_gone() {
+    fn connection_to_an_ended_worker_counts_as_closed() {
         let loads: Arc<[_]> = [AtomicUsize::new(0), AtomicUsize::new(0)].into();
         let stats = Arc::new(ConnectionStats::default());
         let (queue, commands) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! Logs what is wrong with the configuration: every problem once, when it appears.
+//! Logs problems of the configuration, each once when it appears.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::api::Severity;
 use crate::provider::Load;
 use crate::status::StatusReport;
 
-/// What has been logged.
+/// The problems that have been logged.
 #[derive(Debug, Default)]
 pub(super) struct Announced {
     load: Arc<Load>,
@@ -15,7 +15,7 @@ pub(super) struct Announced {
 }
 
 impl Announced {
-    /// Logs what is new since the last call.
+    /// Logs the problems that are new since the last call.
     pub(super) fn announce(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) {
         let known: HashSet<_> = self.load.problems.iter().collect();
         let problems = load.problems.iter();

@@ -1,5 +1,5 @@
-//! A running controller, wired together: one thread that watches the cluster and, while it leads, writes to it. Owns the
-//! order of starting and leaving.
+//! A running controller: the replica watches the cluster, and while it is the leader it also
+//! writes. Owns the order of startup and shutdown.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -34,45 +34,46 @@ use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
 
-/// Name of the Lease that controllers campaign for.
+/// Name of the Lease for leader election.
 const LEASE: &str = "portcullis-controller";
 
 /// Static configuration of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerSettings {
-    /// Where health, metrics and conditions are shown; `None` turns that off.
+    /// Address of the admin server; `None` disables it.
     pub admin: Option<SocketAddr>,
-    /// Image of data planes whose parameters name none.
+    /// Data plane image, unless GatewayParameters set one.
     pub image: String,
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Name of this controller among those that campaign for the Lease.
+    /// Holder identity of this replica in the Lease.
     pub identity: String,
-    /// Where pods get their configuration.
+    /// The configuration stream to pods.
     pub stream: StreamSettings,
-    /// Addresses beside public ones that names of XBackends may resolve to in pods.
+    /// Non-public addresses that hostnames of XBackends may resolve to, in pods.
     pub allowed_external_addresses: Vec<IpNet>,
-    /// How changes of the controller itself reach Gateways.
+    /// How the controller's own changes are rolled out to Gateways.
     pub rollouts: RolloutOptions,
-    /// What objects may do, here and in the pods of Gateways.
+    /// What the operator permits objects to do, in this process and in pods.
     pub permissions: Permissions,
 }
 
 /// Static configuration of the stream to pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamSettings {
-    /// Where it is served.
+    /// Address that the stream listens on.
     pub address: SocketAddr,
-    /// What pods connect to; the host is the name in the serving certificate.
+    /// URL that pods connect to. Its host is the name in the serving certificate.
     pub url: ControllerUrl,
-    /// Where pods reach this very replica, as `ADDRESS:PORT`; `None` when nobody knows.
+    /// Address of this replica for pods, as `ADDRESS:PORT`; `None` if unknown.
     pub advertised: Option<String>,
 }
 
-/// Controls the Gateways of a cluster until the process is told to leave by a signal.
+/// Runs the controller until a signal starts a shutdown.
 ///
 /// # Errors
-/// When the cluster is not named, or the admin address or signals cannot be had.
+/// When the cluster configuration is missing, or the admin address or signal handlers cannot be set
+/// up.
 pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -95,14 +96,14 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         AccessLog::disabled(),
     ));
     let (trigger, shutdown) = shutdown::new(Drain::default());
-    let mut leaving = shutdown.clone();
-    // There is no folder to read again.
+    let mut terminating = shutdown.clone();
+    // SIGHUP has no effect: there is no folder to reload.
     let (reload, _) = mpsc::channel(1);
-    shutdown::on_signals(trigger, reload).context("signals cannot be watched")?;
+    shutdown::on_signals(trigger, reload).context("cannot install signal handlers")?;
     if let Some(address) = settings.admin {
         let listener = admin::bind(address).and_then(tokio::net::TcpListener::from_std);
         let listener =
-            listener.with_context(|| format!("the admin address {address} cannot be bound"))?;
+            listener.with_context(|| format!("cannot bind the admin address {address}"))?;
         tokio::spawn(admin::serve(listener, state.clone(), shutdown));
     }
     let mut candidate = Candidate::new(
@@ -116,39 +117,39 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let channels = Channels::new(events);
     let mut stream = StreamThread::start(
         settings,
-        Arc::new(Seen(stored.clone())),
+        Arc::new(StoredStatuses(stored.clone())),
         state.clone(),
-        channels.leading.subscribe(),
+        channels.leadership.subscribe(),
         stats.stream.clone(),
-        leaving.clone(),
+        terminating.clone(),
     )?;
     let (outputs, reports) = (stream.outputs.clone(), stream.reports.clone());
     let mut has_failed = false;
     tokio::select! {
-        // A process that has been suspended first learns that it is no longer the leader.
+        // After a suspension, the process must notice first that it has lost the Lease.
         biased;
-        () = leaving.leaving() => {}
-        () = candidate.campaign(&channels.leading) => {}
-        // Polled before `lead`, so that a new leader knows the version that it writes.
+        () = terminating.terminating() => {}
+        () = candidate.campaign(&channels.leadership) => {}
+        // Polled before `lead`, so that a new leader knows the CRD version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(&outputs, reports, settings, &channels, &state) => {}
         () = lead(&client, settings, &channels, stored, &stats, &mut changes, &mut publisher) => {}
-        () = stream.ended() => has_failed = !leaving.is_leaving(),
+        () = stream.ended() => has_failed = !terminating.is_terminating(),
     }
     candidate.resign().await;
     anyhow::ensure!(!has_failed, "the configuration stream has ended");
     Ok(())
 }
 
-/// The channels between the parts of a controller.
+/// Channels between the parts of a controller.
 struct Channels {
-    leading: watch::Sender<Leadership>,
-    needs: watch::Sender<Option<Arc<DesiredState>>>,
+    leadership: watch::Sender<Leadership>,
+    desired: watch::Sender<Option<Arc<DesiredState>>>,
     failures: watch::Sender<Failures>,
     wants_nodes: watch::Sender<bool>,
     nodes: watch::Sender<BTreeSet<IpAddr>>,
     statuses: watch::Sender<Option<Statuses>>,
-    uses: watch::Sender<ClassUsage>,
+    class_usage: watch::Sender<ClassUsage>,
     bundle_version: watch::Sender<Option<String>>,
     serving: watch::Sender<BTreeSet<ObjectRef>>,
     events: Events,
@@ -158,20 +159,20 @@ impl Channels {
     fn new(events: Events) -> Self {
         Self {
             events,
-            leading: watch::Sender::default(),
-            needs: watch::Sender::default(),
+            leadership: watch::Sender::default(),
+            desired: watch::Sender::default(),
             failures: watch::Sender::default(),
             wants_nodes: watch::Sender::default(),
             nodes: watch::Sender::default(),
             statuses: watch::Sender::default(),
-            uses: watch::Sender::default(),
+            class_usage: watch::Sender::default(),
             bundle_version: watch::Sender::default(),
             serving: watch::Sender::default(),
         }
     }
 }
 
-/// Runs the loop, from the first whole snapshot on.
+/// Runs the control loop from the first complete snapshot on.
 async fn follow(
     stream: &stream::Outputs,
     reports: watch::Receiver<Reports>,
@@ -194,17 +195,17 @@ async fn follow(
         reports,
         nodes: channels.nodes.subscribe(),
         failures: channels.failures.subscribe(),
-        trusted: stream.trust.bundle.subscribe(),
-        leading: channels.leading.subscribe(),
+        ca_bundle: stream.trust.bundle.subscribe(),
+        leadership: channels.leadership.subscribe(),
         bundle_version: channels.bundle_version.subscribe(),
     };
     let outputs = Outputs {
-        needs: channels.needs.clone(),
+        desired: channels.desired.clone(),
         wants_nodes: channels.wants_nodes.clone(),
         statuses: channels.statuses.clone(),
         serving: channels.serving.clone(),
         events: channels.events.clone(),
-        uses: channels.uses.clone(),
+        class_usage: channels.class_usage.clone(),
         publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
             let report = report.cloned().unwrap_or_default();
             announced.announce(load, &report);
@@ -220,7 +221,7 @@ async fn follow(
     cluster::run(inputs, options, &pods, outputs).await;
 }
 
-/// The settings of the controller that are those of all pods of Gateways.
+/// Command-line arguments that pass the controller's settings on to all pods of Gateways.
 fn pod_arguments(settings: &ControllerSettings) -> Vec<String> {
     let allowed = settings.allowed_external_addresses.iter();
     let allowed: Vec<_> = allowed.map(ToString::to_string).collect();
@@ -231,7 +232,7 @@ fn pod_arguments(settings: &ControllerSettings) -> Vec<String> {
     arguments
 }
 
-/// Does what only the leader does, whenever this is the leader.
+/// Runs the leader's tasks while this replica is the leader.
 async fn lead(
     client: &Client,
     settings: &ControllerSettings,
@@ -249,43 +250,43 @@ async fn lead(
         stored,
         stats: stats.clone(),
     };
-    let mut leading = channels.leading.subscribe();
+    let mut leadership = channels.leadership.subscribe();
     loop {
         tokio::select! {
-            // The senders live as long as this.
-            _ = leading.wait_for(|known| known.is_leader) => {}
-            // What changes until then is looked at anew by then.
+            // The senders outlive this function.
+            _ = leadership.wait_for(|leadership| leadership.is_leader) => {}
+            // Discards changes: a new leader compares every object anyway.
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         stats.leading.store(true, Relaxed);
         let inputs = provision::Inputs {
-            desired: channels.needs.subscribe(),
+            desired: channels.desired.subscribe(),
             serving: channels.serving.subscribe(),
         };
         tokio::select! {
             biased;
-            _ = leading.wait_for(|known| !known.is_leader) => {}
+            _ = leadership.wait_for(|known| !known.is_leader) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}
             () = provision::reconcile(client, inputs, &channels.failures, settings.rollouts, &channels.events) => {}
             () = publisher.run(client) => {}
             () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
-            () = provision::keep_finalizers(client, channels.uses.subscribe()) => {}
+            () = provision::keep_finalizers(client, channels.class_usage.subscribe()) => {}
             () = stream::trust::maintain(client, &settings.namespace) => {}
         }
         stats.leading.store(false, Relaxed);
     }
 }
 
-/// Hands the stored statuses that the provider sees to the status writer.
-struct Seen(Arc<Stored>);
+/// Passes the stored statuses that the provider observes to the status writer.
+struct StoredStatuses(Arc<Stored>);
 
-impl Observer for Seen {
-    fn seen(&self, object: &ObjectRef, observed: Observed) {
+impl Observer for StoredStatuses {
+    fn observed(&self, object: &ObjectRef, observed: Observed) {
         let status = StoredStatus::new(&observed.resource_version, &observed.status());
-        self.0.seen(object, status);
+        self.0.observed(object, status);
     }
 
-    fn gone(&self, object: &ObjectRef) {
-        self.0.gone(object);
+    fn deleted(&self, object: &ObjectRef) {
+        self.0.deleted(object);
     }
 }

@@ -1,16 +1,17 @@
-//! What a pod reports to its controller of an [`Outcome`]: the state that it serves, ports that it could not bind and what
-//! it could not read. Knows nothing of how the report travels.
+//! The report of a pod to its controller about an [`Outcome`]: the revision in service, the ports
+//! that could not be bound, and the objects that could not be read.
 
 use std::collections::BTreeMap;
 
 use crate::controller::Outcome;
 use crate::stream::message::Serves;
 
-/// Problems that are reported, and characters of each: conditions are read by people, and the log has everything.
+/// Maximum number of reported problems and of characters of each. They end up in conditions; the
+/// log has all of them.
 const PROBLEMS: usize = 16;
 const PROBLEM_SHOWN: usize = 300;
 
-/// The report of an outcome; `None` when its objects did not come from a controller.
+/// The report of an outcome; `None` if its objects did not come from a controller.
 pub(super) fn serves(outcome: &Outcome) -> Option<Serves> {
     let position = outcome.load.position.clone()?;
     let failed = outcome.binds.iter().filter_map(|(bind, result)| {
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_objects_of_a_controller_are_reported() {
+    fn reports_only_objects_from_a_controller() {
         assert_eq!(serves(&outcome(None, 1, BindReport::new())), None);
         let report = serves(&outcome(Some(position()), 0, BindReport::new())).unwrap();
         assert_eq!(report.position, position());
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_are_not_bound_are_named_as_declared() {
+    fn names_unbound_ports_as_declared() {
         let bound = SocketAddr::from((Ipv4Addr::LOCALHOST, 65_092));
         let binds = BindReport::from([
             (Bind::tcp(None, 80), Ok(bound)),
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_bounded() {
+    fn bounds_reported_problems() {
         let lines = |count| {
             let report = serves(&outcome(Some(position()), count, BindReport::new()));
             report.unwrap().problems

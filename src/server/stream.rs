@@ -1,5 +1,6 @@
-//! The thread that watches the cluster and serves the configuration stream of a controller: on one of its own, so that
-//! pods need not wait while the cluster is translated and conditions are written. Owns its runtime and its end.
+//! The controller's thread that watches the cluster and serves the configuration stream. It is
+//! separate, so that pods do not wait for translation and status writes. Owns the thread's runtime
+//! and its end.
 
 use std::sync::Arc;
 
@@ -17,11 +18,11 @@ use crate::stream::{Inputs, Outputs, Stream};
 use crate::telemetry::metrics::SessionStats;
 use crate::translate::CONTROLLER_NAME;
 
-/// The thread, while it runs.
+/// The running thread.
 pub(super) struct StreamThread {
-    /// What it gives to the rest of the controller.
+    /// Outputs for the rest of the controller.
     pub(super) outputs: Arc<Outputs>,
-    /// What pods report.
+    /// Reports of the connected pods.
     pub(super) reports: watch::Receiver<Reports>,
     ended: oneshot::Receiver<()>,
 }
@@ -37,8 +38,9 @@ impl StreamThread {
         mut shutdown: Shutdown,
     ) -> anyhow::Result<Self> {
         let address = settings.stream.address;
-        let listener = admin::bind(address)
-            .with_context(|| format!("the stream's address {address} cannot be bound"))?;
+        let listener = admin::bind(address).with_context(|| {
+            format!("cannot bind the address {address} of the configuration stream")
+        })?;
         let (loads, fed) = watch::channel(Arc::<Load>::default());
         let inputs = Inputs {
             loads: fed,
@@ -60,13 +62,13 @@ impl StreamThread {
                 // Dropped when the thread ends, also by a panic.
                 let _alive: oneshot::Sender<()> = alive;
                 let serving = async {
-                    // A client lives on the runtime that it is made on.
+                    // A client must live on the runtime that created it.
                     let provider = KubernetesProvider::from_environment().await?;
                     let provider = provider.observed_by(observer);
                     let client = provider.client();
                     let listener = TcpListener::from_std(listener)?;
                     tokio::select! {
-                        () = shutdown.leaving() => {}
+                        () = shutdown.terminating() => {}
                         () = provider.watch(loads, || state.stats.config.contacted()) => {}
                         () = stream.run(client, listener, inputs, &of_thread, stats) => {}
                     }
@@ -85,7 +87,7 @@ impl StreamThread {
 
     /// Returns when the thread has ended.
     pub(super) async fn ended(&mut self) {
-        // The sender never sends.
+        // The channel carries no value: it closes when the thread ends.
         let _ = (&mut self.ended).await;
     }
 }

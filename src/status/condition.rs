@@ -1,29 +1,29 @@
-//! Conditions as the Gateway API has them: type, status, reason, message, generation. The closed sets of types and
-//! reasons are spelled here and nowhere else.
+//! Conditions of the Gateway API: type, status, reason, message, observed generation. The only
+//! place that spells condition types and reasons.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One condition of an object, a listener or a route's parent.
+/// A condition of an object, a listener or a route's parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it speaks of.
+    /// Condition type.
     #[serde(rename = "type")]
     pub kind: ConditionType,
-    /// Whether it holds.
+    /// Condition status.
     pub status: ConditionStatus,
-    /// Why, for programs.
+    /// Machine-readable reason.
     pub reason: Reason,
-    /// Why, for people; empty when there is nothing to tell.
+    /// Human-readable message; may be empty.
     pub message: String,
-    /// Generation of the object that was judged.
+    /// Generation of the object that the condition was computed from.
     pub observed_generation: i64,
 }
 
 impl Condition {
-    /// A condition that holds.
+    /// Creates a condition with status True and an empty message.
     pub fn holds(kind: ConditionType, reason: Reason, generation: i64) -> Self {
         Self {
             kind,
@@ -34,7 +34,7 @@ impl Condition {
         }
     }
 
-    /// A condition that does not hold, and why.
+    /// Creates a condition with status False.
     pub fn fails(kind: ConditionType, reason: Reason, message: &str, generation: i64) -> Self {
         Self {
             kind,
@@ -45,14 +45,15 @@ impl Condition {
         }
     }
 
-    /// The same condition with something to tell.
+    /// Sets the message.
     #[must_use]
-    pub fn telling(mut self, message: impl Into<String>) -> Self {
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
         self.message = message.into();
         self
     }
 
-    /// Whether something is wrong: a good condition that does not hold, or a bad one that does.
+    /// Whether the condition reports a problem: status False for a positive condition, True for a
+    /// negative one.
     pub fn is_problem(&self) -> bool {
         match self.kind {
             ConditionType::Accepted
@@ -62,9 +63,10 @@ impl Condition {
             ConditionType::Conflicted | ConditionType::PartiallyInvalid => {
                 self.status == ConditionStatus::True
             }
-            // Two listeners may share hosts on purpose; the API asks for the condition, not for a repair.
+            // Listeners may overlap on purpose. The API requires the condition, but nothing has to
+            // be repaired.
             ConditionType::OverlappingTLSConfig
-            // These are what somebody asked for.
+            // The user asked for these.
             | ConditionType::InsecureBackend
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend => false,
@@ -82,7 +84,7 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Types of conditions, spelled as the API spells them.
+/// Condition types, spelled as in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[expect(missing_docs, reason = "the Gateway API documents each")]
 pub enum ConditionType {
@@ -112,7 +114,7 @@ impl ConditionType {
         Self::SupportedVersion,
     ];
 
-    /// The type of this name; `None` for those that are not ours to write.
+    /// Parses a condition type; `None` for types that this controller does not write.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -120,7 +122,7 @@ impl ConditionType {
     }
 }
 
-/// Whether a condition holds.
+/// Condition status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[expect(missing_docs, reason = "the Kubernetes API documents each")]
 pub enum ConditionStatus {
@@ -129,7 +131,7 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// Reasons of conditions, spelled as the API spells them.
+/// Condition reasons, spelled as in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[expect(missing_docs, reason = "the Gateway API documents each")]
 pub enum Reason {

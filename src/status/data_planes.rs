@@ -1,5 +1,5 @@
-//! What data planes make of a report: Gateways and listeners are programmed only where replicas really serve them, and
-//! have the addresses that the cluster gave. Pure.
+//! Merges the state of data planes into a report: Gateways and listeners are Programmed only where
+//! replicas serve them, and have the addresses that the cluster assigned. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,24 @@ use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use super::report::{Address, ListenerStatus, StatusReport};
 use crate::ir::ObjectRef;
 
-/// What is known of a Gateway's data planes.
+/// State of a Gateway's data plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataPlaneState {
-    /// Addresses at which clients reach them.
+    /// Addresses where clients reach the data plane.
     pub addresses: Vec<Address>,
-    /// Why the addresses are not what they should be.
+    /// Why the addresses differ from the requested ones.
     pub address_fault: Option<(Reason, String)>,
-    /// Why the Gateway cannot be accepted.
+    /// Why the Gateway is not accepted.
     pub refusal: Option<(Reason, String)>,
     /// Why nothing is served.
     pub fault: Option<(Reason, String)>,
-    /// Ports that could not be bound, as listeners declare them, and why.
+    /// Ports that replicas could not bind, as listeners declare them, with the error.
     pub unbound: BTreeMap<u16, String>,
 }
 
 impl StatusReport {
-    /// The report as the data planes of Gateways confirm it. `gateway_of` tells to which Gateway a ListenerSet belongs.
+    /// The report as confirmed by the data planes. `gateway_of` returns the Gateway of a
+    /// ListenerSet.
     #[must_use]
     pub fn with_data_planes(
         mut self,
@@ -34,20 +35,20 @@ impl StatusReport {
         for (name, gateway) in &mut self.gateways {
             let state = states.get(name).unwrap_or(&none);
             gateway.addresses.clone_from(&state.addresses);
-            settle(&mut gateway.listeners, state);
+            set_listeners_programmed(&mut gateway.listeners, state);
             let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
             let fault = fault.as_ref().or(state.address_fault.as_ref());
-            lower(&mut gateway.conditions, ConditionType::Programmed, fault);
+            set_false(&mut gateway.conditions, ConditionType::Programmed, fault);
             let refusal = state.refusal.as_ref();
-            lower(&mut gateway.conditions, ConditionType::Accepted, refusal);
+            set_false(&mut gateway.conditions, ConditionType::Accepted, refusal);
         }
         for (name, set) in &mut self.listener_sets {
             let Some(state) = gateway_of(name).and_then(|gateway| states.get(&gateway)) else {
                 continue;
             };
-            settle(&mut set.listeners, state);
+            set_listeners_programmed(&mut set.listeners, state);
             let fault = state.fault.clone().or_else(|| unbound(&set.listeners));
-            lower(
+            set_false(
                 &mut set.conditions,
                 ConditionType::Programmed,
                 fault.as_ref(),
@@ -57,7 +58,7 @@ impl StatusReport {
     }
 }
 
-fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
+fn set_listeners_programmed(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
     for listener in listeners {
         let ports = listener.binds.iter().map(|bind| bind.port);
         let unbound = ports.filter_map(|port| Some((port, state.unbound.get(&port)?)));
@@ -66,7 +67,7 @@ fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
             .collect();
         let unbound =
             (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
-        lower(
+        set_false(
             &mut listener.conditions,
             ConditionType::Programmed,
             unbound.as_ref().or(state.fault.as_ref()),
@@ -74,7 +75,7 @@ fn settle(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
     }
 }
 
-/// Why none of an object's listeners is programmed, when that is because no port could be bound.
+/// Why none of the listeners is programmed, if failed binds are the cause.
 fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
     let programmed = |listener: &ListenerStatus| {
         let mut conditions = listener.conditions.iter();
@@ -91,13 +92,13 @@ fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
     none.then(|| {
         (
             Reason::Invalid,
-            "none of its ports is bound: see its listeners".to_owned(),
+            "none of its ports is bound: see the conditions of its listeners".to_owned(),
         )
     })
 }
 
-/// Makes a condition false where it was true.
-fn lower(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(Reason, String)>) {
+/// Sets a condition to False if it is True and there is a fault.
+fn set_false(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(Reason, String)>) {
     let holds = |condition: &&mut Condition| {
         condition.kind == kind && condition.status == ConditionStatus::True
     };
@@ -128,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Reasons of `Programmed` of a Gateway with listeners on ports 80 and 443, and of those two.
+    /// Reasons of `Programmed` of a Gateway and of its two listeners on ports 80 and 443.
     fn reasons(state: DataPlaneState) -> [Reason; 3] {
         let name = ObjectRef::gateway_api("Gateway", "infra", "edge");
         let gateway = GatewayStatus {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_not_bound_is_not_programmed() {
+    fn listener_on_unbound_port_is_not_programmed() {
         use Reason::{Invalid, PortUnavailable, Programmed};
         assert_eq!(reasons(unbound(&[])), [Programmed, Programmed, Programmed]);
         assert_eq!(
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn without_data_planes_nothing_is_programmed_and_without_addresses_the_gateway_is_not() {
+    fn programmed_requires_a_data_plane_and_an_address() {
         use Reason::{AddressNotAssigned, Pending, Programmed};
         let fault = |reason| Some((reason, "why".to_owned()));
         let state = DataPlaneState {

@@ -1,6 +1,6 @@
-//! The features of the Gateway API that Portcullis supports: exactly those whose conformance tests pass.
+//! The Gateway API features that Portcullis supports: exactly those whose conformance tests pass.
 
-/// Names of supported features, in order (GatewayClass `status.supportedFeatures`).
+/// Names of supported features, sorted (GatewayClass `status.supportedFeatures`).
 pub const SUPPORTED_FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",

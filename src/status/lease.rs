@@ -1,5 +1,6 @@
-//! Leader election: of several controllers, the one that holds a Lease of the cluster acts. No clock of another process
-//! is trusted: a holder is gone when its Lease has not changed for as long as it lasts.
+//! Leader election: the controller replica that holds the Lease is the leader. Does not trust
+//! clocks of other replicas: a Lease has expired when it has not changed for its whole duration,
+//! measured on the local clock.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,64 +16,66 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api_server::describe;
 
-/// How long a Lease lasts without being renewed, and so how long Gateways wait when the leader dies.
+/// Duration of a Lease without renewal, and so the longest time without a leader after the leader
+/// dies.
 const LEASE_DURATION: Duration = Duration::from_secs(6);
-/// How long a leader acts without having been able to renew. Writes that are under way then have the rest of the Lease's
-/// duration to end.
+/// How long a leader may act without a successful renewal. Writes in flight then have the rest of
+/// `LEASE_DURATION` to finish.
 const RENEW_DEADLINE: Duration = Duration::from_secs(4);
-/// The longest that one request may take: a leader whose request is lost has time for another.
+/// Timeout of one request. A leader whose request is lost has time for another one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often the Lease is read, and renewed by its holder.
+/// Interval at which candidates read the Lease and the leader renews it.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
-/// The longest duration that is accepted from a Lease of another holder.
+/// Maximum duration that is accepted from another holder's Lease.
 const MAX_DURATION: Duration = Duration::from_secs(60);
-/// The annotation of the Lease that names the address at which the leader serves streams.
+/// Lease annotation with the address at which the leader serves streams.
 const STREAM_ADDRESS: &str = "portcullis.dev/stream-address";
 
 /// Who leads, as far as a candidate knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
-    /// Whether this candidate leads.
+    /// Whether this candidate is the leader.
     pub is_leader: bool,
-    /// Where another candidate, the leader, serves streams, as `ADDRESS:PORT`; `None` while this one leads or nobody knows.
+    /// Address where the leader serves streams, as `ADDRESS:PORT`; `None` while this candidate
+    /// leads or the address is unknown.
     pub leader_address: Option<String>,
 }
 
-/// One candidate.
+/// A candidate in the leader election.
 pub struct Candidate {
     leases: Api<Lease>,
     name: String,
     identity: String,
     stream_address: Option<String>,
-    /// The Lease while it is ours.
+    /// The Lease while this candidate holds it.
     held: Option<Held>,
-    /// The Lease of another holder.
+    /// The Lease of another holder, as last observed.
     observed: Option<Observed>,
 }
 
 /// A Lease that this candidate holds.
 struct Held {
     lease: Lease,
-    /// When the request that stored it began: nobody has seen it earlier.
+    /// Start of the request that stored the Lease: no other candidate can have observed it earlier.
     since: Instant,
 }
 
 impl Held {
-    /// When its holder must stop acting.
+    /// When this candidate must stop acting as the leader.
     fn deadline(&self) -> Instant {
         self.since + RENEW_DEADLINE
     }
 }
 
-/// A Lease of another holder.
+/// The Lease of another holder.
 struct Observed {
     spec: LeaseSpec,
-    /// When it was first seen like this.
+    /// When this version of the Lease was first observed.
     since: Instant,
 }
 
 impl Observed {
-    /// When others may take it.
+    /// When other candidates may take the Lease.
     fn expiry(&self) -> Instant {
         let seconds = self.spec.lease_duration_seconds;
         let duration = seconds
@@ -83,8 +86,9 @@ impl Observed {
 }
 
 impl Candidate {
-    /// A candidate for the Lease of this name that serves streams at this address, `ADDRESS:PORT`. No two candidates that
-    /// run at one time may have the same identity; one that starts under the identity of the holder holds the Lease.
+    /// Creates a candidate for the named Lease that serves streams at `ADDRESS:PORT`. Identities
+    /// must be unique among running candidates: a candidate with the holder's identity holds the
+    /// Lease.
     pub fn new(
         client: Client,
         namespace: &str,
@@ -102,7 +106,7 @@ impl Candidate {
         }
     }
 
-    /// Campaigns for as long as it is polled, and publishes who leads.
+    /// Campaigns while polled, and publishes who leads.
     pub async fn campaign(&mut self, leadership: &watch::Sender<Leadership>) {
         let mut logged = String::new();
         loop {
@@ -111,8 +115,8 @@ impl Candidate {
             let deadline = self.held.as_ref().map(Held::deadline);
             let tried = tokio::select! {
                 biased;
-                // A response that comes after the deadline must not be acted on.
-                () = at(deadline) => Err("it could not be renewed in time".to_owned()),
+                // A response after the deadline must not be acted on.
+                () = at(deadline) => Err("it was not renewed in time".to_owned()),
                 tried = self.acquire() => tried,
             };
             match tried {
@@ -123,7 +127,7 @@ impl Candidate {
                 Err(error) if error == logged => {}
                 Err(error) => {
                     let name = &self.name;
-                    tracing::warn!("Lease {name} cannot be held: {error}; it is retried");
+                    tracing::warn!("cannot acquire or renew Lease {name}: {error}; retrying");
                     logged = error;
                 }
             }
@@ -132,7 +136,8 @@ impl Candidate {
         }
     }
 
-    /// Stops leading when the Lease has not been renewed in time; the process may have stood still.
+    /// Steps down if the Lease was not renewed in time, for example because the process was
+    /// suspended.
     fn check_deadline(&mut self, leadership: &watch::Sender<Leadership>) {
         let is_late = |held: &Held| held.deadline() <= Instant::now();
         if self.held.as_ref().is_some_and(is_late) {
@@ -151,13 +156,14 @@ impl Candidate {
                 };
                 tracing::info!("this controller, {}, {what}", self.identity);
             }
-            let is_news = *leadership != known;
+            let is_changed = *leadership != known;
             *leadership = known;
-            is_news
+            is_changed
         });
     }
 
-    /// When the next try begins: a leader stops at its deadline, and others take over as soon as the Lease expires.
+    /// Start of the next attempt: the leader wakes at its renew deadline, other candidates when the
+    /// Lease expires.
     fn next_try(&self, began: Instant) -> Instant {
         let next = began + RETRY_PERIOD;
         if let Some(held) = &self.held {
@@ -170,10 +176,10 @@ impl Candidate {
         }
     }
 
-    /// Lets others lead at once, if the API server answers in time.
+    /// Releases the Lease, so that another candidate can lead at once. Gives up if the API server does not respond in time.
     pub async fn resign(&mut self) {
         self.held = None;
-        // After a failure the others wait as for a process that died.
+        // If the release fails, other candidates wait until the Lease expires.
         let _ = timeout(REQUEST_TIMEOUT, self.release()).await;
     }
 
@@ -190,7 +196,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// Takes or renews the Lease if that is allowed.
+    /// Takes or renews the Lease if it is free, held by this candidate, or expired.
     async fn acquire(&mut self) -> Result<Leadership, String> {
         if let Some(held) = &self.held {
             let began = Instant::now();
@@ -202,7 +208,8 @@ impl Candidate {
         let read = unless(&[404], self.leases.get(&self.name)).await?;
         let began = Instant::now();
         let written = match read {
-            // The version that was read goes along: the slower of two candidates gets a conflict.
+            // The request contains the resourceVersion that was read: the slower of two candidates
+            // gets a conflict.
             Some(lease) if self.may_take(&lease, began) => {
                 self.replace(&self.renewed(lease)).await?
             }
@@ -235,7 +242,7 @@ impl Candidate {
         }
     }
 
-    /// Stores a Lease; `None` when another was faster, or has deleted it.
+    /// Replaces the Lease; `None` if another candidate has changed or deleted it.
     async fn replace(&self, lease: &Lease) -> Result<Option<Lease>, String> {
         let params = PostParams::default();
         unless(&[404, 409], self.leases.replace(&self.name, &params, lease)).await
@@ -250,7 +257,7 @@ impl Candidate {
         }
     }
 
-    /// Whether the Lease is free, ours, or has expired.
+    /// Whether the Lease is free, held by this candidate, or expired.
     fn may_take(&mut self, lease: &Lease, now: Instant) -> bool {
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
@@ -266,8 +273,8 @@ impl Candidate {
         }
     }
 
-    /// Where the holder of a Lease serves streams. A holder of a version that knows no streams leaves the annotation of the
-    /// one before it, which may be ours.
+    /// Stream address of the holder. A holder whose version does not serve streams keeps the
+    /// annotation of its predecessor, which may be this candidate's.
     fn address_in(&self, lease: &Lease) -> Option<String> {
         let annotations = lease.metadata.annotations.as_ref()?;
         let address = annotations.get(STREAM_ADDRESS)?;
@@ -275,7 +282,7 @@ impl Candidate {
         Some(address.clone()).filter(|_| self.stream_address.as_ref() != Some(address))
     }
 
-    /// A Lease as this candidate holds it from now on.
+    /// The Lease as held by this candidate from now on.
     fn renewed(&self, mut lease: Lease) -> Lease {
         let now = MicroTime(Timestamp::now());
         let spec = lease.spec.get_or_insert_default();
@@ -291,7 +298,7 @@ impl Candidate {
     }
 }
 
-/// Says in a Lease where its holder serves streams.
+/// Sets or removes the stream address of the holder.
 fn annotate(lease: &mut Lease, address: Option<&String>) {
     let annotations = &mut lease.metadata.annotations;
     match address {
@@ -307,7 +314,7 @@ fn annotate(lease: &mut Lease, address: Option<&String>) {
     }
 }
 
-/// Returns at this time; never without one.
+/// Completes at `time`; never if it is `None`.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -315,7 +322,7 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// The Lease that a request returns; `None` when it is refused with one of these codes.
+/// Unwraps the response of a request; `None` if it failed with one of `codes`.
 async fn unless(
     codes: &[u16],
     request: impl Future<Output = Result<Lease, kube::Error>>,
@@ -324,7 +331,7 @@ async fn unless(
         Ok(Ok(lease)) => Ok(Some(lease)),
         Ok(Err(kube::Error::Api(status))) if codes.contains(&status.code) => Ok(None),
         Ok(Err(error)) => Err(describe(&error)),
-        Err(_) => Err("the API server does not respond".to_owned()),
+        Err(_) => Err("the API server did not respond in time".to_owned()),
     }
 }
 
@@ -342,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn believes_the_duration_of_another_holder_within_bounds() {
+    fn bounds_the_lease_duration_of_other_holders() {
         assert_eq!(observed(Some(15)), Duration::from_secs(15));
         assert_eq!(observed(Some(i32::MAX)), MAX_DURATION);
         assert_eq!(observed(Some(-1)), LEASE_DURATION);
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_stops_before_another_may_begin_and_has_time_for_two_tries() {
+    fn leader_steps_down_before_the_lease_expires_after_two_attempts() {
         assert!(RENEW_DEADLINE + Duration::from_secs(2) <= LEASE_DURATION);
         assert!(RETRY_PERIOD + REQUEST_TIMEOUT < RENEW_DEADLINE);
     }

@@ -1,5 +1,5 @@
-//! What an object's stored status has to become so that it says what we want it to: condition by condition and parent
-//! by parent, with everything of others left as it is. Pure: the time is given.
+//! Merges desired conditions into an object's stored status, condition by condition and parent by
+//! parent. Entries of other controllers stay unchanged. Pure; the caller passes the time.
 
 use serde_json::{Map, Value, json};
 
@@ -8,17 +8,17 @@ use super::report::{
     AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentRef, ParentStatus,
 };
 
-/// Characters that a condition's message may have (`maxLength` 32768 in the CRDs).
+/// Maximum length of a condition's message (`maxLength` 32768 in the CRDs).
 const MAX_MESSAGE: usize = 32_768;
-/// Parents that the status of a route or a backend may have (`maxItems` in the CRDs).
+/// Maximum number of parents in the status of a route or an XBackend (`maxItems` in the CRDs).
 const MAX_PARENTS: usize = 32;
-/// Ancestors that a policy's status may have (`maxItems` in the CRDs).
+/// Maximum number of ancestors in a policy's status (`maxItems` in the CRDs).
 const MAX_ANCESTORS: usize = 16;
 
-/// A list of entries, each of one controller and one Gateway or ListenerSet.
+/// A status list with one entry per controller and Gateway or ListenerSet.
 #[derive(Clone, Copy)]
 struct List {
-    /// The member that names the Gateway or ListenerSet.
+    /// Name of the field that refers to the Gateway or ListenerSet.
     reference: &'static str,
     max: usize,
 }
@@ -32,57 +32,63 @@ const ANCESTORS: List = List {
     max: MAX_ANCESTORS,
 };
 
-/// An entry of such a list.
+/// One entry of such a list.
 type Entry<'a> = (&'a ParentRef, &'a [Condition]);
 
-/// What the status of one object has to say.
+/// The desired status of one object.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted<'a> {
-    /// A GatewayClass: conditions, and the features that are supported.
+pub enum DesiredStatus<'a> {
+    /// A GatewayClass: conditions and supported features.
     GatewayClass(&'a [Condition], &'a [&'a str]),
     /// A Gateway.
     Gateway(&'a GatewayStatus),
     /// A ListenerSet.
     ListenerSet(&'a ListenerSetStatus),
-    /// A route or a backend: the entries of the controller of this name, which may be none.
+    /// A route or an XBackend: the entries of the named controller; may be empty.
     Parents(&'a str, &'a [ParentStatus]),
-    /// A policy: the entries of the controller of this name, which may be none.
+    /// A policy: the entries of the named controller; may be empty.
     Policy(&'a str, &'a [AncestorStatus]),
 }
 
-/// Something newer has been said already, so that what is wanted was computed from an object that has changed since.
+/// The stored status has a newer `observedGeneration`: the desired status was computed from an
+/// outdated object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outdated;
+pub struct StaleStatus;
 
-/// The members of `status` that have to be replaced, or `None` when it says what is wanted already. `now` is the time of
-/// conditions that turn (RFC 3339).
+/// Returns the fields of `status` to replace, or `None` if the stored status is as desired. `now`
+/// is the `lastTransitionTime` of conditions that change their status (RFC 3339).
 ///
 /// # Errors
-/// When one of the conditions was written for a later generation than what is wanted.
-pub fn merge(stored: &Value, wanted: Wanted<'_>, now: &str) -> Result<Option<Value>, Outdated> {
-    let merged = match wanted {
-        Wanted::GatewayClass(conditions, features) => json!({
+/// When a stored condition of this controller has a later `observedGeneration` than the desired
+/// one.
+pub fn merge(
+    stored: &Value,
+    desired: DesiredStatus<'_>,
+    now: &str,
+) -> Result<Option<Value>, StaleStatus> {
+    let merged = match desired {
+        DesiredStatus::GatewayClass(conditions, features) => json!({
             "conditions": merge_conditions(&stored["conditions"], conditions, now)?,
             "supportedFeatures": features.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
         }),
-        Wanted::Gateway(status) => json!({
+        DesiredStatus::Gateway(status) => json!({
             "addresses": status.addresses,
             "attachedListenerSets": status.attached_listener_sets,
             "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
             "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
         }),
-        Wanted::ListenerSet(status) => json!({
+        DesiredStatus::ListenerSet(status) => json!({
             "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
             "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
         }),
-        Wanted::Parents(controller, parents) => {
+        DesiredStatus::Parents(controller, parents) => {
             let entries: Vec<_> = parents
                 .iter()
                 .map(|it| (&it.parent_ref, &*it.conditions))
                 .collect();
             json!({"parents": merge_entries(&stored["parents"], PARENTS, controller, &entries, now)?})
         }
-        Wanted::Policy(controller, ancestors) => {
+        DesiredStatus::Policy(controller, ancestors) => {
             let entries: Vec<_> = ancestors
                 .iter()
                 .map(|it| (&it.ancestor_ref, &*it.conditions))
@@ -93,7 +99,7 @@ pub fn merge(stored: &Value, wanted: Wanted<'_>, now: &str) -> Result<Option<Val
     Ok(differs(stored, &merged).then_some(merged))
 }
 
-/// Whether any member is stored otherwise. An absent list is an empty one.
+/// Whether any merged field differs from the stored one. A missing list equals an empty one.
 fn differs(stored: &Value, merged: &Value) -> bool {
     let is_same = |(name, value): (&String, &Value)| match stored.get(name) {
         Some(stored) => stored == value,
@@ -104,8 +110,12 @@ fn differs(stored: &Value, merged: &Value) -> bool {
         .is_some_and(|members| members.iter().all(is_same))
 }
 
-/// Our conditions in the places of those that they replace, beside those of others.
-fn merge_conditions(stored: &Value, wanted: &[Condition], now: &str) -> Result<Value, Outdated> {
+/// Replaces this controller's conditions in place and keeps conditions of other types.
+fn merge_conditions(
+    stored: &Value,
+    desired: &[Condition],
+    now: &str,
+) -> Result<Value, StaleStatus> {
     let mut merged = Vec::new();
     let mut written = Vec::new();
     for old in items(stored) {
@@ -113,18 +123,18 @@ fn merge_conditions(stored: &Value, wanted: &[Condition], now: &str) -> Result<V
             merged.push(old.clone());
             continue;
         };
-        let Some(condition) = wanted.iter().find(|condition| condition.kind == kind) else {
+        let Some(condition) = desired.iter().find(|condition| condition.kind == kind) else {
             continue;
         };
         if old["observedGeneration"].as_i64() > Some(condition.observed_generation) {
-            return Err(Outdated);
+            return Err(StaleStatus);
         }
         let has_turned = old["status"] != json!(condition.status);
         let since = old["lastTransitionTime"].as_str().filter(|_| !has_turned);
         merged.push(render(condition, since.unwrap_or(now)));
         written.push(kind);
     }
-    let new = wanted
+    let new = desired
         .iter()
         .filter(|condition| !written.contains(&condition.kind));
     merged.extend(new.map(|condition| render(condition, now)));
@@ -143,12 +153,12 @@ fn render(condition: &Condition, since: &str) -> Value {
     })
 }
 
-/// Listeners belong to the object's controller alone, but others may have added conditions to them.
+/// A listener entry belongs to the object's controller, but others may have added conditions to it.
 fn merge_listeners(
     stored: &Value,
-    wanted: &[ListenerStatus],
+    desired: &[ListenerStatus],
     now: &str,
-) -> Result<Value, Outdated> {
+) -> Result<Value, StaleStatus> {
     let listener = |listener: &ListenerStatus| {
         let old = items(stored).find(|old| old["name"].as_str() == Some(&*listener.name));
         let conditions = &old.unwrap_or(&Value::Null)["conditions"];
@@ -159,21 +169,22 @@ fn merge_listeners(
             "conditions": merge_conditions(conditions, &listener.conditions, now)?,
         }))
     };
-    wanted
+    desired
         .iter()
         .map(listener)
         .collect::<Result<Vec<_>, _>>()
         .map(Value::Array)
 }
 
-/// Entries of other controllers stay as they are and where they are; ours are exactly those that are wanted.
+/// Keeps entries of other controllers in their places, and makes this controller's entries the
+/// desired ones.
 fn merge_entries(
     stored: &Value,
     list: List,
     controller: &str,
-    wanted: &[Entry<'_>],
+    desired: &[Entry<'_>],
     now: &str,
-) -> Result<Value, Outdated> {
+) -> Result<Value, StaleStatus> {
     let render = |(reference, conditions): &Entry<'_>, stored: &Value| {
         let mut entry = json!({
             "controllerName": controller,
@@ -189,15 +200,15 @@ fn merge_entries(
             merged.push(old.clone());
             continue;
         }
-        let found = wanted
+        let found = desired
             .iter()
             .position(|(reference, _)| is_same_parent(&old[list.reference], reference));
         if let Some(index) = found.filter(|index| !written.contains(index)) {
-            merged.push(render(&wanted[index], &old["conditions"])?);
+            merged.push(render(&desired[index], &old["conditions"])?);
             written.push(index);
         }
     }
-    for (index, entry) in wanted.iter().enumerate() {
+    for (index, entry) in desired.iter().enumerate() {
         if !written.contains(&index) && merged.len() < list.max {
             merged.push(render(entry, &Value::Null)?);
         }
@@ -205,18 +216,18 @@ fn merge_entries(
     Ok(Value::Array(merged))
 }
 
-/// Whether both name the same parent, in the same words.
-fn is_same_parent(stored: &Value, wanted: &ParentRef) -> bool {
+/// Whether both references are identical, field by field.
+fn is_same_parent(stored: &Value, desired: &ParentRef) -> bool {
     let empty = Map::new();
-    let wanted = json!(wanted);
-    let (stored, wanted) = (
+    let desired = json!(desired);
+    let (stored, desired) = (
         stored.as_object().unwrap_or(&empty),
-        wanted.as_object().unwrap_or(&empty),
+        desired.as_object().unwrap_or(&empty),
     );
     let names = ["group", "kind", "namespace", "name", "sectionName", "port"];
     names
         .iter()
-        .all(|name| stored.get(*name) == wanted.get(*name))
+        .all(|name| stored.get(*name) == desired.get(*name))
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
@@ -269,15 +280,20 @@ mod tests {
     }
 
     fn class(stored: &Value, conditions: &[Condition]) -> Option<Value> {
-        merge(stored, Wanted::GatewayClass(conditions, &["Gateway"]), NOW).unwrap()
+        merge(
+            stored,
+            DesiredStatus::GatewayClass(conditions, &["Gateway"]),
+            NOW,
+        )
+        .unwrap()
     }
 
     fn route(stored: &Value, parents: &[ParentStatus]) -> Option<Value> {
-        merge(stored, Wanted::Parents(OURS, parents), NOW).unwrap()
+        merge(stored, DesiredStatus::Parents(OURS, parents), NOW).unwrap()
     }
 
     #[test]
-    fn what_is_said_already_is_not_said_again() {
+    fn unchanged_status_needs_no_write() {
         let conditions = json!([stored("Accepted", "True", 3)]);
         let status = json!({"conditions": conditions, "supportedFeatures": [{"name": "Gateway"}]});
         assert_eq!(class(&status, &[accepted(3)]), None);
@@ -287,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_keeps_its_time_until_it_turns() {
+    fn keeps_last_transition_time_until_the_status_changes() {
         let status = json!({"conditions": [stored("Accepted", "True", 3)]});
         let merged = class(&status, &[accepted(4)]).unwrap();
         assert_eq!(merged["conditions"][0]["observedGeneration"], 4);
@@ -302,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_stay_and_ours_go_when_they_are_over() {
+    fn removes_own_obsolete_conditions_and_keeps_those_of_others() {
         let foreign = stored("example.com/Ready", "True", 1);
         let status = json!({"conditions": [
             stored("Conflicted", "True", 1), foreign, stored("Accepted", "True", 1),
@@ -315,25 +331,29 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_over_what_was_said_of_a_later_generation() {
+    fn never_overwrites_conditions_of_a_later_generation() {
         let status = json!({"conditions": [stored("Accepted", "True", 5)]});
-        let wanted = [accepted(4)];
+        let desired = [accepted(4)];
         assert_eq!(
-            merge(&status, Wanted::GatewayClass(&wanted, &[]), NOW),
-            Err(Outdated)
+            merge(&status, DesiredStatus::GatewayClass(&desired, &[]), NOW),
+            Err(StaleStatus)
         );
         let status = json!({"parents": [entry(OURS, "a", 5)]});
         assert_eq!(
-            merge(&status, Wanted::Parents(OURS, &[parent("a", 4)]), NOW),
-            Err(Outdated)
+            merge(
+                &status,
+                DesiredStatus::Parents(OURS, &[parent("a", 4)]),
+                NOW
+            ),
+            Err(StaleStatus)
         );
-        // What others have said of a later generation is none of our business.
+        // A later generation in an entry of another controller has no effect.
         let status = json!({"parents": [entry("other.example/controller", "a", 5)]});
         assert!(route(&status, &[parent("a", 4)]).is_some());
     }
 
     #[test]
-    fn entries_of_other_controllers_stay_where_they_are() {
+    fn keeps_entries_of_other_controllers_in_place() {
         let other = |name| entry("other.example/controller", name, 1);
         let status = json!({"parents": [other("a"), entry(OURS, "b", 1), other("c")]});
         let merged = route(&status, &[parent("c", 1)]).unwrap();
@@ -348,14 +368,14 @@ mod tests {
     }
 
     #[test]
-    fn a_doubled_entry_is_mended() {
+    fn removes_duplicate_entries() {
         let status = json!({"parents": [entry(OURS, "a", 1), entry(OURS, "a", 1)]});
         let merged = route(&status, &[parent("a", 1)]).unwrap();
         assert_eq!(merged["parents"], json!([entry(OURS, "a", 1)]));
     }
 
     #[test]
-    fn no_status_grows_beyond_what_the_api_takes() {
+    fn bounds_status_by_the_limits_of_the_crds() {
         let others: Vec<_> = (0..MAX_PARENTS)
             .map(|index| entry("other", &index.to_string(), 1))
             .collect();
@@ -368,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn ancestors_of_policies_are_merged_like_parents_of_routes() {
+    fn merges_policy_ancestors_like_route_parents() {
         let ancestor = |name: &str| AncestorStatus {
             ancestor_ref: parent(name, 1).parent_ref,
             controller_name: OURS.into(),
@@ -381,8 +401,8 @@ mod tests {
         };
         let mut other = entry("other", "a", 1);
         other["ancestorRef"] = other["parentRef"].take();
-        let merge = |status: &Value, wanted: &[AncestorStatus]| {
-            merge(status, Wanted::Policy(OURS, wanted), NOW).unwrap()
+        let merge = |status: &Value, desired: &[AncestorStatus]| {
+            merge(status, DesiredStatus::Policy(OURS, desired), NOW).unwrap()
         };
         let stored = json!({"ancestors": [other]});
         let merged = merge(&stored, &of(MAX_ANCESTORS + 4)).unwrap();
@@ -397,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_ours_but_for_conditions_of_others() {
+    fn replaces_listeners_and_keeps_conditions_of_others() {
         let foreign = stored("example.com/Ready", "True", 1);
         let listener = ListenerStatus {
             name: "http".into(),
@@ -418,7 +438,7 @@ mod tests {
         let status = json!({"listeners": [
             {"name": "gone", "conditions": []}, {"name": "http", "conditions": [foreign]},
         ]});
-        let merged = merge(&status, Wanted::Gateway(&gateway), NOW)
+        let merged = merge(&status, DesiredStatus::Gateway(&gateway), NOW)
             .unwrap()
             .unwrap();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What became of every object: conditions and the report that holds them as data, and the writer that stores them in a
-//! cluster.
+//! Status of all objects: conditions and reports as data, leader election, and the writer that
+//! stores statuses in a cluster.
 
 pub mod condition;
 mod data_planes;
@@ -15,7 +15,7 @@ pub mod writer;
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
-pub use merge::{Outdated, Wanted, merge};
+pub use merge::merge;
 pub use report::{
     Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,
     ParentStatus, RouteKind, RouteStatuses, StatusReport,

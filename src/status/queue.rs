@@ -1,4 +1,5 @@
-//! A work queue of objects: in order, each once, none twice at a time, and after a failure only after a wait.
+//! A work queue of objects: first in first out, deduplicated, one worker per object, with back-off
+//! after failures.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -19,31 +20,31 @@ pub(super) struct Queue {
     order: VecDeque<ObjectRef>,
     queued: HashSet<ObjectRef>,
     under_way: HashSet<ObjectRef>,
-    /// Objects that were pushed while something was under way for them.
-    again: HashSet<ObjectRef>,
+    /// Objects that were pushed while they were being processed.
+    requeue: HashSet<ObjectRef>,
     timers: BTreeSet<(Instant, ObjectRef)>,
     failures: HashMap<ObjectRef, Failures>,
 }
 
-/// Failures in a row.
+/// Consecutive failures of one object.
 #[derive(Debug)]
 struct Failures {
     count: u32,
-    /// When the wait after the last one ends.
+    /// End of the back-off.
     until: Instant,
 }
 
 impl Queue {
-    /// Puts an object at the end, unless it waits there already.
+    /// Adds an object, unless it is already queued.
     pub(super) fn push(&mut self, object: ObjectRef) {
         if self.under_way.contains(&object) {
-            self.again.insert(object);
+            self.requeue.insert(object);
         } else if self.queued.insert(object.clone()) {
             self.order.push_back(object);
         }
     }
 
-    /// Takes out the next object, for which something is under way from now on.
+    /// Pops the next object and marks it as being processed.
     pub(super) fn pop(&mut self) -> Option<ObjectRef> {
         let now = Instant::now();
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
@@ -57,7 +58,7 @@ impl Queue {
         Some(object)
     }
 
-    /// What was under way is done.
+    /// Marks an object as processed.
     pub(super) fn done(&mut self, object: &ObjectRef) {
         if let Some(failures) = self.failures.remove(object) {
             self.timers.remove(&(failures.until, object.clone()));
@@ -65,7 +66,7 @@ impl Queue {
         self.end(object);
     }
 
-    /// What was under way has failed: it is retried after a wait.
+    /// Marks processing as failed and requeues the object after a back-off.
     pub(super) fn failed(&mut self, object: &ObjectRef) {
         let now = Instant::now();
         let failures = self.failures.entry(object.clone());
@@ -80,7 +81,7 @@ impl Queue {
         self.end(object);
     }
 
-    /// Returns when an object may be there to be popped; never while none waits.
+    /// Completes when an object may be ready to pop; never while the queue is empty.
     pub(super) async fn ready(&self) {
         match self.timers.first() {
             _ if !self.order.is_empty() => {}
@@ -91,7 +92,7 @@ impl Queue {
 
     fn end(&mut self, object: &ObjectRef) {
         self.under_way.remove(object);
-        if self.again.remove(object) {
+        if self.requeue.remove(object) {
             self.push(object.clone());
         }
     }
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn holds_an_object_once_and_never_twice_under_way() {
+    async fn deduplicates_objects_and_processes_each_once_at_a_time() {
         let mut queue = Queue::default();
         queue.push(route("a"));
         queue.push(route("b"));
@@ -133,21 +134,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keeps_nothing_of_an_object_that_is_done() {
+    async fn forgets_failures_after_success() {
         let mut queue = Queue::default();
         queue.push(route("a"));
         for _ in 0..3 {
             assert_eq!(queue.pop(), Some(route("a")));
             queue.failed(&route("a"));
             assert_eq!(queue.timers.len(), 1);
-            // Something is new, which is not to wait.
+            // A new push does not wait for the back-off.
             queue.push(route("a"));
         }
         queue.ready().await;
         assert_eq!(queue.pop(), Some(route("a")));
         queue.done(&route("a"));
         assert!(queue.timers.is_empty() && queue.failures.is_empty());
-        assert!(queue.queued.is_empty() && queue.under_way.is_empty() && queue.again.is_empty());
+        assert!(queue.queued.is_empty() && queue.under_way.is_empty() && queue.requeue.is_empty());
         assert_eq!(queue.pop(), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The status of every object after one translation, and what binding sockets makes of it. Plain data.
+//! The status of every object after one translation, and the effect of binding sockets on it. Plain
+//! data.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -15,7 +16,7 @@ use crate::ir::{Bind, BindReport, ObjectRef};
 /// Conditions of routes, by name. Versions share what is equal.
 pub type RouteStatuses = OrdMap<ObjectRef, Arc<[ParentStatus]>>;
 
-/// Status of all objects that are ours to judge.
+/// Status of all objects that this controller manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
@@ -25,13 +26,13 @@ pub struct StatusReport {
     pub gateways: BTreeMap<ObjectRef, GatewayStatus>,
     /// ListenerSets.
     pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
-    /// Routes of all kinds: one entry per parentRef that names an object of ours. Reports share what has not changed.
+    /// Routes of all kinds: one entry per parentRef to a managed object.
     pub routes: RouteStatuses,
-    /// Policies of all kinds: one entry per Gateway that a policy is for.
+    /// Policies of all kinds: one entry per Gateway that the policy applies to.
     pub policies: BTreeMap<ObjectRef, Vec<AncestorStatus>>,
     /// XBackends: one entry per Gateway that sends requests to it.
     pub backends: BTreeMap<ObjectRef, Vec<ParentStatus>>,
-    /// What no condition has a place for, such as a Gateway that no one serves.
+    /// Problems that no condition can hold, such as a Gateway that no controller serves.
     pub notes: Vec<Note>,
 }
 
@@ -39,13 +40,14 @@ pub struct StatusReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayStatus {
-    /// Conditions of the Gateway as a whole.
+    /// Conditions of the Gateway.
     pub conditions: Vec<Condition>,
-    /// Where clients reach it, as far as that is known: requested addresses that are usable, or what a cluster gave.
+    /// Addresses where clients reach the Gateway, if known: usable requested addresses, or those
+    /// that a cluster assigned.
     pub addresses: Vec<Address>,
-    /// Number of ListenerSets that are accepted.
+    /// Number of accepted ListenerSets.
     pub attached_listener_sets: usize,
-    /// Listeners, in the order of the spec.
+    /// Listeners, in spec order.
     pub listeners: Vec<ListenerStatus>,
 }
 
@@ -55,7 +57,7 @@ pub struct GatewayStatus {
 pub enum Address {
     /// An IP address.
     IPAddress(IpAddr),
-    /// A name that resolves to one.
+    /// A DNS name.
     Hostname(Arc<str>),
 }
 
@@ -63,9 +65,9 @@ pub enum Address {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListenerSetStatus {
-    /// Conditions of the set as a whole.
+    /// Conditions of the ListenerSet.
     pub conditions: Vec<Condition>,
-    /// Listeners, in the order of the spec; empty while the set is not attached to its Gateway.
+    /// Listeners, in spec order; empty while the ListenerSet is not attached.
     pub listeners: Vec<ListenerStatus>,
 }
 
@@ -75,13 +77,13 @@ pub struct ListenerSetStatus {
 pub struct ListenerStatus {
     /// Name.
     pub name: Arc<str>,
-    /// Number of routes that are accepted on it.
+    /// Number of accepted routes.
     pub attached_routes: usize,
     /// Kinds of routes that may attach.
     pub supported_kinds: Vec<RouteKind>,
     /// Conditions.
     pub conditions: Vec<Condition>,
-    /// What has to be bound before it is programmed; empty when it cannot be served.
+    /// Sockets to bind before the listener is programmed; empty if it cannot be served.
     #[serde(skip)]
     pub binds: Vec<Bind>,
 }
@@ -95,31 +97,32 @@ pub struct RouteKind {
     pub kind: String,
 }
 
-/// Status of a route under one of its parents, or of a backend for one of the Gateways that send requests to it.
+/// Status of a route for one of its parents, or of an XBackend for one of the Gateways that send
+/// requests to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentStatus {
-    /// The parent, exactly as the route names it; the Gateway.
+    /// The parentRef, exactly as in the route. For an XBackend: the Gateway.
     pub parent_ref: ParentRef,
-    /// The controller that the entry is of.
+    /// Name of the controller that owns the entry.
     pub controller_name: Arc<str>,
     /// Conditions.
     pub conditions: Vec<Condition>,
 }
 
-/// Status of a policy for one of the Gateways that it is for.
+/// Status of a policy for one of its ancestor Gateways.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AncestorStatus {
-    /// The Gateway.
+    /// The ancestorRef.
     pub ancestor_ref: ParentRef,
-    /// The controller that the entry is of.
+    /// Name of the controller that owns the entry.
     pub controller_name: Arc<str>,
     /// Conditions.
     pub conditions: Vec<Condition>,
 }
 
-/// A reference to a Gateway, as a route's parentRef or as a policy's ancestorRef has it.
+/// A reference to a Gateway or ListenerSet: a route's parentRef or a policy's ancestorRef.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentRef {
@@ -127,25 +130,25 @@ pub struct ParentRef {
     pub group: String,
     /// Kind.
     pub kind: String,
-    /// Namespace, where the route gives one.
+    /// Namespace, if the route sets one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Name.
     pub name: String,
-    /// Listener name, where the route gives one.
+    /// Listener name, if the route sets one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
-    /// Port, where the route gives one.
+    /// Port, if the route sets one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 
-/// Something worth knowing about an object that gets no status from us.
+/// A note about an object whose status this controller does not write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Note {
     /// The object.
     pub object: ObjectRef,
-    /// What there is to know.
+    /// Note text.
     pub message: String,
 }
 
@@ -154,19 +157,19 @@ impl StatusReport {
     #[must_use]
     pub fn with_binds(mut self, binds: &BindReport) -> Self {
         for gateway in self.gateways.values_mut() {
-            settle_listeners(&mut gateway.listeners, binds);
-            settle_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
-            settle_addresses(gateway, binds);
+            apply_binds_to_listeners(&mut gateway.listeners, binds);
+            apply_binds_to_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
+            apply_binds_to_addresses(gateway, binds);
         }
         for set in self.listener_sets.values_mut() {
-            settle_listeners(&mut set.listeners, binds);
-            settle_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
+            apply_binds_to_listeners(&mut set.listeners, binds);
+            apply_binds_to_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
         }
         self
     }
 
-    /// The report with what the installed CRDs of the Gateway API, whose version is given, mean for GatewayClasses
-    /// (condition SupportedVersion). Shapes of 1.x are all understood.
+    /// Adds the condition SupportedVersion to GatewayClasses, for the given version of the
+    /// installed Gateway API CRDs. All 1.x versions are supported.
     #[must_use]
     pub fn with_bundle_version(mut self, version: Option<&str>) -> Self {
         let Some(version) = version else {
@@ -185,7 +188,7 @@ impl StatusReport {
                 Condition::holds(kind, Reason::SupportedVersion, generation)
             } else {
                 let message = format!(
-                    "the CRDs of the Gateway API are of version {version}; 1.x is supported"
+                    "the installed Gateway API CRDs have version {version}; only 1.x is supported"
                 );
                 Condition::fails(kind, Reason::UnsupportedVersion, &message, generation)
             });
@@ -193,19 +196,19 @@ impl StatusReport {
         self
     }
 
-    /// Everything that is not as its author wanted it, in order of objects, each with the object that has to change.
+    /// All problems in order of objects, each with the object that needs a change.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
         self.problems_unlike(&Self::default()).into_iter()
     }
 
-    /// The problems that `before` does not have.
+    /// Problems that `before` does not contain.
     pub fn new_problems(&self, before: &Self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
         let known: HashSet<_> = before.problems_unlike(self).into_iter().collect();
         let problems = self.problems_unlike(before).into_iter();
         problems.filter(move |problem| !known.contains(problem))
     }
 
-    /// All problems but for those of routes that have the same conditions in `other`.
+    /// All problems except those of routes that share their conditions with `other`.
     fn problems_unlike(&self, other: &Self) -> Vec<(ObjectRef, String)> {
         let mut problems = Vec::new();
         for (object, conditions) in &self.gateway_classes {
@@ -280,12 +283,12 @@ fn collect(
     place: &str,
     conditions: &[Condition],
 ) {
-    let mut told: Vec<&str> = Vec::new();
+    let mut messages: Vec<&str> = Vec::new();
     for condition in conditions.iter().filter(|condition| condition.is_problem()) {
-        // What is not accepted is not programmed either, for the same cause: one line tells both.
-        if !told.contains(&condition.message.as_str()) {
+        // Accepted and Programmed often fail for the same cause: report each message once.
+        if !messages.contains(&condition.message.as_str()) {
             problems.push((object.clone(), format!("{place}{condition}")));
-            told.push(&condition.message);
+            messages.push(&condition.message);
         }
     }
 }
@@ -308,7 +311,7 @@ fn programmed(conditions: &mut [Condition]) -> Option<&mut Condition> {
     conditions.iter_mut().find(holds)
 }
 
-fn settle_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
+fn apply_binds_to_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
     for listener in listeners {
         let Some(condition) = programmed(&mut listener.conditions) else {
             continue;
@@ -330,14 +333,18 @@ fn settle_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
             let message = "its port is not bound yet";
             *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
         } else {
-            let message = format!("{failures}; it is tried again and again");
+            let message = format!("{failures}; retrying");
             let reason = Reason::PortUnavailable;
             *condition = Condition::fails(condition.kind, reason, &message, generation);
         }
     }
 }
 
-fn settle_object(conditions: &mut [Condition], listeners: &[ListenerStatus], failed: Reason) {
+fn apply_binds_to_object(
+    conditions: &mut [Condition],
+    listeners: &[ListenerStatus],
+    failed: Reason,
+) {
     let Some(condition) = programmed(conditions) else {
         return;
     };
@@ -363,8 +370,8 @@ fn settle_object(conditions: &mut [Condition], listeners: &[ListenerStatus], fai
     }
 }
 
-/// Leaves only the requested addresses on which something could be bound (status.addresses).
-fn settle_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
+/// Keeps only the requested addresses on which a socket is bound (status.addresses).
+fn apply_binds_to_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
     let unusable = |address: &Address| {
         let on_address =
             |bind: &&Bind| bind.address.map(Address::IPAddress).as_ref() == Some(address);
@@ -387,7 +394,7 @@ fn settle_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
     if let Some(condition) = gateway.conditions.iter_mut().find(of_programmed) {
         let bad: Vec<_> = bad.iter().map(Address::to_string).collect();
         let message = format!(
-            "spec.addresses: nothing could be bound on {}; give addresses that this machine has",
+            "spec.addresses: cannot bind any port on {}; use addresses of this machine",
             bad.join(", ")
         );
         let generation = condition.observed_generation;

@@ -1,5 +1,5 @@
-//! The statuses that the API server holds, from its watches and from its responses to our writes. Keeps the newer of two
-//! versions, announces which objects have changed, and forgets those that are gone.
+//! Cache of the statuses that the API server holds, from watches and from responses to writes.
+//! Keeps the newer of two versions, announces changed objects, and removes deleted ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,17 +9,17 @@ use tokio::sync::mpsc;
 
 use crate::ir::{ObjectRef, fingerprint};
 
-/// The status of one object.
+/// The stored status of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredStatus {
-    /// Version of the object that had it.
+    /// `resourceVersion` of the object.
     pub resource_version: String,
-    /// `status`, as JSON; empty when it has none.
+    /// `status` as JSON; empty without a status.
     pub json: Box<str>,
 }
 
 impl StoredStatus {
-    /// The status of an object's `resourceVersion`.
+    /// The status of an object at a `resourceVersion`.
     pub fn new(resource_version: &str, status: &Value) -> Self {
         let json = if status.is_null() {
             String::new()
@@ -32,28 +32,29 @@ impl StoredStatus {
         }
     }
 
-    /// The status, as a value.
+    /// Parses the status.
     pub fn value(&self) -> Value {
         serde_json::from_str(&self.json).unwrap_or_default()
     }
 }
 
-/// What is known of one object.
+/// Cache entry of one object.
 #[derive(Debug)]
 struct Entry {
     status: StoredStatus,
     written: Option<Written>,
 }
 
-/// Hashes of the last status that was written for an object and of what the API server made of it. Fields that its CRD
-/// does not know are dropped there, and must not be written again and again.
+/// Hashes of the last written status and of what the API server stored for it. The API server
+/// prunes fields that the installed CRD does not have; without this pair they would be written
+/// again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Written {
-    wanted: u64,
+    desired: u64,
     stored: u64,
 }
 
-/// The statuses of all objects that get one from us.
+/// Stored statuses of all objects whose status this controller writes.
 #[derive(Debug)]
 pub struct Stored {
     entries: Mutex<BTreeMap<ObjectRef, Entry>>,
@@ -61,17 +62,17 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Starts without objects. The receiver gets every object whose status has changed.
+    /// Creates an empty cache. The receiver gets every object whose stored status changes.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<ObjectRef>) {
         let (changed, changes) = mpsc::unbounded_channel();
         let entries = Mutex::default();
         (Self { entries, changed }, changes)
     }
 
-    /// Takes note of an object, unless a newer version of it is known.
-    pub fn seen(&self, object: &ObjectRef, status: StoredStatus) {
+    /// Records an observed status, unless a newer version is cached.
+    pub fn observed(&self, object: &ObjectRef, status: StoredStatus) {
         let mut entries = self.lock();
-        let is_news = match entries.get_mut(object) {
+        let is_changed = match entries.get_mut(object) {
             Some(entry) => entry.update(status),
             None => {
                 let written = None;
@@ -79,13 +80,13 @@ impl Stored {
                 true
             }
         };
-        if is_news {
+        if is_changed {
             self.announce(object);
         }
     }
 
-    /// Takes note of what the API server holds now, as its response to a write says. An object that has gone meanwhile stays
-    /// unknown: no watch would ever tell that it is gone.
+    /// Records the status from the response to a write. An object that was deleted meanwhile stays
+    /// removed: no watch would report its deletion again.
     pub(super) fn responded(&self, object: &ObjectRef, status: StoredStatus) {
         let mut entries = self.lock();
         if entries
@@ -96,40 +97,40 @@ impl Stored {
         }
     }
 
-    /// Takes note of a status that was written, by its hash, and of what the API server made of it.
-    pub(super) fn written(&self, object: &ObjectRef, wanted: u64, status: StoredStatus) {
+    /// Records a written status, by its hash, and the stored result.
+    pub(super) fn written(&self, object: &ObjectRef, desired: u64, status: StoredStatus) {
         let stored = fingerprint::of(&status.json);
         if let Some(entry) = self.lock().get_mut(object) {
-            entry.written = Some(Written { wanted, stored });
+            entry.written = Some(Written { desired, stored });
         }
         self.responded(object, status);
     }
 
-    /// Whether the stored status is what the API server makes of the wanted one, by its hash.
-    pub(super) fn is_written(&self, object: &ObjectRef, wanted: u64) -> bool {
+    /// Whether the stored status is the result of writing the status with this hash.
+    pub(super) fn is_written(&self, object: &ObjectRef, desired: u64) -> bool {
         self.lock().get(object).is_some_and(|entry| {
             let stored = fingerprint::of(&entry.status.json);
-            entry.written == Some(Written { wanted, stored })
+            entry.written == Some(Written { desired, stored })
         })
     }
 
-    /// Forgets an object that is gone.
-    pub fn gone(&self, object: &ObjectRef) {
+    /// Removes a deleted object.
+    pub fn deleted(&self, object: &ObjectRef) {
         self.lock().remove(object);
     }
 
-    /// What is known of an object.
+    /// The stored status of an object, if cached.
     pub fn get(&self, object: &ObjectRef) -> Option<StoredStatus> {
         self.lock().get(object).map(|entry| entry.status.clone())
     }
 
-    /// All objects that are known.
+    /// All cached objects.
     pub fn objects(&self) -> Vec<ObjectRef> {
         self.lock().keys().cloned().collect()
     }
 
     fn announce(&self, object: &ObjectRef) {
-        // Nobody may listen yet, or any more.
+        // Without a receiver the announcement is dropped.
         let _ = self.changed.send(object.clone());
     }
 
@@ -139,18 +140,19 @@ impl Stored {
 }
 
 impl Entry {
-    /// Takes a status that is not older; true when it differs.
+    /// Stores a status that is not older. Returns whether it differs.
     fn update(&mut self, status: StoredStatus) -> bool {
         if is_older(&status.resource_version, &self.status.resource_version) {
             return false;
         }
-        let is_news = self.status.json != status.json;
+        let is_changed = self.status.json != status.json;
         self.status = status;
-        is_news
+        is_changed
     }
 }
 
-/// Whether a version is older than another, where versions are numbers; others cannot be compared.
+/// Whether a numeric version is older than another. Versions that are not numbers cannot be
+/// compared.
 fn is_older(version: &str, than: &str) -> bool {
     let number = |version: &str| version.parse::<u64>().ok();
     number(version)
@@ -169,55 +171,55 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_of_two_versions_counts_whichever_comes_first() {
+    fn keeps_the_newer_version_in_any_order() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, mut changes) = Stored::new();
-        stored.seen(&route, status("11", "b"));
-        stored.seen(&route, status("9", "a"));
+        stored.observed(&route, status("11", "b"));
+        stored.observed(&route, status("9", "a"));
         assert_eq!(stored.get(&route), Some(status("11", "b")));
         assert_eq!(changes.try_recv().unwrap(), route);
         assert!(changes.try_recv().is_err());
     }
 
     #[test]
-    fn only_a_status_that_differs_is_news() {
+    fn announces_only_changed_statuses() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, mut changes) = Stored::new();
-        stored.seen(&route, status("1", "a"));
-        stored.seen(&route, status("2", "a"));
+        stored.observed(&route, status("1", "a"));
+        stored.observed(&route, status("2", "a"));
         assert_eq!(stored.get(&route).unwrap().resource_version, "2");
         assert!(changes.try_recv().is_ok() && changes.try_recv().is_err());
-        stored.gone(&route);
+        stored.deleted(&route);
         assert_eq!(stored.get(&route), None);
         assert!(stored.objects().is_empty());
     }
 
     #[test]
-    fn forgets_everything_of_an_object_that_is_gone() {
+    fn removes_deleted_objects() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, mut changes) = Stored::new();
-        stored.seen(&route, status("1", "a"));
+        stored.observed(&route, status("1", "a"));
         stored.written(&route, 7, status("2", "b"));
         assert!(stored.is_written(&route, 7) && !stored.is_written(&route, 8));
-        stored.gone(&route);
-        // The response to a write that the deletion has overtaken.
+        stored.deleted(&route);
+        // The response to a write that raced with the deletion.
         stored.written(&route, 7, status("2", "b"));
         stored.responded(&route, status("2", "b"));
         assert_eq!(stored.get(&route), None);
         while changes.try_recv().is_ok() {}
-        // A new object of the name, with the same status.
-        stored.seen(&route, status("4", "b"));
+        // A new object of the same name with the same status.
+        stored.observed(&route, status("4", "b"));
         assert!(!stored.is_written(&route, 7));
         assert_eq!(changes.try_recv().unwrap(), route);
     }
 
     #[test]
-    fn a_status_that_changes_after_the_write_is_not_what_was_written() {
+    fn later_change_invalidates_the_written_status() {
         let route = ObjectRef::gateway_api("HTTPRoute", "default", "a");
         let (stored, _changes) = Stored::new();
-        stored.seen(&route, status("1", "a"));
+        stored.observed(&route, status("1", "a"));
         stored.written(&route, 7, status("2", "b"));
-        stored.seen(&route, status("3", "c"));
+        stored.observed(&route, status("3", "c"));
         assert!(!stored.is_written(&route, 7));
     }
 }

@@ -1,12 +1,13 @@
-//! What a report says of objects whose present version cannot be read, while the last one that could serves on. Pure.
+//! Reports objects whose current version cannot be parsed while the last valid version stays in
+//! service. Pure.
 
 use super::condition::{Condition, ConditionType, Reason};
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
 
 impl StatusReport {
-    /// Makes `Accepted` false for a generation of an object that cannot be read. Objects of which no version could ever
-    /// be read are not known well enough to have a place for that.
+    /// Sets `Accepted` to False for a generation of an object that cannot be parsed. Objects
+    /// without any valid version have no status entry and are skipped.
     pub fn refuse(&mut self, object: &ObjectRef, generation: i64, why: &str) {
         let refused = |reason| Condition::fails(ConditionType::Accepted, reason, why, generation);
         let put = |conditions: &mut Vec<Condition>, condition: Condition| {
@@ -46,7 +47,7 @@ mod tests {
     use crate::status::{ParentRef, ParentStatus};
 
     #[test]
-    fn a_route_is_refused_with_the_generation_that_cannot_be_read() {
+    fn rejects_route_with_the_unreadable_generation() {
         let route = ObjectRef::gateway_api("HTTPRoute", "shop", "a");
         let kinds = [ConditionType::Accepted, ConditionType::ResolvedRefs];
         let parent = ParentStatus {

@@ -1,5 +1,5 @@
-//! Writes statuses to the API server: only what differs, never over something newer, a bounded number at a time and per
-//! second.
+//! Writes statuses to the API server: only differences, never over a newer status, with bounded
+//! concurrency and rate.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::merge::{Wanted, merge};
+use super::merge::{DesiredStatus, merge};
 use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
@@ -25,56 +25,58 @@ use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
-/// Writes that are under way at one time.
+/// Maximum number of concurrent writes.
 const CONCURRENT: usize = 8;
-/// Time between two writes: at most 100 a second, which leaves room for others at the API server.
+/// Interval between writes: at most 100 per second, to leave capacity for other clients of the API
+/// server.
 const SPACING: Duration = Duration::from_millis(10);
-/// The longest that an overloaded API server can stop all writes.
+/// Maximum pause of all writes that an overloaded API server can request (`Retry-After`).
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The statuses to store.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
-    /// Of all objects. Routes, policies and backends that are not in it must have no entry of ours.
+    /// Desired statuses of all objects. Routes, policies and XBackends that are not in it must not
+    /// have entries of this controller.
     pub report: Arc<StatusReport>,
-    /// Objects whose status has to stay as it is for now.
+    /// Objects whose status must not change for now.
     pub held: Arc<HashSet<ObjectRef>>,
 }
 
-/// Keeps the stored statuses what they are wanted to be.
+/// Keeps the stored statuses equal to the desired ones.
 pub struct Writer {
     /// The API server.
     pub client: Client,
-    /// Name of the controller that we are, in the entries of routes.
+    /// `controllerName` of this controller's entries.
     pub controller: Arc<str>,
-    /// Features that GatewayClasses show, in order.
+    /// Features of GatewayClasses, sorted.
     pub features: &'static [&'static str],
-    /// What is stored.
+    /// Cache of stored statuses.
     pub stored: Arc<Stored>,
-    /// Where writes are counted.
+    /// Counters of writes.
     pub stats: Arc<ControllerStats>,
 }
 
-/// A write that has to be made.
+/// A pending write.
 struct Write {
     object: ObjectRef,
     stored: StoredStatus,
     status: Value,
-    /// Of the status without its times.
+    /// Hash of the status without its timestamps.
     hash: u64,
 }
 
-/// What became of a write.
+/// Result of a write.
 enum Outcome {
     Written(StoredStatus),
-    /// Another writer was faster; this is what is stored now.
+    /// Conflict with another writer; contains the status that is stored now.
     Overtaken(StoredStatus),
     Gone,
-    /// The API server will never take it.
+    /// Rejected by the API server; a retry cannot succeed.
     Refused(String),
     Failed {
         error: String,
-        /// How long the API server asks to wait.
+        /// `Retry-After` of the API server.
         retry_after: Option<Duration>,
     },
 }
@@ -99,16 +101,16 @@ impl Outcome {
 }
 
 impl Writer {
-    /// Writes for as long as it is polled and statuses are wanted; waits until they are. `changes` yields objects whose
-    /// stored status has changed.
+    /// Waits for the first desired statuses, then writes while polled, until they are withdrawn.
+    /// `changes` yields objects whose stored status has changed.
     pub async fn run(
         &self,
-        mut wanted: watch::Receiver<Option<Statuses>>,
+        mut desired: watch::Receiver<Option<Statuses>>,
         changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
     ) {
         let mut queue = Queue::default();
-        // Before the first report a missing entry does not mean that there is to be none.
-        let mut statuses = match wanted.wait_for(Option::is_some).await.as_deref() {
+        // Before the first report, a missing entry does not mean that it has to be removed.
+        let mut statuses = match desired.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(first)) => first.clone(),
             _ => return,
         };
@@ -120,11 +122,11 @@ impl Writer {
         spacing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                changed = wanted.changed() => {
+                changed = desired.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    let Some(new) = wanted.borrow_and_update().clone() else {
+                    let Some(new) = desired.borrow_and_update().clone() else {
                         return;
                     };
                     differing(&statuses, &new, |object| queue.push(object.clone()));
@@ -134,7 +136,7 @@ impl Writer {
                 Some((write, outcome)) = writes.next() => {
                     self.finish(&mut queue, &mut spacing, &write, outcome);
                 }
-                // What is written is computed when its turn has come.
+                // A write is computed only when its turn has come, from the latest state.
                 () = turn(&queue, &mut spacing), if writes.len() < CONCURRENT => {
                     if let Some(write) = self.next(&mut queue, &statuses) {
                         writes.push(self.make(write));
@@ -144,7 +146,7 @@ impl Writer {
         }
     }
 
-    /// The next write that has to be made.
+    /// The next write that is needed.
     fn next(&self, queue: &mut Queue, statuses: &Statuses) -> Option<Write> {
         loop {
             let object = queue.pop()?;
@@ -153,7 +155,7 @@ impl Writer {
                     return Some(Write {
                         object,
                         stored,
-                        hash: timeless(&status),
+                        hash: hash_without_timestamps(&status),
                         status,
                     });
                 }
@@ -162,47 +164,58 @@ impl Writer {
         }
     }
 
-    /// What has to be written for an object, if anything, and over what.
+    /// The status to write for an object and the stored status that it replaces; `None` if nothing
+    /// differs.
     fn pending(&self, object: &ObjectRef, statuses: &Statuses) -> Option<(StoredStatus, Value)> {
         if statuses.held.contains(object) {
             return None;
         }
         let stored = self.stored.get(object)?;
-        let wanted = self.wanted(object, &statuses.report)?;
+        let desired = self.desired(object, &statuses.report)?;
         let now = jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string();
-        // What is outdated is computed anew as soon as the newer object is seen.
-        let status = merge(&stored.value(), wanted, &now).ok()??;
-        (!self.stored.is_written(object, timeless(&status))).then_some((stored, status))
+        // A stale result is skipped: it is computed again when the newer object is observed.
+        let status = merge(&stored.value(), desired, &now).ok()??;
+        (!self
+            .stored
+            .is_written(object, hash_without_timestamps(&status)))
+        .then_some((stored, status))
     }
 
-    fn wanted<'a>(&'a self, object: &ObjectRef, report: &'a StatusReport) -> Option<Wanted<'a>> {
+    fn desired<'a>(
+        &'a self,
+        object: &ObjectRef,
+        report: &'a StatusReport,
+    ) -> Option<DesiredStatus<'a>> {
         match &*object.kind {
             "GatewayClass" => {
                 let conditions = report.gateway_classes.get(object)?;
-                Some(Wanted::GatewayClass(conditions, self.features))
+                Some(DesiredStatus::GatewayClass(conditions, self.features))
             }
-            "Gateway" => report.gateways.get(object).map(Wanted::Gateway),
-            "ListenerSet" => report.listener_sets.get(object).map(Wanted::ListenerSet),
+            "Gateway" => report.gateways.get(object).map(DesiredStatus::Gateway),
+            "ListenerSet" => report
+                .listener_sets
+                .get(object)
+                .map(DesiredStatus::ListenerSet),
             kind if kind.ends_with("Route") => {
                 let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
-                Some(Wanted::Parents(&self.controller, parents))
+                Some(DesiredStatus::Parents(&self.controller, parents))
             }
             "XBackend" => {
                 let parents = report.backends.get(object).map_or(&[][..], Vec::as_slice);
-                Some(Wanted::Parents(&self.controller, parents))
+                Some(DesiredStatus::Parents(&self.controller, parents))
             }
             "BackendTLSPolicy" | "BackendTLSOverride" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
-                Some(Wanted::Policy(&self.controller, ancestors))
+                Some(DesiredStatus::Policy(&self.controller, ancestors))
             }
             _ => None,
         }
     }
 
     fn make(&self, write: Write) -> impl Future<Output = (Write, Outcome)> + use<> {
-        tracing::debug!("{}: writing its status", write.object);
+        tracing::debug!("writing status of {}", write.object);
         let api = api(&self.client, &write.object);
         async move {
             let outcome = patch(&api, &write).await;
@@ -222,14 +235,14 @@ impl Writer {
                 self.stored.responded(object, stored);
                 queue.failed(object);
             }
-            // A watch tells so.
+            // The watch reports the deletion.
             Outcome::Gone => queue.done(object),
             Outcome::Refused(error) => {
-                tracing::error!("{object}: the API server refuses its status: {error}");
+                tracing::error!("{object}: the API server rejected the status: {error}");
                 queue.done(object);
             }
             Outcome::Failed { error, retry_after } => {
-                tracing::warn!("{object}: its status cannot be written: {error}; it is retried");
+                tracing::warn!("{object}: cannot write the status: {error}; retrying");
                 queue.failed(object);
                 if let Some(after) = retry_after {
                     spacing.reset_after(after.clamp(SPACING, LONGEST_PAUSE));
@@ -239,13 +252,13 @@ impl Writer {
     }
 }
 
-/// Returns when there is an object to look at and the next write may begin.
+/// Completes when an object is queued and the rate limit allows a write.
 async fn turn(queue: &Queue, spacing: &mut Interval) {
     queue.ready().await;
     spacing.tick().await;
 }
 
-/// Writes over exactly what was read, and reads again when another writer was faster.
+/// Patches with the resourceVersion that was read, and reads again after a conflict.
 async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
     let body = json!({
         "metadata": {"resourceVersion": write.stored.resource_version},
@@ -284,8 +297,8 @@ fn stored(object: &DynamicObject) -> StoredStatus {
     StoredStatus::new(&version, &object.data["status"])
 }
 
-/// Where an object is. Kinds of the Gateway API with a status are all served as `v1`, its experimental ones and ours as
-/// `v1alpha1`.
+/// API of an object. Gateway API kinds with a status are all served as `v1`; experimental ones and
+/// kinds of Portcullis as `v1alpha1`.
 fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
     let version = if &*object.group == GATEWAY_GROUP {
         "v1"
@@ -301,7 +314,7 @@ fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
     }
 }
 
-/// Calls `visit` with the objects whose wanted statuses differ.
+/// Calls `visit` with each object whose desired status differs.
 fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) {
     differing_entries(
         &old.report.gateway_classes,
@@ -339,8 +352,8 @@ fn differing_entries<T: PartialEq>(
     changed.chain(gone).for_each(|(object, _)| visit(object));
 }
 
-/// A hash of a status without its times, which are new in every try.
-fn timeless(status: &Value) -> u64 {
+/// Hash of a status without timestamps, which differ in each attempt.
+fn hash_without_timestamps(status: &Value) -> u64 {
     fn feed(value: &Value, hasher: &mut DefaultHasher) {
         match value {
             Value::Object(members) => {
@@ -373,7 +386,7 @@ mod tests {
         ObjectRef::gateway_api("HTTPRoute", "shop", name)
     }
 
-    /// Statuses with these routes, each of the given number of parents.
+    /// Statuses with these routes, each with the given number of parents.
     fn statuses(routes: &[(&str, usize)], held: &[&str]) -> Statuses {
         let parent = ParentStatus {
             parent_ref: ParentRef {

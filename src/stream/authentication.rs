@@ -1,5 +1,6 @@
-//! Who may have a Gateway's objects: a pod that runs under the ServiceAccount that this controller made for that Gateway,
-//! in the workload that it made. Asks the API server; knows nothing of connections.
+//! Authentication and authorization of pods: a pod may read a Gateway's objects if it runs in the
+//! workload and under the ServiceAccount that this controller created for that Gateway. Uses the
+//! API server.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -23,24 +24,24 @@ use crate::api::gateway::Gateway;
 use crate::api_server::{describe, request};
 use crate::provision;
 
-/// Requests to the API server at one time: a crowd of pods must not crowd out everybody else there.
-const AT_ONCE: usize = 16;
-/// Tokens that are remembered. Each pod has one, and a new one every hour at most.
-const REMEMBERED: usize = 16_384;
+/// Maximum number of concurrent requests, so that many pods do not overload the API server.
+const MAX_CONCURRENT: usize = 16;
+/// Maximum number of cached tokens. Each pod has one, and gets a new one at most once an hour.
+const MAX_CACHED: usize = 16_384;
 
-/// Why a pod gets nothing.
+/// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// There is no token, or it is not one for us.
+    /// The token is missing or not valid for this controller.
     Unauthenticated(String),
-    /// It is not a token of a pod of that Gateway.
+    /// The token does not belong to a pod of the Gateway.
     Forbidden(String),
-    /// The API server could not be asked.
+    /// The API server could not be reached.
     Unavailable(String),
 }
 
 impl Refusal {
-    /// The status that says so.
+    /// HTTP status of the response.
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
@@ -49,7 +50,7 @@ impl Refusal {
         }
     }
 
-    /// The reason, for the pod's log and ours.
+    /// Reason for the logs of the pod and of the controller.
     pub(super) fn message(&self) -> &str {
         match self {
             Self::Unauthenticated(message)
@@ -67,22 +68,22 @@ pub(super) struct Identity {
     service_account_uid: String,
     pub(super) pod: String,
     pod_uid: String,
-    /// When the token expires, in seconds since 1970.
+    /// Expiry of the token in seconds since the Unix epoch.
     expires: u64,
 }
 
 impl Identity {
-    /// How long the token is good for.
+    /// Remaining lifetime of the token.
     pub(super) fn lifetime(&self) -> Duration {
         Duration::from_secs(self.expires.saturating_sub(seconds()))
     }
 }
 
-/// Asks the API server who pods are.
+/// Authenticates pods with the API server.
 pub(super) struct Authenticator {
     client: Client,
     turns: Semaphore,
-    /// Reviewed tokens by a keyed hash, until they expire.
+    /// Results of TokenReviews by a keyed hash of the token, until it expires.
     reviewed: Mutex<HashMap<u64, Reviewed>>,
     hasher: RandomState,
 }
@@ -96,16 +97,16 @@ impl Authenticator {
     pub(super) fn new(client: Client) -> Self {
         Self {
             client,
-            turns: Semaphore::new(AT_ONCE),
+            turns: Semaphore::new(MAX_CONCURRENT),
             reviewed: Mutex::default(),
             hasher: RandomState::new(),
         }
     }
 
-    /// The pod that a token is bound to, if the API server says that it is for us. A token that is reviewed is good until
-    /// it expires.
+    /// Authenticates a token with a TokenReview and returns the pod that it is bound to. Results
+    /// are cached until the token expires.
     pub(super) async fn identify(&self, token: &str) -> Result<Identity, Refusal> {
-        // What is obviously not for us costs the API server nothing.
+        // The unverified claims reject obviously wrong tokens without a request to the API server.
         let claims = token::claims(token).map_err(Refusal::Unauthenticated)?;
         let now = seconds();
         if claims.expires <= now {
@@ -120,15 +121,16 @@ impl Authenticator {
         Ok(identity)
     }
 
-    /// Whether the pod is gone for certain.
-    pub(super) async fn is_gone(&self, identity: &Identity) -> bool {
+    /// Whether the pod is known to be deleted.
+    pub(super) async fn is_deleted(&self, identity: &Identity) -> bool {
         match self.metadata::<Pod>(identity, &identity.pod).await {
             Ok(pod) => pod.uid.as_deref() != Some(&identity.pod_uid),
             Err(refusal) => matches!(refusal, Refusal::Forbidden(_)),
         }
     }
 
-    /// Checks that the pod is one of the Gateway's own: its ServiceAccount and its workload were made by us for it.
+    /// Authorizes a pod: this controller must have created its ServiceAccount and its workload for
+    /// the Gateway.
     pub(super) async fn authorize(
         &self,
         identity: &Identity,
@@ -143,7 +145,7 @@ impl Authenticator {
                 ..
             } = identity;
             return Err(forbidden(format!(
-                "ServiceAccount {namespace}/{service_account} is not that of the Gateway's pods"
+                "ServiceAccount {namespace}/{service_account} is not the one of the Gateway's pods"
             )));
         }
         let account = self.metadata::<ServiceAccount>(identity, &name).await?;
@@ -151,12 +153,15 @@ impl Authenticator {
             || !provision::is_owned_by(&account, uid)
         {
             return Err(forbidden(format!(
-                "ServiceAccount {name} was not made by this controller for the Gateway"
+                "ServiceAccount {name} was not created by this controller for the Gateway"
             )));
         }
         let pod = self.metadata::<Pod>(identity, &identity.pod).await?;
         if pod.uid.as_deref() != Some(&identity.pod_uid) {
-            return Err(forbidden(format!("pod {} is another one", identity.pod)));
+            return Err(forbidden(format!(
+                "pod {} has another UID than the token",
+                identity.pod
+            )));
         }
         let workload = self.workload(identity, &pod).await?;
         if !workload.is_some_and(|workload| provision::is_owned_by(&workload, uid)) {
@@ -168,7 +173,7 @@ impl Authenticator {
         Ok(())
     }
 
-    /// The Deployment or DaemonSet that a pod belongs to.
+    /// The Deployment or DaemonSet that owns a pod.
     async fn workload(
         &self,
         identity: &Identity,
@@ -191,7 +196,7 @@ impl Authenticator {
         }
     }
 
-    /// The owner that a reference names, if it is the one that it means.
+    /// The owner of a reference; an error if it has another UID.
     async fn owner<K>(
         &self,
         identity: &Identity,
@@ -215,7 +220,7 @@ impl Authenticator {
         let found = request(api.get_metadata_opt(name)).await;
         match found.map_err(Refusal::Unavailable)? {
             Ok(Some(object)) => Ok(object.metadata),
-            Ok(None) => Err(forbidden(format!("{} {name} is not there", K::KIND))),
+            Ok(None) => Err(forbidden(format!("{} {name} does not exist", K::KIND))),
             Err(error) => Err(Refusal::Unavailable(describe(&error))),
         }
     }
@@ -242,7 +247,7 @@ impl Authenticator {
         };
         if status.authenticated != Some(true) || !is_for_us() {
             let why = status.error.as_deref().unwrap_or("it is not valid");
-            let message = format!("the API server refuses the token: {why}");
+            let message = format!("the API server rejected the token: {why}");
             return Err(Refusal::Unauthenticated(message));
         }
         let user = status.user.unwrap_or_default();
@@ -260,10 +265,10 @@ impl Authenticator {
 
     fn remember(&self, token: &str, identity: &Identity, now: u64) {
         let mut reviewed = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
-        if reviewed.len() >= REMEMBERED {
+        if reviewed.len() >= MAX_CACHED {
             reviewed.retain(|_, one| one.identity.expires > now);
         }
-        if reviewed.len() < REMEMBERED {
+        if reviewed.len() < MAX_CACHED {
             let one = Reviewed {
                 token: token.to_owned(),
                 identity: identity.clone(),
@@ -296,7 +301,7 @@ fn identity(user: &UserInfo, claims: &Claims) -> Option<Identity> {
     })
 }
 
-/// The owner that controls an object.
+/// The controller owner reference of an object.
 fn controller(object: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = object.owner_references.iter().flatten();
     owners.find(|owner| owner.controller == Some(true) && owner.api_version == "apps/v1")

@@ -1,5 +1,5 @@
-//! The certificate authority that the stream is trusted by: what its Secret holds, when it is renewed, and the serving
-//! certificates that it signs. Knows the day, which is given, and no API server.
+//! The certificate authority of the stream: its Secret data, its renewal, and the serving
+//! certificates that it signs. Pure; the caller passes the date.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,42 +18,42 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The key of the Secret with every certificate that is to be trusted.
+/// Secret key with all trusted CA certificates.
 const BUNDLE: &str = "ca.crt";
 const SIGNER: (&str, &str) = ("tls.crt", "tls.key");
 const NEXT: (&str, &str) = ("next.crt", "next.key");
 
-/// Days that an authority lasts.
-const LIFE: i64 = 365;
-/// Days before its end at which the next one is made.
-const RENEWAL: i64 = 120;
-/// Days for which the next one is trusted before it signs: ConfigMaps reach pods within minutes.
-const OVERLAP: i64 = 1;
-/// Days that a serving certificate lasts; it is made anew every day.
-const SERVING_LIFE: i64 = 7;
-/// Days by which certificates begin earlier, for clocks that are behind.
-const BACKDATE: i64 = 1;
+/// Validity of a CA in days.
+const CA_DAYS: i64 = 365;
+/// Days before expiry at which the next CA is created.
+const RENEWAL_DAYS: i64 = 120;
+/// Days for which pods trust the next CA before it signs. ConfigMaps reach pods within minutes.
+const OVERLAP_DAYS: i64 = 1;
+/// Validity of a serving certificate in days; a new one is issued every day.
+const SERVING_DAYS: i64 = 7;
+/// Days by which certificates are backdated, for clocks that are behind.
+const BACKDATE_DAYS: i64 = 1;
 
-/// The name that the authority has in its certificates.
+/// Subject name of the CA.
 const NAME: &str = "Portcullis configuration stream";
 
-/// The authority that signs, the one that will, and those that are still trusted.
+/// The signing CA, the next one, and previous ones that are still trusted.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Authority {
     signer: Certified,
     next: Option<Certified>,
-    /// Certificates of former signers, which have not expired.
-    former: Vec<String>,
+    /// Certificates of previous CAs that have not expired.
+    previous: Vec<String>,
 }
 
-/// Never prints a key.
+/// Never prints a private key.
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority").finish_non_exhaustive()
     }
 }
 
-/// A certificate with its key, as PEM.
+/// A certificate and its private key as PEM.
 #[derive(Clone, PartialEq, Eq)]
 struct Certified {
     certificate: String,
@@ -61,20 +61,20 @@ struct Certified {
 }
 
 impl Authority {
-    /// A new authority, as of this day.
+    /// Creates a new CA on this day.
     pub(super) fn new(today: Date) -> Result<Self, rcgen::Error> {
         Ok(Self {
             signer: Certified::new(today)?,
             next: None,
-            former: Vec::new(),
+            previous: Vec::new(),
         })
     }
 
-    /// The authority that the data of a Secret hold.
+    /// Parses the data of a Secret.
     pub(super) fn from_data(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, String> {
         let text = |key: &str| {
             let bytes = data.get(key).ok_or_else(|| format!("{key} is missing"))?;
-            String::from_utf8(bytes.clone()).map_err(|_| format!("{key} is no text"))
+            String::from_utf8(bytes.clone()).map_err(|_| format!("{key} is not UTF-8"))
         };
         let certified = |(certificate, key)| {
             let read = Certified {
@@ -93,16 +93,16 @@ impl Authority {
         let is_known = |one: &String| {
             *one == signer.certificate || next.as_ref().is_some_and(|next| *one == next.certificate)
         };
-        let mut former = certificates(&text(BUNDLE)?);
-        former.retain(|one| !is_known(one));
+        let mut previous = certificates(&text(BUNDLE)?);
+        previous.retain(|one| !is_known(one));
         Ok(Self {
             signer,
             next,
-            former,
+            previous,
         })
     }
 
-    /// What a Secret is to hold.
+    /// The data of the Secret.
     pub(super) fn data(&self) -> BTreeMap<String, Vec<u8>> {
         let mut data = BTreeMap::from([(BUNDLE.to_owned(), self.bundle().into_bytes())]);
         let next = self.next.as_ref().map(|next| (NEXT, next));
@@ -113,39 +113,39 @@ impl Authority {
         data
     }
 
-    /// Every certificate that is to be trusted, as PEM.
+    /// All trusted CA certificates as PEM.
     pub(super) fn bundle(&self) -> String {
         let next = self.next.iter().map(|next| &next.certificate);
         let all = std::iter::once(&self.signer.certificate).chain(next);
-        all.chain(&self.former).map(String::as_str).collect()
+        all.chain(&self.previous).map(String::as_str).collect()
     }
 
-    /// The authority that this one is to become on this day; `None` when it stays as it is.
+    /// The CA after the renewal that is due on this day; `None` if none is due.
     pub(super) fn renewed(&self, today: Date) -> Result<Option<Self>, String> {
         let mut renewed = self.clone();
         let is_over =
             |certificate: &str| validity(certificate).is_ok_and(|(_, until)| until < today);
-        renewed.former.retain(|former| !is_over(former));
+        renewed.previous.retain(|previous| !is_over(previous));
         let (_, until) = self.signer.validity()?;
-        if renewed.next.is_none() && days(today, until) < RENEWAL {
+        if renewed.next.is_none() && days(today, until) < RENEWAL_DAYS {
             let next = Certified::new(today).map_err(|error| error.to_string())?;
             renewed.next = Some(next);
         }
         if let Some(next) = &renewed.next {
             let (since, _) = next.validity()?;
-            // One that nobody trusts any more cannot sign for another day.
-            if days(since, today) > BACKDATE + OVERLAP || until < today {
+            // A next CA that pods no longer trust by now cannot start to sign.
+            if days(since, today) > BACKDATE_DAYS + OVERLAP_DAYS || until < today {
                 let next = next.clone();
-                let former = std::mem::replace(&mut renewed.signer, next);
+                let previous = std::mem::replace(&mut renewed.signer, next);
                 renewed.next = None;
-                renewed.former.push(former.certificate);
-                renewed.former.retain(|former| !is_over(former));
+                renewed.previous.push(previous.certificate);
+                renewed.previous.retain(|previous| !is_over(previous));
             }
         }
         Ok((renewed != *self).then_some(renewed))
     }
 
-    /// A TLS configuration with a new certificate for the server of this name.
+    /// Issues a serving certificate for `host` and returns its TLS configuration.
     pub(super) fn serve(&self, host: &str, today: Date) -> Result<Arc<ServerConfig>, String> {
         let (chain, key) = self.issue(host, today).map_err(|error| error.to_string())?;
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -171,7 +171,7 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        set_dates(&mut params, today, SERVING_LIFE);
+        set_dates(&mut params, today, SERVING_DAYS);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let certificate = params.signed_by(&key, &issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der());
@@ -184,7 +184,7 @@ impl Certified {
     fn new(today: Date) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = authority_params();
-        set_dates(&mut params, today, LIFE);
+        set_dates(&mut params, today, CA_DAYS);
         params.serial_number = Some(SerialNumber::from(rand::random::<u64>() >> 1));
         Ok(Self {
             certificate: params.self_signed(&key)?.pem(),
@@ -197,7 +197,7 @@ impl Certified {
     }
 }
 
-/// What all authorities have in common. They are told apart by their keys.
+/// Parameters of all CAs. CAs differ in their keys only.
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -210,23 +210,23 @@ fn authority_params() -> CertificateParams {
     params
 }
 
-/// Makes a certificate valid from yesterday on, for so many days.
+/// Sets the validity: from yesterday, for `life` days.
 fn set_dates(params: &mut CertificateParams, today: Date, life: i64) {
     let date = |days: i64| {
         let date = today.saturating_add(days.days());
         let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
         rcgen::date_time_ymd(i32::from(date.year()), month, day)
     };
-    params.not_before = date(-BACKDATE);
+    params.not_before = date(-BACKDATE_DAYS);
     params.not_after = date(life);
 }
 
-/// From when until when a certificate is valid.
+/// First and last day of a certificate's validity.
 fn validity(pem: &str) -> Result<(Date, Date), String> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes())
-        .map_err(|error| format!("the certificate is no PEM: {error}"))?;
+        .map_err(|error| format!("the certificate is not valid PEM: {error}"))?;
     let (_, certificate) = X509Certificate::from_der(&der)
-        .map_err(|error| format!("the certificate cannot be read: {error}"))?;
+        .map_err(|error| format!("the certificate cannot be parsed: {error}"))?;
     let date = |seconds: i64| {
         let at = Timestamp::from_second(seconds).unwrap_or_default();
         at.to_zoned(TimeZone::UTC).date()
@@ -242,7 +242,7 @@ fn days(from: Date, to: Date) -> i64 {
     from.until(to).map_or(0, |span| i64::from(span.get_days()))
 }
 
-/// The certificates of a bundle, one by one.
+/// Splits a bundle into certificates.
 fn certificates(bundle: &str) -> Vec<String> {
     const END: &str = "-----END CERTIFICATE-----";
     let mut certificates: Vec<String> = Vec::new();
@@ -269,24 +269,24 @@ mod tests {
     }
 
     #[test]
-    fn is_read_as_it_is_written() {
+    fn reads_what_it_writes() {
         let mut authority = Authority::new(FIRST).unwrap();
         assert_eq!(
             Authority::from_data(&authority.data()),
             Ok(authority.clone())
         );
-        for days in [LIFE - RENEWAL + 1, LIFE - RENEWAL + 3] {
+        for days in [CA_DAYS - RENEWAL_DAYS + 1, CA_DAYS - RENEWAL_DAYS + 3] {
             authority = authority.renewed(after(days)).unwrap().unwrap();
             assert_eq!(
                 Authority::from_data(&authority.data()),
                 Ok(authority.clone())
             );
         }
-        assert_eq!(authority.former.len(), 1);
+        assert_eq!(authority.previous.len(), 1);
     }
 
     #[test]
-    fn says_what_of_a_secret_is_wrong() {
+    fn reports_invalid_secret_data() {
         let data = Authority::new(FIRST).unwrap().data();
         for key in [BUNDLE, SIGNER.0, SIGNER.1] {
             let mut without = data.clone();
@@ -300,32 +300,38 @@ mod tests {
     }
 
     #[test]
-    fn the_next_is_trusted_before_it_signs_and_the_former_afterwards() {
+    fn rotation_overlaps_trust_of_next_and_previous_ca() {
         let first = Authority::new(FIRST).unwrap();
-        assert_eq!(first.renewed(after(LIFE - RENEWAL)), Ok(None));
-        let second = first.renewed(after(LIFE - RENEWAL + 1)).unwrap().unwrap();
+        assert_eq!(first.renewed(after(CA_DAYS - RENEWAL_DAYS)), Ok(None));
+        let second = first
+            .renewed(after(CA_DAYS - RENEWAL_DAYS + 1))
+            .unwrap()
+            .unwrap();
         assert!(second.signer == first.signer);
         assert!(second.bundle().starts_with(&first.bundle()));
         assert_eq!(certificates(&second.bundle()).len(), 2);
-        assert_eq!(second.renewed(after(LIFE - RENEWAL + 2)), Ok(None));
-        let third = second.renewed(after(LIFE - RENEWAL + 3)).unwrap().unwrap();
+        assert_eq!(second.renewed(after(CA_DAYS - RENEWAL_DAYS + 2)), Ok(None));
+        let third = second
+            .renewed(after(CA_DAYS - RENEWAL_DAYS + 3))
+            .unwrap()
+            .unwrap();
         assert!(Some(&third.signer) == second.next.as_ref());
-        assert_eq!(third.former, [first.signer.certificate]);
-        assert_eq!(third.renewed(after(LIFE)), Ok(None));
-        let fourth = third.renewed(after(LIFE + 1)).unwrap().unwrap();
-        assert!(fourth.former.is_empty());
+        assert_eq!(third.previous, [first.signer.certificate]);
+        assert_eq!(third.renewed(after(CA_DAYS)), Ok(None));
+        let fourth = third.renewed(after(CA_DAYS + 1)).unwrap().unwrap();
+        assert!(fourth.previous.is_empty());
     }
 
     #[test]
-    fn one_that_has_expired_is_replaced_at_once() {
+    fn replaces_an_expired_ca_at_once() {
         let first = Authority::new(FIRST).unwrap();
-        let second = first.renewed(after(LIFE + 100)).unwrap().unwrap();
+        let second = first.renewed(after(CA_DAYS + 100)).unwrap().unwrap();
         assert!(second.signer != first.signer);
         assert_eq!(certificates(&second.bundle()).len(), 1);
     }
 
     #[test]
-    fn signs_for_the_name_of_the_server() {
+    fn signs_for_the_server_name() {
         let authority = Authority::new(FIRST).unwrap();
         assert!(authority.serve("controller.example.svc", FIRST).is_ok());
         let (chain, _) = authority.issue("controller.example.svc", FIRST).unwrap();

@@ -1,4 +1,4 @@
-//! Objects and changes as lines. Knows nothing of revisions but that they are numbers.
+//! Encodes objects and changes as lines of the stream.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -8,10 +8,10 @@ use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 use crate::translate::closure::ObjectChange;
 
-/// Bytes after which a chunk of lines is handed on.
+/// Target size of a chunk in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Lines that make one change take effect.
+/// Encodes changes and their commit.
 pub(super) fn changes(changes: &[ObjectChange], revision: u64) -> Bytes {
     let mut lines = BytesMut::new();
     for change in changes {
@@ -24,15 +24,15 @@ pub(super) fn changes(changes: &[ObjectChange], revision: u64) -> Bytes {
     lines.freeze()
 }
 
-/// A line by itself.
+/// Encodes a single update.
 pub(super) fn update(update: &Update) -> Bytes {
     let mut lines = BytesMut::new();
     line(&mut lines, update);
     lines.freeze()
 }
 
-/// All objects, in chunks that are made as they are taken.
-pub(super) fn everything(objects: &Snapshot) -> impl Iterator<Item = Bytes> {
+/// Encodes all objects in chunks, lazily.
+pub(super) fn full_state(objects: &Snapshot) -> impl Iterator<Item = Bytes> {
     let mut objects = objects.objects();
     std::iter::from_fn(move || {
         let mut lines = BytesMut::new();

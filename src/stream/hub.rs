@@ -1,5 +1,5 @@
-//! What every Gateway's pods are to have and what they report: one feed per Gateway, numbered by this process. Knows no
-//! connections.
+//! The state to stream and the reports of pods: one feed per Gateway, with revisions of this
+//! process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,28 +17,29 @@ use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
 
-/// What a pod serves, by the name of the pod.
+/// Reports of one Gateway's pods, by pod name.
 pub type PodReports = BTreeMap<String, PodReport>;
 
-/// What pods serve, by Gateway. Pods that are not connected are not in it.
+/// Reports of connected pods, by Gateway.
 pub type Reports = BTreeMap<ObjectRef, PodReports>;
 
-/// What one pod reported last.
+/// The last report of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodReport {
-    /// The session that it came by.
+    /// The session of the report.
     session: u64,
-    /// The revision of its Gateway's objects; `None` when it has reported none of this process yet.
+    /// Revision of the Gateway's objects in service; `None` before the first report of a revision
+    /// of this process.
     pub revision: Option<u64>,
-    /// Ports that it could not bind, as listeners declare them, and why.
+    /// Ports that could not be bound, as listeners declare them, with the error.
     pub unbound: BTreeMap<u16, String>,
-    /// What is wrong with objects that it was given.
+    /// Problems with received objects.
     pub problems: Vec<String>,
 }
 
 #[cfg(test)]
 impl PodReport {
-    /// The report of a pod that serves this revision.
+    /// Creates a report of a revision.
     pub(crate) fn of_revision(revision: u64) -> Self {
         Self {
             session: 0,
@@ -57,39 +58,40 @@ pub struct Hub {
 }
 
 struct Feeds {
-    /// Whether the cluster is known.
+    /// Whether the first complete snapshot has arrived.
     is_synced: bool,
     closures: Closures,
     sessions: u64,
-    /// Above all revisions of feeds that are gone: a pod that had one of those must not be taken for one that is behind.
+    /// Lower bound for revisions of new feeds, above those of all deleted feeds: a pod with a
+    /// revision of a deleted feed must not count as merely behind.
     floor: u64,
     by_gateway: BTreeMap<ObjectRef, Feed>,
 }
 
-/// What the pods of one Gateway are to have.
+/// The objects and changes of one Gateway.
 #[derive(Debug)]
 struct Feed {
     gateway: Arc<Gateway>,
     log: Log,
-    /// The last revision that changed more than endpoints.
+    /// Revision of the last change to anything but endpoints.
     configured: u64,
     revision: watch::Sender<u64>,
 }
 
-/// What a session is to send next.
+/// What a session sends next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing until the revision changes.
+    /// Nothing until the next revision.
     Current,
-    /// These lines, which lead to the revision.
+    /// Changes up to the revision.
     Lines(Vec<Bytes>, u64),
-    /// Everything.
-    Everything(Box<Snapshot>, u64),
-    /// Nothing any more: the Gateway is gone, or is not ours.
+    /// The full state.
+    FullState(Box<Snapshot>, u64),
+    /// Nothing more: the Gateway is deleted or no longer belongs to this controller.
     Gone,
 }
 
-/// A pod that is connected.
+/// A connected pod.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) gateway: ObjectRef,
@@ -98,8 +100,8 @@ pub(super) struct Session {
 }
 
 impl Hub {
-    /// A hub without feeds, for a process that is told from others by `instance`. Gateways of classes with this
-    /// `spec.controllerName` are ours.
+    /// Creates an empty hub. `instance` identifies this process; `controller_name` is the
+    /// `spec.controllerName` of this controller's GatewayClasses.
     pub fn new(instance: String, controller_name: Arc<str>) -> Self {
         let feeds = Feeds {
             is_synced: false,
@@ -115,29 +117,30 @@ impl Hub {
         }
     }
 
-    /// What pods report.
+    /// Reports of connected pods.
     pub fn reports(&self) -> watch::Receiver<Reports> {
         self.reports.subscribe()
     }
 
-    /// What tells this process from others.
+    /// Identity of this process.
     pub(super) fn instance(&self) -> &str {
         &self.instance
     }
 
     fn feeds(&self) -> MutexGuard<'_, Feeds> {
-        // A feed is changed in one step, which cannot panic half-way.
+        // A feed changes in one step that cannot panic half-way, so that a poisoned lock is still
+        // consistent.
         self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the cluster is known.
+    /// Whether the first complete snapshot has arrived.
     pub(super) fn is_synced(&self) -> bool {
         self.feeds().is_synced
     }
 
-    /// Feeds what is different in a state of the cluster. Returns, of each Gateway of ours, the revision that its pods must
-    /// have reached to serve what is configured: that of the last change to more than endpoints, which come and go without
-    /// anyone's configuring.
+    /// Feeds the differences in a snapshot. Returns, for each Gateway of this controller, the
+    /// revision that its pods must reach to serve the current configuration. Later revisions change
+    /// only endpoints, which are not configuration.
     pub(super) fn follow(&self, cluster: &Snapshot) -> BTreeMap<ObjectRef, u64> {
         let mut feeds = self.feeds();
         for (name, difference) in feeds.closures.follow(cluster) {
@@ -154,14 +157,14 @@ impl Hub {
         feeds.by_gateway.iter().map(configured).collect()
     }
 
-    /// The Gateway of this name, if it is ours.
+    /// The Gateway of this name, if it belongs to this controller.
     pub(super) fn gateway(&self, name: &ObjectRef) -> Option<Arc<Gateway>> {
         let feeds = self.feeds();
         feeds.by_gateway.get(name).map(|feed| feed.gateway.clone())
     }
 
-    /// Connects a pod, and returns beside its session the revisions of its Gateway; they end when the Gateway is gone.
-    /// `None` when it is.
+    /// Connects a pod. Returns its session and the revisions of its Gateway, a channel that closes
+    /// when the Gateway is deleted. `None` if the Gateway does not exist.
     pub(super) fn connect(
         &self,
         gateway: &ObjectRef,
@@ -190,7 +193,7 @@ impl Hub {
         Some((session, revisions))
     }
 
-    /// Takes note of what a pod serves. A pod that has connected anew speaks by its last session only.
+    /// Records the report of a pod. After a reconnect, only reports of the last session count.
     pub(super) fn report(&self, session: &Session, serves: Serves) {
         let Position { instance, revision } = serves.position;
         let report = PodReport {
@@ -204,15 +207,15 @@ impl Hub {
             let Some(known) = pods.and_then(|pods| pods.get_mut(&session.pod)) else {
                 return false;
             };
-            let is_news = known.session == session.number && *known != report;
-            if is_news {
+            let is_changed = known.session == session.number && *known != report;
+            if is_changed {
                 *known = report;
             }
-            is_news
+            is_changed
         });
     }
 
-    /// A session is over.
+    /// Ends a session.
     pub(super) fn disconnect(&self, session: &Session) {
         self.reports.send_if_modified(|reports| {
             let Some(pods) = reports.get_mut(&session.gateway) else {
@@ -230,7 +233,7 @@ impl Hub {
         });
     }
 
-    /// What a pod that has this revision lacks.
+    /// What a pod with this revision needs.
     pub(super) fn next(&self, gateway: &ObjectRef, have: Option<u64>) -> Next {
         let feeds = self.feeds();
         let Some(feed) = feeds.by_gateway.get(gateway) else {
@@ -241,7 +244,7 @@ impl Hub {
             Some(Some(lines)) if lines.is_empty() => Next::Current,
             Some(Some(lines)) => Next::Lines(lines, revision),
             _ => match feeds.closures.get(gateway) {
-                Some(objects) => Next::Everything(Box::new(objects.clone()), revision),
+                Some(objects) => Next::FullState(Box::new(objects.clone()), revision),
                 None => Next::Gone,
             },
         }
@@ -249,7 +252,7 @@ impl Hub {
 }
 
 impl Feeds {
-    /// The objects of a Gateway change.
+    /// Applies changes to the objects of a Gateway.
     fn change(&mut self, name: &ObjectRef, gateway: &Arc<Gateway>, changes: &[ObjectChange]) {
         let floor = self.floor;
         let new = || Feed {
@@ -268,9 +271,9 @@ impl Feeds {
         feed.revision.send_replace(revision);
     }
 
-    /// A Gateway is gone, or is not ours any more.
+    /// Removes a Gateway that is deleted or no longer belongs to this controller.
     fn remove(&mut self, gateway: &ObjectRef) {
-        // Its sessions notice that it is dropped.
+        // Dropping the feed closes the channels of its sessions.
         if let Some(feed) = self.by_gateway.remove(gateway) {
             self.floor = self.floor.max(feed.log.revision() + 1);
         }

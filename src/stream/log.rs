@@ -1,23 +1,24 @@
-//! The last changes of a Gateway's objects as lines, for pods that are a little behind. Knows no object and no pod.
+//! The latest changes of a Gateway's objects as encoded lines, for pods that are slightly behind.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Bytes of changes that are kept. Above, a pod that is behind gets everything, which is not much more.
-const KEPT: usize = 256 << 10;
+/// Maximum bytes of retained changes. A pod that is further behind gets the full state, which is
+/// not much larger.
+const MAX_BYTES: usize = 256 << 10;
 
-/// The changes up to a revision.
+/// Changes up to a revision.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     revision: u64,
-    /// What leads to each of the last revisions, in order; the last one leads to `revision`.
+    /// The changes of the last revisions, in order; the last one leads to `revision`.
     changes: VecDeque<Bytes>,
     bytes: usize,
 }
 
 impl Log {
-    /// A log whose first change leads to the revision after this one.
+    /// Creates a log whose first change leads to the revision after this one.
     pub(super) fn after(revision: u64) -> Self {
         Self {
             revision,
@@ -35,14 +36,15 @@ impl Log {
         self.revision += 1;
         self.bytes += lines.len();
         self.changes.push_back(lines);
-        while self.bytes > KEPT
+        while self.bytes > MAX_BYTES
             && let Some(oldest) = self.changes.pop_front()
         {
             self.bytes -= oldest.len();
         }
     }
 
-    /// What leads from `revision` to the last one; `None` when that is no longer known, or never was.
+    /// Changes from `revision` to the last one; `None` if they are no longer retained or the
+    /// revision is unknown.
     pub(super) fn since(&self, revision: u64) -> Option<Vec<Bytes>> {
         let behind = self.revision.checked_sub(revision)?;
         let behind = usize::try_from(behind).ok()?;
@@ -64,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_leads_to_the_last_revision() {
+    fn returns_changes_up_to_the_last_revision() {
         let log = log(3);
         assert_eq!(log.revision(), 3);
         assert_eq!(log.since(3).unwrap(), Vec::<Bytes>::new());
@@ -74,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn forgets_the_oldest_changes_first() {
+    fn drops_the_oldest_changes_first() {
         let mut log = Log::default();
         for _ in 0..3 {
-            log.push(vec![b'x'; KEPT / 2].into());
+            log.push(vec![b'x'; MAX_BYTES / 2].into());
         }
         assert!(log.since(0).is_none());
         assert_eq!(log.since(1).unwrap().len(), 2);
-        log.push(vec![b'x'; KEPT + 1].into());
+        log.push(vec![b'x'; MAX_BYTES + 1].into());
         assert_eq!((log.since(3), log.bytes), (None, 0));
         assert_eq!(log.since(4).unwrap().len(), 0);
     }

@@ -1,9 +1,5 @@
-//! What controller and pods say to each other: lines of JSON over one HTTP/2 request, both ways. Knows neither who may
-//! connect nor what objects mean.
-//!
-//! The pod sends `POST` to [`path`], with its ServiceAccount token as bearer token and, when it has a configuration
-//! already, [`POSITION`]. The body of the response is [`Update`]s for as long as the connection lasts; the body of the
-//! request is [`Report`]s. Lines of a kind that the reader does not know are skipped, so that versions can be mixed.
+//! The stream protocol between controller and pods: lines of JSON over one bidirectional HTTP/2
+//! request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +8,30 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The audience of the ServiceAccount tokens that pods present.
+/// Audience of the ServiceAccount tokens that pods present.
 pub const AUDIENCE: &str = "portcullis.dev/controller";
-/// The header of a request that tells the [`Position`] that the pod has, such as `5f2c9a…/17`.
+/// Request header with the [`Position`] of the pod, such as `5f2c9a…/17`.
 pub const POSITION: &str = "portcullis-position";
-/// The longest line, in bytes, without its line feed: an object of etcd has at most 1.5 MiB, and JSON may escape it.
+/// Maximum length of a line in bytes, without its line feed. An object in etcd has at most 1.5 MiB,
+/// and JSON may escape it.
 pub const MAX_LINE: usize = 8 << 20;
 
-/// The path of a Gateway's stream.
+/// Path of a Gateway's stream.
+///
+/// The pod sends `POST` with its ServiceAccount token as bearer token and, if it already has a configuration, the header
+/// [`POSITION`]. The response body carries [`Update`]s for the lifetime of the connection; the request body carries
+/// [`Report`]s. Readers skip lines of unknown kinds, so that versions can be mixed.
 pub fn path(namespace: &str, gateway: &str) -> String {
     format!("/v1alpha1/gateways/{namespace}/{gateway}/stream")
 }
 
-/// One state of a Gateway's objects, as one controller process has numbered it. States of different instances cannot be
-/// compared.
+/// A state of a Gateway's objects as numbered by one controller process. Revisions of different
+/// instances cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// The controller process, chosen at random when it starts.
+    /// Controller process; random, chosen at startup.
     pub instance: String,
-    /// Grows with each change of the Gateway's objects.
+    /// Increases with each change of the Gateway's objects.
     pub revision: u64,
 }
 
@@ -46,7 +47,9 @@ impl FromStr for Position {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.rsplit_once('/');
         let (instance, revision) = parts.ok_or("must be INSTANCE/REVISION")?;
-        let revision = revision.parse().map_err(|_| "the revision is no number")?;
+        let revision = revision
+            .parse()
+            .map_err(|_| "the revision is not a number")?;
         Ok(Self {
             instance: instance.to_owned(),
             revision,
@@ -58,41 +61,42 @@ impl FromStr for Position {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Update {
-    /// The first line. What follows changes the objects of the revision `base`, or makes up everything when there is none.
-    /// Comes again, without a base, when a pod is so far behind that everything is less than what it has missed.
+    /// The first line. The following updates are changes to revision `base`, or the full state
+    /// without a `base`. Sent again without a base when the full state is smaller than the changes
+    /// that the pod lacks.
     Begin {
-        /// The controller process.
+        /// Controller process.
         instance: String,
-        /// The revision that the pod has.
+        /// Revision that the pod has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base: Option<u64>,
     },
-    /// An object is new or has changed: its canonical JSON, with `apiVersion` and `kind`.
+    /// Creates or replaces an object: canonical JSON with `apiVersion` and `kind`.
     Put(Value),
-    /// An object is gone.
+    /// Deletes an object.
     Delete(Deleted),
-    /// What has come since the last commit is complete and takes effect together.
+    /// Atomically applies the updates since the last commit.
     Commit {
-        /// Its number.
+        /// Revision of the new state.
         revision: u64,
     },
-    /// Where the leader serves, which alone writes conditions and so wants the reports: `ADDRESS:PORT`; absent when this is
-    /// the leader, or when nobody knows.
+    /// Address of the leader as `ADDRESS:PORT`. The leader needs the reports, since it alone writes
+    /// conditions. Absent if this controller is the leader, or if the address is unknown.
     Leader {
-        /// Its address.
+        /// The address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
 }
 
-/// The name of an object that is gone.
+/// Name of a deleted object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deleted {
-    /// API group, empty for the core group.
+    /// API group; empty for the core group.
     pub group: String,
     /// Kind.
     pub kind: String,
-    /// Namespace, empty for cluster-scoped kinds.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
     /// Name.
     pub name: String,
@@ -102,21 +106,21 @@ pub struct Deleted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    /// What it serves, after binding.
+    /// The state in service, after binding.
     Serves(Serves),
 }
 
-/// What a pod serves.
+/// State that a pod serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Serves {
-    /// The state of its Gateway's objects.
+    /// Position of the state in service.
     #[serde(flatten)]
     pub position: Position,
-    /// Ports that could not be bound, as listeners declare them, and why.
+    /// Ports that could not be bound, as listeners declare them, with the error.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unbound: BTreeMap<u16, String>,
-    /// What is wrong with objects that it was given, such as a kind that it cannot read. Bounded by the pod.
+    /// Problems with received objects, such as an unknown kind. Bounded by the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
@@ -128,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_these_shapes() {
+    fn lines_have_the_documented_format() {
         let shown = |update: &Update| serde_json::to_value(update).unwrap();
         let instance = || "5f2c".to_owned();
         let begin = |base| Update::Begin {
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_read_as_they_are_written() {
+    fn position_round_trips_through_text() {
         let position = Position {
             instance: "5f2c".to_owned(),
             revision: 17,

@@ -1,8 +1,6 @@
-//! The configuration stream from the controller to the pods of Gateways: each pod gets the objects of its own Gateway, and
-//! reports what it serves. Every replica of the controller serves it, whoever leads.
-//!
-//! A load of the cluster comes in, the closures of its Gateways follow, what changes is numbered and fed to the sessions
-//! of their pods, and the load goes out with its revisions, to be translated and judged.
+//! The configuration stream from the controller to the pods of Gateways. Each pod receives the
+//! objects of its own Gateway and reports what it serves. Every replica of the controller serves
+//! the stream, not only the leader.
 
 mod authentication;
 mod authority;
@@ -31,43 +29,48 @@ use crate::provider::Load;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
 
-/// A state of the cluster that has been fed to the stream.
+/// A load after it was fed to the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// The state.
+    /// The load.
     pub load: Arc<Load>,
-    /// The revision of each Gateway's objects that its pods must have reached. Gateways that are not ours have none.
+    /// Revision that the pods of each Gateway must reach. Contains only Gateways of this
+    /// controller.
     pub revisions: BTreeMap<ObjectRef, u64>,
 }
 
-/// What the stream takes from the rest of the controller.
+/// Inputs of the stream.
 pub struct Inputs {
-    /// States of the cluster; the first one is not a state yet.
+    /// States of the cluster. The initial value is a placeholder.
     pub loads: watch::Receiver<Arc<Load>>,
-    /// Who leads.
+    /// Current leader.
     pub leadership: watch::Receiver<Leadership>,
-    /// The namespace of the controller.
+    /// Namespace of the controller.
     pub namespace: String,
-    /// The name in the serving certificate.
+    /// Name in the serving certificate.
     pub host: String,
 }
 
-/// What the stream gives to the rest of the controller.
+/// Outputs of the stream.
 #[derive(Debug, Default)]
 pub struct Outputs {
-    /// What has been fed.
+    /// The last load that was fed to the stream.
     pub published: watch::Sender<Arc<Published>>,
-    /// The certificates that pods are to trust.
+    /// CA bundle and TLS configuration.
     pub trust: Trust,
 }
 
 /// The stream of this process.
+///
+/// A new load is split into the closure of each Gateway, changes get a revision and are sent to the sessions of the
+/// Gateway's pods, and then the load is published with its revisions for translation.
 pub struct Stream {
     hub: Arc<Hub>,
 }
 
 impl Stream {
-    /// A stream that has fed nothing yet. Gateways of classes with this `spec.controllerName` are ours.
+    /// Creates a stream. Gateways of classes with this `spec.controllerName` belong to this
+    /// controller.
     pub fn new(controller_name: Arc<str>) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         Self {
@@ -75,12 +78,12 @@ impl Stream {
         }
     }
 
-    /// What pods report.
+    /// Reports of connected pods.
     pub fn reports(&self) -> watch::Receiver<Reports> {
         self.hub.reports()
     }
 
-    /// Serves pods on `listener` for as long as it is polled.
+    /// Serves pods on `listener` while polled.
     pub async fn run(
         &self,
         client: Client,
@@ -105,7 +108,7 @@ impl Stream {
     }
 }
 
-/// Feeds what changes, until there will be no more loads.
+/// Feeds changes until the sender of loads is dropped.
 async fn follow(
     hub: &Hub,
     mut loads: watch::Receiver<Arc<Load>>,

@@ -1,5 +1,5 @@
-//! The server of the stream: TLS and HTTP/2 connections of pods, and one session for each request that may have one. Owns
-//! how long strangers are put up with; who may have what is asked elsewhere.
+//! The server of the stream: TLS and HTTP/2 connections of pods, and one session per authorized
+//! request. Owns connection limits and timeouts.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -30,32 +30,33 @@ use tokio_rustls::TlsAcceptor;
 use super::authentication::{Authenticator, Identity, Refusal};
 use super::hub::{Hub, Session};
 use super::message::{POSITION, Position, Report};
-use super::session::{self, Outlook};
+use super::session::{self, SessionInputs};
 use crate::ir::ObjectRef;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
 
-/// Connections at one time. One pod has one, or two while it moves.
+/// Maximum number of connections. A pod has one, or two while it moves to the leader.
 const MAX_CONNECTIONS: usize = 8192;
-/// Connections of one address at one time: pods on the network of their node share its address, and a node has some
-/// hundred pods.
-const MAX_OF_PEER: usize = 1024;
-/// How long a connection may take until it is one of HTTP/2, and how long it may be without a session.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a pod is asked for a sign of life, and how long that may take. A node that is gone says nothing.
+/// Maximum number of connections per client address. Pods on the host network share the address of
+/// their node, which runs some hundred pods at most.
+const MAX_PER_PEER: usize = 1024;
+/// Timeout of the TLS and HTTP/2 handshake, and maximum time of a connection without a session.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval and timeout of HTTP/2 pings, which detect a node that has died silently.
 const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// How often it is looked whether a pod that is connected is still there, at the longest.
+/// Maximum interval of checks whether a connected pod still exists.
 const CHECK: Duration = Duration::from_secs(50);
-/// Requests of one connection at one time.
+/// Maximum number of concurrent requests per connection.
 const MAX_STREAMS: u32 = 4;
-/// Bytes of a request's headers. A token has some 1,100.
+/// Maximum size of request headers in bytes. A token has about 1,100.
 const MAX_HEADERS: u32 = 32 << 10;
-/// Bytes of a report.
+/// Maximum size of a report in bytes.
 const MAX_REPORT: usize = 64 << 10;
-/// Wait after a failed accept: out of descriptors, most likely, and accepting again at once would spin.
+/// Delay after a failed accept. The usual cause is a lack of file descriptors; an immediate retry
+/// would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What all sessions share.
+/// State shared by all sessions.
 pub(super) struct Shared {
     pub(super) hub: Arc<Hub>,
     pub(super) authenticator: Authenticator,
@@ -64,23 +65,24 @@ pub(super) struct Shared {
     pub(super) refusals: Refusals,
 }
 
-/// Refusals that are in the log already: who is refused asks again and again.
+/// Logged refusals, since a rejected client keeps retrying.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<BTreeSet<(ObjectRef, String)>>);
 
 impl Refusals {
-    /// Refusals that are remembered. There are few reasons, but anybody can make up Gateways.
-    const MOST: usize = 1024;
+    /// Maximum number of remembered refusals. There are few reasons, but clients can invent Gateway
+    /// names.
+    const MAX: usize = 1024;
 
     fn log(&self, gateway: &ObjectRef, message: &str) {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() < Self::MOST && logged.insert((gateway.clone(), message.to_owned())) {
-            tracing::warn!("a stream of {gateway} is refused: {message}");
+        if logged.len() < Self::MAX && logged.insert((gateway.clone(), message.to_owned())) {
+            tracing::warn!("rejected a stream of {gateway}: {message}");
         }
     }
 }
 
-/// Accepts pods for as long as it is polled; none before there is a certificate.
+/// Accepts pods while polled; not before there is a serving certificate.
 pub(super) async fn serve(
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -88,7 +90,7 @@ pub(super) async fn serve(
 ) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let peers = Arc::<Peers>::default();
-    // Nobody closes the semaphore.
+    // The semaphore is never closed.
     while let Ok(permit) = permits.clone().acquire_owned().await {
         let Ok((stream, address)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
@@ -111,33 +113,33 @@ pub(super) async fn serve(
     }
 }
 
-/// How many connections each address has: nobody takes all of them.
+/// Number of connections per client address.
 #[derive(Default)]
 struct Peers(Mutex<HashMap<IpAddr, usize>>);
 
 impl Peers {
-    /// Counts a connection for as long as its place is kept; `None` when there are too many of this address.
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    /// Counts a connection while the returned guard lives; `None` if the address has too many.
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<PeerGuard> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
-        if *count >= MAX_OF_PEER {
+        if *count >= MAX_PER_PEER {
             return None;
         }
         *count += 1;
-        Some(Place {
+        Some(PeerGuard {
             peers: self.clone(),
             address,
         })
     }
 }
 
-/// The place of a connection among those of its address.
-struct Place {
+/// Guard of a counted connection.
+struct PeerGuard {
     peers: Arc<Peers>,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for PeerGuard {
     fn drop(&mut self) {
         let counts = &self.peers.0;
         let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,11 +152,11 @@ impl Drop for Place {
     }
 }
 
-/// How a connection ends is the pod's affair: it comes back.
+/// Serves a connection. Errors are ignored: the pod reconnects.
 async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, shared: Arc<Shared>) {
-    // Lines are small, and each is wanted at once.
+    // Lines are small and each should be sent at once.
     let _ = stream.set_nodelay(true);
-    let handshake = timeout(PATIENCE, TlsAcceptor::from(tls).accept(stream));
+    let handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream));
     let Ok(Ok(stream)) = handshake.await else {
         return;
     };
@@ -177,10 +179,10 @@ async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, shared: Arc<Share
     }
 }
 
-/// Returns when a connection has been without a session for too long.
+/// Returns when a connection was without a session for too long.
 async fn idle(sessions: &AtomicUsize) {
     loop {
-        sleep(PATIENCE).await;
+        sleep(HANDSHAKE_TIMEOUT).await;
         if sessions.load(Relaxed) == 0 {
             return;
         }
@@ -198,10 +200,10 @@ async fn respond(
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "only POST");
     }
     let Some(gateway) = gateway_of(request.uri().path()) else {
-        return refuse(StatusCode::NOT_FOUND, "there is no such path");
+        return refuse(StatusCode::NOT_FOUND, "path not found");
     };
     if !shared.hub.is_synced() {
-        let message = "this controller does not know the cluster yet";
+        let message = "this controller has not listed the cluster yet";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, message);
     }
     sessions.fetch_add(1, Relaxed);
@@ -216,11 +218,11 @@ async fn respond(
         }
     };
     let Some((session, revisions)) = shared.hub.connect(&gateway, &identity.pod) else {
-        return refuse(StatusCode::NOT_FOUND, "the Gateway is gone");
+        return refuse(StatusCode::NOT_FOUND, "the Gateway does not exist");
     };
     let have = position(&request, shared.hub.instance());
     let (lines, body) = mpsc::channel(1);
-    let outlook = Outlook {
+    let inputs = SessionInputs {
         revisions,
         leadership: shared.leadership.clone(),
     };
@@ -228,9 +230,9 @@ async fn respond(
     tokio::spawn(async move {
         shared.stats.opened();
         tokio::select! {
-            () = session::run(&shared.hub, &session, outlook, have, lines) => {}
-            () = listen(incoming, &shared.hub, &session) => {}
-            () = outlive(&shared.authenticator, &identity) => {}
+            () = session::run(&shared.hub, &session, inputs, have, lines) => {}
+            () = receive_reports(incoming, &shared.hub, &session) => {}
+            () = until_token_invalid(&shared.authenticator, &identity) => {}
         }
         shared.hub.disconnect(&session);
         shared.stats.closed();
@@ -242,15 +244,15 @@ async fn respond(
     response
 }
 
-/// Returns when a token is no longer good: it has expired, or its pod is gone. A pod that is there comes back with a new
-/// one, and gets the difference.
-async fn outlive(authenticator: &Authenticator, identity: &Identity) {
+/// Returns when the token has expired or its pod is deleted. A live pod reconnects with a new token
+/// and gets the changes since.
+async fn until_token_invalid(authenticator: &Authenticator, identity: &Identity) {
     let expired = sleep(identity.lifetime());
     let gone = async {
         loop {
             let period = CHECK.mul_f64(rand::rng().random_range(0.5..1.0));
             sleep(period).await;
-            if authenticator.is_gone(identity).await {
+            if authenticator.is_deleted(identity).await {
                 return;
             }
         }
@@ -261,7 +263,7 @@ async fn outlive(authenticator: &Authenticator, identity: &Identity) {
     }
 }
 
-/// A session, or a request that may become one, that keeps its connection open.
+/// Counts a session, or a request that may become one, so that its connection is not idle.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -270,7 +272,7 @@ impl Drop for Counted {
     }
 }
 
-/// The pod that asks, if it may have the objects of this Gateway.
+/// Authenticates and authorizes the pod of a request.
 async fn admit(
     request: &Request<Incoming>,
     gateway: &ObjectRef,
@@ -284,12 +286,14 @@ async fn admit(
     })?;
     let identity = shared.authenticator.identify(token.trim()).await?;
     let found = shared.hub.gateway(gateway);
-    let found = found.ok_or_else(|| Refusal::Forbidden(format!("{gateway} is not ours")))?;
+    let found = found.ok_or_else(|| {
+        Refusal::Forbidden(format!("{gateway} does not belong to this controller"))
+    })?;
     shared.authenticator.authorize(&identity, &found).await?;
     Ok(identity)
 }
 
-/// The Gateway whose stream has this path.
+/// The Gateway of a stream path.
 fn gateway_of(path: &str) -> Option<ObjectRef> {
     let names = path.strip_prefix("/v1alpha1/gateways/")?;
     let (namespace, name) = names.strip_suffix("/stream")?.split_once('/')?;
@@ -298,7 +302,7 @@ fn gateway_of(path: &str) -> Option<ObjectRef> {
     are_names.then(|| ObjectRef::gateway_api("Gateway", namespace, name))
 }
 
-/// The revision that the pod has of this process.
+/// The revision that the pod has of this process's instance.
 fn position(request: &Request<Incoming>, instance: &str) -> Option<u64> {
     let header = request.headers().get(POSITION)?.to_str().ok()?;
     let position: Position = header.parse().ok()?;
@@ -311,8 +315,9 @@ fn refuse(status: StatusCode, message: &str) -> Response<ResponseBody> {
     response
 }
 
-/// Hands on what a pod reports until something cannot be read. A pod may also say nothing more and go on reading.
-async fn listen(mut body: Incoming, hub: &Hub, session: &Session) {
+/// Passes reports to the hub until the body ends or cannot be read. A pod may stop reporting and
+/// continue to read.
+async fn receive_reports(mut body: Incoming, hub: &Hub, session: &Session) {
     let mut buffer = BytesMut::new();
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else {
@@ -322,20 +327,20 @@ async fn listen(mut body: Incoming, hub: &Hub, session: &Session) {
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line = buffer.split_to(end);
             buffer.advance(1);
-            // Lines of other kinds are for other versions.
+            // Skips lines of kinds that this version does not know.
             if let Ok(Report::Serves(serves)) = serde_json::from_slice(&line) {
                 hub.report(session, serves);
             }
         }
         if buffer.len() > MAX_REPORT {
             let Session { gateway, pod, .. } = session;
-            return tracing::warn!("pod {pod} of {gateway} sends a report that is too long");
+            return tracing::warn!("pod {pod} of {gateway} sent an oversized report");
         }
     }
     std::future::pending().await
 }
 
-/// Lines as the body of a response.
+/// Lines as a response body.
 struct Lines(mpsc::Receiver<Bytes>);
 
 impl Body for Lines {
@@ -356,10 +361,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_address_takes_all_connections() {
+    fn bounds_connections_per_address() {
         let peers = Arc::<Peers>::default();
         let (one, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let mut places: Vec<_> = (0..MAX_OF_PEER).map(|_| peers.enter(one)).collect();
+        let mut places: Vec<_> = (0..MAX_PER_PEER).map(|_| peers.enter(one)).collect();
         assert!(places.iter().all(Option::is_some));
         assert!(peers.enter(one).is_none() && peers.enter(other).is_some());
         places.pop();
@@ -369,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_name_a_gateway_or_nothing() {
+    fn parses_gateway_paths() {
         let path = super::super::message::path("infra", "edge");
         let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
         assert_eq!(gateway_of(&path), Some(gateway));

@@ -1,5 +1,5 @@
-//! One connected pod: sends what its Gateway's objects are and become, at the pace at which the pod reads, and where the
-//! leader is. Keeps no queue: a pod that is slow gets the latest state later.
+//! The session of one connected pod: sends the objects of its Gateway, their changes and the
+//! leader's address at the pod's pace. Has no queue: a slow pod gets the latest state later.
 
 use std::sync::Arc;
 
@@ -11,22 +11,23 @@ use super::hub::{Hub, Next, Session};
 use super::message::Update;
 use crate::status::lease::Leadership;
 
-/// What a session needs to know beside the feed.
-pub(super) struct Outlook {
-    /// Revisions of the Gateway's objects; ends with the Gateway.
+/// Inputs of a session besides the feed.
+pub(super) struct SessionInputs {
+    /// Revisions of the Gateway's objects; closed when the Gateway is deleted.
     pub(super) revisions: watch::Receiver<u64>,
-    /// Who leads.
+    /// Current leader.
     pub(super) leadership: watch::Receiver<Leadership>,
 }
 
-/// Nobody reads any more, or there is nothing to send any more.
+/// The receiver is dropped, or the Gateway is deleted.
 struct Ended;
 
-/// Sends until nobody reads `lines`, or the Gateway is gone. The pod has `have` at first.
+/// Sends until the receiver of `lines` is dropped or the Gateway is deleted. `have` is the pod's
+/// revision.
 pub(super) async fn run(
     hub: &Arc<Hub>,
     session: &Session,
-    mut outlook: Outlook,
+    mut inputs: SessionInputs,
     have: Option<u64>,
     lines: mpsc::Sender<Bytes>,
 ) {
@@ -35,7 +36,7 @@ pub(super) async fn run(
         session,
         lines,
     };
-    let _: Result<(), Ended> = sender.run(&mut outlook, have).await;
+    let _: Result<(), Ended> = sender.run(&mut inputs, have).await;
 }
 
 struct Sender<'a> {
@@ -45,12 +46,12 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    async fn run(&self, outlook: &mut Outlook, mut have: Option<u64>) -> Result<(), Ended> {
+    async fn run(&self, inputs: &mut SessionInputs, mut have: Option<u64>) -> Result<(), Ended> {
         let mut has_begun = false;
         loop {
-            outlook.revisions.borrow_and_update();
+            inputs.revisions.borrow_and_update();
             let next = self.hub.next(&self.session.gateway, have);
-            if !has_begun && !matches!(next, Next::Everything(..)) {
+            if !has_begun && !matches!(next, Next::FullState(..)) {
                 self.begin(have).await?;
             }
             let revision = match next {
@@ -61,12 +62,12 @@ impl Sender<'_> {
                     }
                     Some(revision)
                 }
-                Next::Everything(objects, revision) => {
+                Next::FullState(objects, revision) => {
                     self.begin(None).await?;
-                    for chunk in encode::everything(&objects) {
+                    for chunk in encode::full_state(&objects) {
                         self.send(chunk).await?;
                     }
-                    self.say(&Update::Commit { revision }).await?;
+                    self.send_update(&Update::Commit { revision }).await?;
                     Some(revision)
                 }
                 Next::Gone => return Ok(()),
@@ -74,21 +75,21 @@ impl Sender<'_> {
             have = revision;
             if !has_begun {
                 has_begun = true;
-                outlook.leadership.mark_changed();
+                inputs.leadership.mark_changed();
             }
-            self.wait(outlook).await?;
+            self.wait(inputs).await?;
         }
     }
 
-    /// Returns when there may be something to send. Says meanwhile where the leader is.
-    async fn wait(&self, outlook: &mut Outlook) -> Result<(), Ended> {
+    /// Waits until there may be something to send. Sends leader changes meanwhile.
+    async fn wait(&self, inputs: &mut SessionInputs) -> Result<(), Ended> {
         loop {
             tokio::select! {
                 () = self.lines.closed() => return Err(Ended),
-                changed = outlook.revisions.changed() => return changed.map_err(|_| Ended),
-                Ok(()) = outlook.leadership.changed() => {
-                    let address = outlook.leadership.borrow_and_update().leader_address.clone();
-                    self.say(&Update::Leader { address }).await?;
+                changed = inputs.revisions.changed() => return changed.map_err(|_| Ended),
+                Ok(()) = inputs.leadership.changed() => {
+                    let address = inputs.leadership.borrow_and_update().leader_address.clone();
+                    self.send_update(&Update::Leader { address }).await?;
                 }
             }
         }
@@ -96,10 +97,10 @@ impl Sender<'_> {
 
     async fn begin(&self, base: Option<u64>) -> Result<(), Ended> {
         let instance = self.hub.instance().to_owned();
-        self.say(&Update::Begin { instance, base }).await
+        self.send_update(&Update::Begin { instance, base }).await
     }
 
-    async fn say(&self, update: &Update) -> Result<(), Ended> {
+    async fn send_update(&self, update: &Update) -> Result<(), Ended> {
         self.send(encode::update(update)).await
     }
 

@@ -1,4 +1,4 @@
-//! What a ServiceAccount token says of itself, unverified: enough to refuse, never to admit.
+//! Unverified claims of a ServiceAccount token: sufficient to reject it, never to accept it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,13 +6,13 @@ use serde::Deserialize;
 
 use super::message::AUDIENCE;
 
-/// Bytes of a token. Real ones have some 1,100.
+/// Maximum size of a token in bytes. Real ones have about 1,100.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// The claims that count here.
+/// The relevant claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// `exp`: seconds since 1970.
+    /// `exp`: seconds since the Unix epoch.
     pub(super) expires: u64,
 }
 
@@ -23,7 +23,7 @@ struct Payload {
     exp: u64,
 }
 
-/// One or several (RFC 7519, 4.1.3).
+/// One audience or several (RFC 7519, 4.1.3).
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Audiences {
@@ -37,7 +37,7 @@ impl Default for Audiences {
     }
 }
 
-/// The claims of a token that says that it is for us; else why it is of no use here.
+/// Returns the claims of a token for this audience; otherwise why it is unusable.
 pub(super) fn claims(token: &str) -> Result<Claims, String> {
     if token.len() > MAX_TOKEN {
         return Err("the token is too long".to_owned());
@@ -46,11 +46,11 @@ pub(super) fn claims(token: &str) -> Result<Claims, String> {
     let (Some(_), Some(payload), Some(_), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err("the bearer token is no ServiceAccount token".to_owned());
+        return Err("the bearer token is not a ServiceAccount token".to_owned());
     };
     let payload = URL_SAFE_NO_PAD.decode(payload).ok();
     let payload = payload.and_then(|json| serde_json::from_slice::<Payload>(&json).ok());
-    let payload = payload.ok_or("the bearer token cannot be read as a ServiceAccount token")?;
+    let payload = payload.ok_or("the bearer token cannot be parsed as a ServiceAccount token")?;
     let is_for_us = match &payload.aud {
         Audiences::One(audience) => audience == AUDIENCE,
         Audiences::Several(audiences) => audiences.iter().any(|audience| audience == AUDIENCE),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_us_tells_when_it_expires() {
+    fn token_for_this_audience_has_an_expiry() {
         for audience in [json!(AUDIENCE), json!(["other", AUDIENCE])] {
             let claims = claims(&token(&json!({"aud": audience, "exp": 7})));
             assert_eq!(claims, Ok(Claims { expires: 7 }));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_us_is_refused() {
+    fn rejects_other_tokens() {
         let wrong = [
             String::new(),
             "a.b".to_owned(),

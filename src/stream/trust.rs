@@ -1,5 +1,5 @@
-//! The Secret with the stream's certificate authority: the leader makes and renews it, and every replica follows it and
-//! serves with a certificate that it signs.
+//! The Secret of the stream's CA. The leader creates and renews it; every replica watches it and
+//! serves with a certificate signed by it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use super::authority::Authority;
 use crate::api_server::{FIELD_MANAGER, describe, request};
 use crate::backoff::Backoff;
 
-/// The name of the Secret, in the controller's namespace.
+/// Name of the Secret in the controller's namespace.
 pub const SECRET: &str = "portcullis-controller-ca";
 
-/// How often certificates are looked at: they end after days.
+/// Interval of renewal checks; certificates are valid for days.
 const PERIOD: Duration = Duration::from_secs(60 * 60);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(200),
     longest: Duration::from_secs(10),
 };
 
-/// What replicas make of the Secret.
+/// Trust material derived from the Secret.
 #[derive(Debug, Default)]
 pub struct Trust {
-    /// What the stream is served with; `None` before the Secret is known.
+    /// TLS configuration of the stream server; `None` before the Secret is known.
     pub tls: watch::Sender<Option<Arc<ServerConfig>>>,
-    /// The certificates that pods are to trust, as PEM.
+    /// CA bundle for pods, as PEM.
     pub bundle: watch::Sender<Option<Arc<str>>>,
 }
 
-/// Keeps the Secret there and its certificates fresh, for as long as it is polled. Only the leader does.
+/// Creates and renews the Secret while polled. Runs on the leader only.
 pub async fn maintain(client: &Client, namespace: &str) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let mut failures = 0;
@@ -56,22 +56,22 @@ pub async fn maintain(client: &Client, namespace: &str) {
             }
             Err(error) => {
                 if error != logged {
-                    tracing::warn!("Secret {namespace}/{SECRET}: {error}; it is retried");
+                    tracing::warn!("Secret {namespace}/{SECRET}: {error}; retrying");
                     logged = error;
                 }
                 failures += 1;
                 BACKOFF.after(failures)
             }
         };
-        // One that somebody deletes or spoils is made anew at once.
+        // A deleted or corrupted Secret is recreated at once.
         tokio::select! {
             () = sleep(pause) => {}
-            () = spoiled(&secrets), if failures == 0 => {}
+            () = until_invalid(&secrets), if failures == 0 => {}
         }
     }
 }
 
-/// Makes the Secret, or what has to be renewed of it.
+/// Creates the Secret or renews what is due.
 async fn renew(secrets: &Api<Secret>, today: Date) -> Result<(), String> {
     let params = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -87,7 +87,7 @@ async fn renew(secrets: &Api<Secret>, today: Date) -> Result<(), String> {
     let renewed = match Authority::from_data(&data(&secret)) {
         Ok(authority) => authority.renewed(today)?,
         Err(error) => {
-            tracing::error!("Secret {SECRET} cannot be used: {error}; it is made anew");
+            tracing::error!("Secret {SECRET} is invalid: {error}; creating a new CA");
             Some(Authority::new(today).map_err(|error| error.to_string())?)
         }
     };
@@ -99,8 +99,8 @@ async fn renew(secrets: &Api<Secret>, today: Date) -> Result<(), String> {
     replaced.map(drop).map_err(|error| describe(&error))
 }
 
-/// Returns when the Secret is gone or cannot be used.
-async fn spoiled(secrets: &Api<Secret>) {
+/// Returns when the Secret is deleted or invalid.
+async fn until_invalid(secrets: &Api<Secret>) {
     let mut events = watch_object(secrets.clone(), SECRET)
         .default_backoff()
         .boxed();
@@ -113,7 +113,7 @@ async fn spoiled(secrets: &Api<Secret>) {
     }
 }
 
-/// Keeps `trust` what the Secret says, for as long as it is polled: pods reach this replica at `host`.
+/// Updates `trust` from the Secret while polled. `host` is the name in the serving certificate.
 pub async fn follow(client: &Client, namespace: &str, host: &str, trust: &Trust) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let mut events = watch_object(secrets, SECRET).default_backoff().boxed();
@@ -129,13 +129,13 @@ pub async fn follow(client: &Client, namespace: &str, host: &str, trust: &Trust)
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::error!("Secret {namespace}/{SECRET} cannot be used: {error}");
+                        tracing::error!("Secret {namespace}/{SECRET} is invalid: {error}");
                     }
                 },
-                // What has been trusted goes on until there is another.
+                // The previous trust stays in force until there is a new Secret.
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!("Secret {namespace}/{SECRET} cannot be watched: {}", describe(&error));
+                    tracing::warn!("cannot watch Secret {namespace}/{SECRET}: {}", describe(&error));
                 }
             },
             () = sleep(PERIOD) => {}
@@ -149,7 +149,7 @@ pub async fn follow(client: &Client, namespace: &str, host: &str, trust: &Trust)
                     issued = Some(today);
                     trust.tls.send_replace(Some(tls));
                 }
-                Err(error) => tracing::error!("no certificate for {host} can be made: {error}"),
+                Err(error) => tracing::error!("cannot issue a certificate for {host}: {error}"),
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The access log: one JSON line per request, written by a thread of its own. A sender never waits: its record goes into
-//! a queue that is bounded in bytes, and records that do not fit are dropped and counted.
+//! The access log: one JSON line per request, written by a separate thread. Sending never blocks:
+//! the queue is bounded in bytes, and records that do not fit are dropped and counted.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,55 +14,55 @@ use serde::Serialize;
 
 use crate::ir::Rule;
 
-/// Bytes of records that are not written yet. A usual record takes about 300.
+/// Maximum bytes of queued records. A typical record takes about 300.
 const QUEUE_BYTES: usize = 8 << 20;
 
-/// How long the writer gathers records, so that a busy process does not wake it for each.
+/// How long the writer batches records, so that a busy process does not wake it for each one.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Bytes of lines after which the writer hands them to the sink.
+/// Size of a batch of lines in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Records for which the queue keeps its memory after a burst.
+/// Number of records for which the queue keeps its memory after a burst.
 const RETAINED: usize = 4096;
 
-/// What is known of a request when its exchange is over. Texts that a client chose are [`excerpt`]s.
+/// Record of a completed request. Client-controlled texts are [`excerpt`]s.
 #[derive(Clone, Debug)]
 pub struct AccessRecord {
-    /// When its head had been read.
+    /// Time when the head was read.
     pub time: SystemTime,
     /// Method.
     pub method: Method,
-    /// Path without query: query values can be credentials.
+    /// Path without query, since query values can be credentials.
     pub path: Box<str>,
-    /// Host that it asked for, without port; empty when the request was refused for its form.
+    /// Requested host without port; empty if the request was malformed.
     pub host: Box<str>,
-    /// Status that the client got; 0 when it got none.
+    /// Status of the response; 0 if there was none.
     pub status: u16,
-    /// From its head to the last byte of the response.
+    /// Duration from the request head to the last byte of the response.
     pub duration: Duration,
-    /// Bytes of the response's body.
+    /// Bytes of the response body.
     pub bytes_sent: u64,
-    /// Bytes of its body.
+    /// Bytes of the request body.
     pub bytes_received: u64,
     /// Protocol of the client, such as `HTTP/2`.
     pub protocol: &'static str,
-    /// Address of the client's connection.
+    /// Remote address of the client connection.
     pub client: SocketAddr,
     /// `X-Request-Id`.
     pub request_id: Box<str>,
-    /// The rule that it matched.
+    /// Matched rule.
     pub rule: Option<Arc<Rule>>,
-    /// The endpoint that answered or was tried last.
+    /// Endpoint that responded or was tried last.
     pub upstream: Option<SocketAddr>,
-    /// Why Portcullis answered it by itself, or cut it.
+    /// Why Portcullis responded itself or aborted the exchange.
     pub error: Option<&'static str>,
     /// `User-Agent`.
     pub user_agent: Option<Box<str>>,
 }
 
 impl AccessRecord {
-    /// The memory that it takes.
+    /// Memory size in bytes.
     fn size(&self) -> usize {
         let texts = [&self.path, &self.host, &self.request_id];
         let texts = texts.into_iter().chain(&self.user_agent);
@@ -70,7 +70,7 @@ impl AccessRecord {
     }
 }
 
-/// The first `limit` bytes of a text, for a record. Ends in `…` where the text goes on.
+/// Truncates text to `limit` bytes for a record. Appends `…` if it was truncated.
 pub fn excerpt(text: &[u8], limit: usize) -> Box<str> {
     if text.len() <= limit {
         return String::from_utf8_lossy(text).into();
@@ -82,8 +82,8 @@ pub fn excerpt(text: &[u8], limit: usize) -> Box<str> {
     excerpt.into()
 }
 
-/// Where records are sent. Clones write to the same place. Records that were sent are written before the last clone is
-/// dropped.
+/// Handle to the access log. Clones share one writer. Dropping the last clone waits until sent
+/// records are written.
 #[derive(Clone, Debug)]
 pub struct AccessLog(Option<Arc<Writer>>);
 
@@ -103,18 +103,18 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     records: Vec<AccessRecord>,
-    /// Bytes of these records and of those that the writer has taken and not written yet.
+    /// Bytes of queued records and of those that the writer has taken but not written.
     bytes: usize,
     closed: bool,
 }
 
 impl AccessLog {
-    /// Writes to standard output from now on.
+    /// Starts writing to standard output.
     pub fn start() -> io::Result<Self> {
         Self::to(io::stdout())
     }
 
-    /// Writes to `sink` from now on.
+    /// Starts writing to `sink`.
     pub fn to(sink: impl Write + Send + 'static) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let thread = std::thread::Builder::new()
@@ -129,24 +129,24 @@ impl AccessLog {
         }))))
     }
 
-    /// Writes nothing.
+    /// Creates a disabled access log.
     pub fn disabled() -> Self {
         Self(None)
     }
 
-    /// Whether records are written. Not making one saves its cost.
+    /// Whether records are written. Callers skip building records otherwise.
     pub fn enabled(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Leaves a record to be written. Never waits for the sink: what the queue cannot take is dropped.
+    /// Queues a record. Never blocks: drops the record if the queue is full.
     pub fn send(&self, record: AccessRecord) {
         if let Some(writer) = &self.0 {
             writer.queue.push(record);
         }
     }
 
-    /// How many records were dropped.
+    /// Number of dropped records.
     pub fn dropped(&self) -> u64 {
         match &self.0 {
             Some(writer) => writer.queue.dropped.load(Ordering::Relaxed),
@@ -160,7 +160,7 @@ impl Drop for Writer {
         self.queue.lock().closed = true;
         self.queue.filled.notify_one();
         if let Some(thread) = self.thread.take() {
-            // The thread ends with nothing to say, unless the sink panicked.
+            // The result is ignored: an error means that the sink has panicked.
             let _ = thread.join();
         }
     }
@@ -205,15 +205,16 @@ impl Queue {
         }
     }
 
-    /// Empties `lines` into the sink, and makes room for as many bytes of records.
+    /// Writes `lines` to the sink, clears them, and releases `bytes` of the queue's budget.
     fn write(&self, sink: &mut impl Write, lines: &mut Vec<u8>, bytes: usize) {
-        // A sink that fails gets the next lines all the same.
+        // After a failed write the next lines are tried all the same.
         let _ = sink.write_all(lines).and_then(|()| sink.flush());
         lines.clear();
         self.lock().bytes -= bytes;
     }
 
-    /// Swaps the waiting records for `records`, once there are some. False when there will be none.
+    /// Swaps the queued records into `records` once there are some. Returns false when the log is
+    /// closed.
     fn take(&self, records: &mut Vec<AccessRecord>) -> bool {
         let mut waiting = self.lock();
         while waiting.records.is_empty() && !waiting.closed {
@@ -234,7 +235,7 @@ impl Queue {
     }
 }
 
-/// A record in the order in which people read it.
+/// A record in the order of the fields in the log.
 #[derive(Serialize)]
 struct Line<'a> {
     time: Timestamp,
@@ -289,8 +290,8 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
     lines.push(b'\n');
 }
 
-/// Escapes what JSON allows but a terminal interprets: control characters (JSON escapes those below U+0020 only), line
-/// separators, and characters that hide or reorder text.
+/// Escapes characters that JSON allows but a terminal interprets: control characters (JSON escapes
+/// only those below U+0020), line separators, and characters that hide or reorder text.
 fn escape_unprintable(lines: &mut Vec<u8>, start: usize) {
     if lines[start..]
         .iter()
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn line_is_json_in_reading_order() {
+    fn line_is_json_in_documented_order() {
         assert_eq!(
             line(&record("/a")),
             concat!(
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn line_leaves_the_query_out() {
+    fn line_omits_the_query() {
         assert!(!line(&record("/a?token=secret")).contains("secret"));
     }
 

@@ -1,5 +1,5 @@
-//! Numbers of the process for `/metrics`. Those of rules and backends live in the table and are read from it; the
-//! others are here. Label values name configuration objects and fixed reasons only, never anything of a request.
+//! Counters of the process for `/metrics`. Counters of rules and backends are part of the table.
+//! Label values name configuration objects and fixed reasons only, never request data.
 
 mod dns;
 mod text;
@@ -13,31 +13,32 @@ use http::StatusCode;
 pub use dns::{DnsStats, LookupResult};
 pub use text::{CONTENT_TYPE, encode};
 
-/// Numbers of client connections.
+/// Counters of client connections.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
-    /// Accepted, ever.
+    /// Total accepted connections.
     pub accepted: AtomicU64,
-    /// Closed, ever.
+    /// Total closed connections.
     pub closed: AtomicU64,
-    /// Refused because there were too many.
+    /// Connections rejected by the connection limit.
     pub refused: AtomicU64,
-    /// Parked now: idle and without buffers.
+    /// Currently parked connections: idle and without buffers.
     pub parked: AtomicU64,
-    /// TLS handshakes that were completed.
+    /// Completed TLS handshakes.
     pub handshakes: AtomicU64,
-    /// TLS handshakes that failed.
+    /// Failed TLS handshakes.
     pub handshake_failures: AtomicU64,
-    /// Requests that could not be read as HTTP.
+    /// Requests that are not valid HTTP.
     pub bad_requests: AtomicU64,
-    /// Requests that matched no rule, those that could be read.
+    /// Responses to valid requests that matched no rule.
     pub unmatched: StatusCounts,
-    /// Open now, by worker; set once, when the workers start.
+    /// Open connections by worker; set once when the workers start.
     pub by_worker: OnceLock<Arc<[AtomicUsize]>>,
     timeouts: [AtomicU64; TimeoutKind::ALL.len()],
 }
 
-/// Numbers of responses by status, for statuses that requests without a rule get. Others are counted as one.
+/// Response counters by status, for the statuses of requests without a rule. All other statuses
+/// share one counter.
 #[derive(Debug, Default)]
 pub struct StatusCounts([AtomicU64; Self::KNOWN.len() + 1]);
 
@@ -59,29 +60,29 @@ impl StatusCounts {
         self.0[known.unwrap_or(Self::KNOWN.len())].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Responses so far, by the name of their status.
+    /// Responses by status name.
     pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = Self::KNOWN.iter().map(|(_, name)| *name).chain(["other"]);
         names.zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 }
 
-/// Which limit of time ended a client's connection or stream.
+/// The timeout that ended a client connection or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutKind {
-    /// The head of a request.
+    /// Request head.
     Header,
-    /// The body of a request.
+    /// Request body.
     Body,
-    /// Writing to the client.
+    /// Write to the client.
     Write,
-    /// The TLS handshake.
+    /// TLS handshake.
     Handshake,
-    /// Silence while a response was awaited or streamed.
+    /// Idle time while a response is awaited or streamed.
     StreamIdle,
-    /// Silence in an upgraded connection.
+    /// Idle time of an upgraded connection.
     TunnelIdle,
-    /// The whole exchange, by the request timeout of its route.
+    /// Request timeout of the route.
     Request,
 }
 
@@ -96,7 +97,7 @@ impl TimeoutKind {
         Self::Request,
     ];
 
-    /// Its name in metrics.
+    /// Label value in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Header => "header",
@@ -116,71 +117,73 @@ impl ConnectionStats {
         self.timeouts[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many timeouts of a kind there were.
+    /// Number of timeouts of a kind.
     pub fn timeouts(&self, kind: TimeoutKind) -> u64 {
         self.timeouts[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Connections that are open now.
+    /// Number of open connections.
     pub fn open(&self) -> u64 {
         let closed = self.closed.load(Ordering::Relaxed);
         self.accepted.load(Ordering::Relaxed).saturating_sub(closed)
     }
 }
 
-/// Numbers of the configuration.
+/// Counters of the configuration.
 #[derive(Debug, Default)]
 pub struct ConfigStats {
-    /// Reloads that changed what is served.
+    /// Number of the configuration in service; increases when its content changes.
     generation: AtomicU64,
-    /// Time of the last, in milliseconds since 1970; 0 when there was none.
+    /// Time of the last configuration change in milliseconds since the Unix epoch; 0 if there was
+    /// none.
     loaded: AtomicU64,
-    /// Objects that are left out or held at an older version, and conditions that are not met.
+    /// Number of invalid objects and unmet conditions.
     problems: AtomicU64,
-    /// Time of the last response of the API server, in milliseconds since 1970; 0 when there was none.
+    /// Time of the API server's last response in milliseconds since the Unix epoch; 0 if there was
+    /// none.
     contact: AtomicU64,
 }
 
 impl ConfigStats {
-    /// Notes that a configuration is served from now on.
+    /// Records a new configuration.
     pub fn loaded(&self, generation: u64, problems: usize) {
         self.generation.store(generation, Ordering::Relaxed);
         self.loaded.store(now(), Ordering::Relaxed);
         self.problems.store(problems as u64, Ordering::Relaxed);
     }
 
-    /// The generation that is served; 0 before the first.
+    /// Generation in service; 0 before the first.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// When it was taken into service, since 1970; zero before the first.
+    /// Time since the Unix epoch when it was put into service; zero before the first.
     pub fn loaded_at(&self) -> Duration {
         Duration::from_millis(self.loaded.load(Ordering::Relaxed))
     }
 
-    /// Faults of the configuration that is served.
+    /// Number of problems of the configuration in service.
     pub fn problems(&self) -> u64 {
         self.problems.load(Ordering::Relaxed)
     }
 
-    /// Notes that the API server has responded.
+    /// Records a response of the API server.
     pub fn contacted(&self) {
         self.contact.store(now(), Ordering::Relaxed);
     }
 
-    /// When the API server responded last, since 1970; `None` when it never did, or there is none.
+    /// Time of the API server's last response since the Unix epoch; `None` if there was none.
     pub fn contact(&self) -> Option<Duration> {
         let contact = self.contact.load(Ordering::Relaxed);
         (contact > 0).then(|| Duration::from_millis(contact))
     }
 }
 
-/// Numbers of the stream from a controller.
+/// Counters of the stream from a controller.
 #[derive(Debug)]
 pub struct StreamStats {
     is_connected: AtomicBool,
-    /// When the last connection ended, or the process began, in milliseconds since 1970.
+    /// End of the last connection, or start of the process, in milliseconds since the Unix epoch.
     disconnected: AtomicU64,
     connections: AtomicU64,
     revision: AtomicU64,
@@ -198,30 +201,30 @@ impl Default for StreamStats {
 }
 
 impl StreamStats {
-    /// Notes that a controller has begun to stream.
+    /// Records that a controller has begun to stream.
     pub fn connected(&self) {
         self.is_connected.store(true, Ordering::Relaxed);
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that no controller streams any more.
+    /// Records that no controller is streaming.
     pub fn disconnected(&self) {
         if self.is_connected.swap(false, Ordering::Relaxed) {
             self.disconnected.store(now(), Ordering::Relaxed);
         }
     }
 
-    /// Notes which revision the objects have.
+    /// Records the revision of the objects.
     pub fn committed(&self, revision: u64) {
         self.revision.store(revision, Ordering::Relaxed);
     }
 
-    /// Whether a controller streams.
+    /// Whether a controller is streaming.
     pub fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// How long no controller has streamed; zero while one does.
+    /// Time since the last stream ended; zero while connected.
     pub fn age(&self) -> Duration {
         if self.is_connected() {
             return Duration::ZERO;
@@ -230,39 +233,39 @@ impl StreamStats {
         Duration::from_millis(now().saturating_sub(since))
     }
 
-    /// Streams that have begun, ever.
+    /// Total streams that have begun.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The revision that the objects have, as the controller numbers them; 0 before the first.
+    /// Revision of the objects, as numbered by the controller; 0 before the first.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
 }
 
-/// Numbers of a controller.
+/// Counters of a controller.
 #[derive(Debug, Default)]
 pub struct ControllerStats {
-    /// Whether it leads.
+    /// Whether this replica is the leader.
     pub leading: AtomicBool,
     /// The configuration stream to pods.
     pub stream: Arc<SessionStats>,
     writes: [AtomicU64; WriteResult::ALL.len()],
 }
 
-/// What became of a status that had to be written.
+/// Result of a status write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteResult {
     /// It is written.
     Written,
-    /// Another writer was faster.
+    /// Conflict with another writer.
     Overtaken,
-    /// The object is gone.
+    /// The object is deleted.
     Gone,
-    /// The API server will never take it.
+    /// Rejected by the API server; a retry cannot succeed.
     Refused,
-    /// It has to be retried.
+    /// Failed; is retried.
     Failed,
 }
 
@@ -286,7 +289,7 @@ impl WriteResult {
     }
 }
 
-/// Numbers of the configuration stream, on the side of the controller.
+/// Controller-side counters of the configuration stream.
 #[derive(Debug, Default)]
 pub struct SessionStats {
     opened: AtomicU64,
@@ -295,24 +298,24 @@ pub struct SessionStats {
 }
 
 impl SessionStats {
-    /// Statuses that refuse a pod.
+    /// Statuses of rejected pods.
     const REFUSALS: [StatusCode; 3] = [
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,
         StatusCode::SERVICE_UNAVAILABLE,
     ];
 
-    /// A pod connects.
+    /// Records a connected pod.
     pub fn opened(&self) {
         self.opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A pod that had connected is gone.
+    /// Records a disconnected pod.
     pub fn closed(&self) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A pod is refused.
+    /// Records a rejected pod.
     pub fn refused(&self, status: StatusCode) {
         let number = Self::REFUSALS.iter().position(|one| *one == status);
         if let Some(count) = number.and_then(|number| self.refused.get(number)) {
@@ -320,13 +323,13 @@ impl SessionStats {
         }
     }
 
-    /// Pods that are connected.
+    /// Number of connected pods.
     pub fn open(&self) -> u64 {
         let closed = self.closed.load(Ordering::Relaxed);
         self.opened.load(Ordering::Relaxed).saturating_sub(closed)
     }
 
-    /// Refusals so far, by status.
+    /// Rejections by status.
     pub fn refusals(&self) -> impl Iterator<Item = (u16, u64)> {
         let count = |(status, count): (StatusCode, &AtomicU64)| {
             (status.as_u16(), count.load(Ordering::Relaxed))
@@ -341,7 +344,7 @@ impl ControllerStats {
         self.writes[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Status writes so far, by what became of them.
+    /// Status writes by result.
     pub fn writes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let count = |result: WriteResult| self.writes[result as usize].load(Ordering::Relaxed);
         WriteResult::ALL
@@ -350,23 +353,23 @@ impl ControllerStats {
     }
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since the Unix epoch.
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
-/// What outlives any one configuration.
+/// Counters that outlive any configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessStats {
     /// Connections.
     pub connections: Arc<ConnectionStats>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
-    /// Lookups of the names of backends.
+    /// DNS lookups of backend hostnames.
     pub dns: Arc<DnsStats>,
-    /// The stream from a controller, where objects come from one.
+    /// The stream from a controller, if objects come from one.
     pub stream: Option<Arc<StreamStats>>,
-    /// The controller, where this is one.
+    /// The controller's counters, if this process is one.
     pub controller: Option<Arc<ControllerStats>>,
 }

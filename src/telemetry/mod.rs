@@ -1,5 +1,4 @@
-//! What a process shows of itself: the log on standard error, the access log on standard output and the numbers of
-//! `/metrics`. Must not know connections, how requests are handled, or the admin server.
+//! Telemetry: the log on standard error, the access log on standard output, and metrics.
 
 pub mod access_log;
 pub mod metrics;
@@ -16,24 +15,24 @@ use crate::settings::LogFormat;
 /// Why the log cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The level or directives make no sense.
+    /// The level or the directives are invalid.
     #[error("the log level `{filter}` cannot be read: {source}")]
     Filter {
-        /// What was asked for.
+        /// The given filter.
         filter: String,
-        /// What is wrong with it.
+        /// The parse error.
         source: tracing_subscriber::filter::ParseError,
     },
-    /// The process has a log already.
+    /// A log was started already.
     #[error("the log is started already")]
     Started,
 }
 
-/// Libraries that log as failures what the process logs itself, and what any client can cause at will, such as rustls'
-/// warnings about server names. Directives for them bring theirs back.
+/// Libraries that log errors which the process logs itself, or events that any client can cause,
+/// such as rustls' warnings about server names. Explicit directives override this.
 const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error,rustls::msgs=error";
 
-/// Starts the process's log on standard error. `filter` is a level such as `info`, or directives such as
+/// Starts logging to standard error. `filter` is a level such as `info`, or directives such as
 /// `info,portcullis::proxy=debug`.
 pub fn start_log(format: LogFormat, filter: &str) -> Result<(), LogError> {
     let builder = tracing_subscriber::fmt()
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_clients_cause_unless_it_is_asked_for() {
+    fn suppresses_client_caused_messages_by_default() {
         let usual = logged("info");
         assert!(usual.contains("ours") && !usual.contains("SNI"), "{usual}");
         let asked = logged("info,rustls::msgs=warn");

@@ -198,7 +198,7 @@ impl<'a> ListenerDraft<'a> {
         );
         let bad = |kind, fault: &Option<Fault>| {
             let fault = fault.as_ref()?;
-            Some(Condition::holds(kind, fault.reason, generation).telling(&fault.message))
+            Some(Condition::holds(kind, fault.reason, generation).with_message(&fault.message))
         };
         let conflicted = bad(ConditionType::Conflicted, &self.conflict);
         let overlapping = bad(ConditionType::OverlappingTLSConfig, &self.overlap);

@@ -182,7 +182,7 @@ impl Validity {
         match fault {
             Some(fault) if self.some => {
                 Condition::holds(ConditionType::Accepted, fault.reason, generation)
-                    .telling(&fault.message)
+                    .with_message(&fault.message)
             }
             fault => judge(ConditionType::Accepted, Reason::Accepted, fault, generation),
         }

@@ -140,7 +140,7 @@ impl Built {
             conditions.extend(self.dropped.as_ref().map(|fault| {
                 let message = format!("Dropped Rule: {}", fault.message);
                 Condition::holds(ConditionType::PartiallyInvalid, fault.reason, generation)
-                    .telling(message)
+                    .with_message(message)
             }));
         }
         conditions.push(resolved);

@@ -1,5 +1,5 @@
-//! One attempt to get a response from a backend: an endpoint, a connection, an exchange until the response's head. Says
-//! of a failure whether another attempt is safe, and keeps what the next one must avoid.
+//! One attempt to get a response head from a backend: endpoint, connection, exchange. On failure it
+//! determines whether a retry is safe and what the retry must avoid.
 
 use std::future::{Future, poll_fn};
 use std::mem;
@@ -13,54 +13,57 @@ use tokio::time::{Sleep, sleep};
 use super::balance::{self, InFlight};
 use super::connect::{ConnectFailure, Target, connect};
 use super::exchange::{Exchange, Head};
-use super::fault::Fault;
+use super::exchange_error::ExchangeError;
 use super::pool::{Avoid, Pool, Ready};
 use super::{Outgoing, Replay, Response, SendError, Upstream, health, http1, http2};
 use crate::table::{Backend, UpstreamFault};
 
-/// Endpoints that one request may try to connect to.
+/// Maximum number of endpoints that one request tries to connect to.
 const MAX_ENDPOINTS: usize = 3;
-/// Attempts that one request may make, those aside that the end of an HTTP/2 connection left out.
+/// Maximum number of attempts of one request, not counting those that an HTTP/2 GOAWAY left
+/// unprocessed.
 const MAX_ATTEMPTS: usize = 4;
-/// Attempts that one request may make. Where each connection serves few requests, its end leaves out many.
+/// Maximum number of attempts of one request in total. A backend that closes connections after few
+/// requests leaves many unprocessed.
 const MAX_ALL_ATTEMPTS: usize = 16;
 
-/// Endpoints that an attempt may have to leave out: those, and one that refused the request.
+/// Maximum number of excluded endpoints: the unreachable ones and the one that refused the request.
 pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
 
-/// What a request has tried so far, at one backend or several.
+/// Attempts of a request so far, on one backend or several.
 #[derive(Default)]
 pub struct Attempts {
     endpoint: Option<SocketAddr>,
     failed: Option<Box<FailedAttempts>>,
 }
 
-/// What failed attempts leave behind.
+/// Failed attempts of a request.
 #[derive(Default)]
 struct FailedAttempts {
     count: usize,
-    /// Those of them that the end of an HTTP/2 connection left out.
-    left_out: usize,
-    /// Endpoints that could not be connected to; 0 is none.
+    /// Attempts that a GOAWAY left unprocessed.
+    not_processed: usize,
+    /// Ids of endpoints that could not be connected to; 0 is none.
     unreachable: [u64; MAX_ENDPOINTS],
-    /// The endpoint that refused the request last, or ended its connection instead of a response.
+    /// Id of the last endpoint that refused the request or closed the connection without a
+    /// response.
     refused: Option<u64>,
     avoid: Avoid,
     last: Option<SendError>,
 }
 
 impl Attempts {
-    /// The endpoint that was tried last.
+    /// Endpoint of the last attempt.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint
     }
 
-    /// Whether there has been none yet.
+    /// Whether there was no attempt yet.
     pub fn is_first(&self) -> bool {
         self.failed.is_none()
     }
 
-    /// Which connections the next attempt does not use.
+    /// Connections that the next attempt must not use.
     pub(super) fn avoid(&self) -> Avoid {
         self.failed
             .as_ref()
@@ -74,7 +77,7 @@ impl Attempts {
             Some(failed) => {
                 let excluded = failed.excluded(failed.refused);
                 balance::select(&endpoints, &excluded, affinity)
-                    // The endpoint that refused may accept on another connection.
+                    // The endpoint that refused may accept the request on another connection.
                     .or_else(|| balance::select(&endpoints, &failed.unreachable, affinity))
             }
         }?;
@@ -82,7 +85,7 @@ impl Attempts {
         Some(selected)
     }
 
-    /// An attempt failed.
+    /// Records a failed attempt.
     fn on_failure(&mut self, error: SendError) -> &mut FailedAttempts {
         let failed = self.failed.get_or_insert_default();
         failed.count += 1;
@@ -90,24 +93,24 @@ impl Attempts {
         failed
     }
 
-    /// The ids of endpoints that get no connect.
+    /// Ids of endpoints that must not be connected to.
     fn excluded(&self) -> [u64; EXCLUDED] {
         let failed = self.failed.as_ref();
         failed.map_or([0; EXCLUDED], |failed| failed.excluded(None))
     }
 
-    /// Whether there is another endpoint than this one that has not failed.
-    fn has_endpoint_beside(&self, backend: &Backend, place: &InFlight) -> bool {
+    /// Whether another endpoint is left that has not failed.
+    fn has_other_endpoint(&self, backend: &Backend, place: &InFlight) -> bool {
         let excluded = self.excluded();
         let endpoints = backend.endpoints();
         let mut ids = endpoints.iter().map(|one| one.id);
         ids.any(|id| id != place.endpoint().id && !excluded.contains(&id))
     }
 
-    /// Whether there may be another attempt.
-    fn may_go_on(&self) -> bool {
+    /// Whether another attempt is allowed.
+    fn may_retry(&self) -> bool {
         self.failed.as_ref().is_none_or(|failed| {
-            failed.count - failed.left_out < MAX_ATTEMPTS
+            failed.count - failed.not_processed < MAX_ATTEMPTS
                 && failed.count < MAX_ALL_ATTEMPTS
                 && failed.unreachable.last() == Some(&0)
         })
@@ -129,22 +132,23 @@ impl FailedAttempts {
     }
 }
 
-/// An attempt that failed.
-pub struct Failed<B> {
-    /// Why.
+/// A failed attempt.
+pub struct FailedAttempt<B> {
+    /// The error.
     pub error: SendError,
-    /// The body, when another attempt is safe and allowed.
+    /// The body, if another attempt is safe and allowed.
     pub body: Option<B>,
 }
 
 impl Upstream {
-    /// Sends a request to one endpoint of `backend`, and returns with the head of its response. The endpoint depends on
-    /// `affinity` where there is one, and on nothing of the request else.
+    /// Sends a request to one endpoint of `backend` and returns at the response head. If `affinity`
+    /// is set, it alone selects the endpoint.
     ///
-    /// Another attempt is safe where the request cannot have had an effect: no connection came about, the backend says
-    /// that it did not process the request, or a connection that worked before ended without a response and the method
-    /// is idempotent or no byte was written. A request whose method is safe has no effect that matters: when any
-    /// connection ended without a response, another endpoint may be asked.
+    /// Another attempt is safe if the request cannot have had an effect: no connection was
+    /// established, the backend reports that it did not process the request, or a reused connection
+    /// closed without a response and the method is idempotent or no byte was written. Requests with
+    /// a safe method have no relevant effect: after any connection closes without a response, they
+    /// may be sent to another endpoint.
     pub fn attempt<'a, B: Replay>(
         &'a self,
         backend: &'a Backend,
@@ -152,7 +156,7 @@ impl Upstream {
         attempts: &'a mut Attempts,
         request: &'a Outgoing<'a>,
         body: B,
-    ) -> impl Future<Output = Result<Response<B>, Failed<B>>> + use<'a, B> {
+    ) -> impl Future<Output = Result<Response<B>, FailedAttempt<B>>> + use<'a, B> {
         let mut attempt = Attempt {
             pool: &self.pool,
             backend,
@@ -165,7 +169,7 @@ impl Upstream {
     }
 }
 
-/// An attempt under way. Lives inside the future of its request, which is moved: small.
+/// An attempt in progress. Part of the request's future, which is moved, so that it must be small.
 struct Attempt<'a, B> {
     pool: &'a Rc<Pool>,
     backend: &'a Backend,
@@ -178,7 +182,7 @@ struct Attempt<'a, B> {
 enum State<'a, B> {
     Connecting(Connecting<'a>, B),
     Exchanging(Exchange<B>, InFlight),
-    Failed(Failed<B>),
+    Failed(FailedAttempt<B>),
     Done,
 }
 
@@ -199,7 +203,7 @@ impl<'a, B: Replay> State<'a, B> {
                 backend.stats.failed(UpstreamFault::NoEndpoint);
                 SendError::NO_ENDPOINT
             });
-            return Self::Failed(Failed { error, body: None });
+            return Self::Failed(FailedAttempt { error, body: None });
         };
         let (excluded, avoid) = (attempts.excluded(), attempts.avoid());
         match pool.take(Target::key_of(backend, place.endpoint()), avoid) {
@@ -228,10 +232,10 @@ impl<'a, B: Replay> State<'a, B> {
             }
             Ready::Http2(slot) => match http2::Exchange::new(slot, request, body, limits) {
                 Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), place),
-                Err((fault, body)) => {
-                    let is_left_out = fault == Fault::LeftOut;
-                    let error = fault.into();
-                    attempts.on_failure(error).left_out += usize::from(is_left_out);
+                Err((cause, body)) => {
+                    let is_left_out = cause == ExchangeError::NotProcessed;
+                    let error = cause.into();
+                    attempts.on_failure(error).not_processed += usize::from(is_left_out);
                     let body = is_left_out.then_some(body);
                     Self::Failed(finish(backend, attempts, error, body))
                 }
@@ -241,7 +245,7 @@ impl<'a, B: Replay> State<'a, B> {
 }
 
 impl<B: Replay> Attempt<'_, B> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<B>, Failed<B>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<B>, FailedAttempt<B>>> {
         loop {
             match &mut self.state {
                 State::Connecting(connecting, _) => {
@@ -287,7 +291,10 @@ impl<B: Replay> Attempt<'_, B> {
         };
     }
 
-    fn complete(&mut self, outcome: Result<Head, Fault>) -> Result<Response<B>, Failed<B>> {
+    fn complete(
+        &mut self,
+        outcome: Result<Head, ExchangeError>,
+    ) -> Result<Response<B>, FailedAttempt<B>> {
         let State::Exchanging(exchange, mut place) = mem::replace(&mut self.state, State::Done)
         else {
             return Err(self.time_out());
@@ -298,65 +305,65 @@ impl<B: Replay> Attempt<'_, B> {
                 let key = Target::key_of(self.backend, place.endpoint());
                 Ok(Response::new(head, exchange, self.pool.clone(), key, place))
             }
-            Err(fault) => Err(failed(self.backend, self.attempts, exchange, fault, &place)),
+            Err(cause) => Err(failed(self.backend, self.attempts, exchange, cause, &place)),
         }
     }
 
-    fn time_out(&mut self) -> Failed<B> {
-        // Time that the client took for its body is not the endpoint's.
+    fn time_out(&mut self) -> FailedAttempt<B> {
+        // A timeout while the client is sending its body is not the endpoint's failure.
         if let State::Exchanging(exchange, place) = &self.state
             && exchange.is_request_sent()
         {
-            health::on_strike(self.backend, place.endpoint());
+            health::on_request_failure(self.backend, place.endpoint());
         }
         self.state = State::Done;
         fail(self.backend, self.attempts, SendError::TIMEOUT, None)
     }
 }
 
-/// An exchange failed before the response's head.
+/// Handles an exchange that failed before the response head.
 fn failed<B: Replay>(
     backend: &Backend,
     attempts: &mut Attempts,
     exchange: Exchange<B>,
-    fault: Fault,
+    cause: ExchangeError,
     place: &InFlight,
-) -> Failed<B> {
-    let is_replayable = exchange.is_replayable(fault);
+) -> FailedAttempt<B> {
+    let is_replayable = exchange.is_replayable(cause);
     let is_repeatable = !is_replayable
-        && exchange.is_repeatable_elsewhere(fault)
-        && attempts.has_endpoint_beside(backend, place);
+        && exchange.is_retryable_elsewhere(cause)
+        && attempts.has_other_endpoint(backend, place);
     let is_stale = exchange.is_reused();
     let connection = exchange.connection();
-    let error = SendError::from(fault);
+    let error = SendError::from(cause);
     let body = (is_replayable || is_repeatable)
         .then(|| exchange.into_body())
         .flatten()
         .and_then(|mut body| body.rewind().then_some(body));
     let tried = attempts.on_failure(error);
-    match fault {
-        Fault::Refused | Fault::LeftOut => {
-            tried.left_out += usize::from(fault == Fault::LeftOut);
+    match cause {
+        ExchangeError::Refused | ExchangeError::NotProcessed => {
+            tried.not_processed += usize::from(cause == ExchangeError::NotProcessed);
             tried.avoid.refused = connection;
             tried.refused = Some(place.endpoint().id);
         }
-        Fault::Truncated | Fault::Io(_) if is_stale => tried.avoid.idle = true,
-        Fault::Truncated | Fault::Io(_) | Fault::Protocol(_) => {
+        ExchangeError::Truncated | ExchangeError::Io(_) if is_stale => tried.avoid.idle = true,
+        ExchangeError::Truncated | ExchangeError::Io(_) | ExchangeError::Protocol(_) => {
             tried.refused = is_repeatable.then(|| place.endpoint().id).or(tried.refused);
-            health::on_strike(backend, place.endpoint());
+            health::on_request_failure(backend, place.endpoint());
         }
-        Fault::Reset | Fault::RequestBody => {}
+        ExchangeError::Reset | ExchangeError::RequestBody => {}
     }
     finish(backend, attempts, error, body)
 }
 
-/// An attempt failed without an exchange.
+/// Handles an attempt that failed before the exchange.
 fn fail<B>(
     backend: &Backend,
     attempts: &mut Attempts,
     error: SendError,
     body: Option<B>,
-) -> Failed<B> {
+) -> FailedAttempt<B> {
     attempts.on_failure(error);
     finish(backend, attempts, error, body)
 }
@@ -366,12 +373,12 @@ fn finish<B>(
     attempts: &Attempts,
     error: SendError,
     body: Option<B>,
-) -> Failed<B> {
-    if let SendError::Backend(fault, _) = error {
-        backend.stats.failed(fault);
+) -> FailedAttempt<B> {
+    if let SendError::Backend(cause, _) = error {
+        backend.stats.failed(cause);
     }
-    Failed {
+    FailedAttempt {
         error,
-        body: body.filter(|_| attempts.may_go_on()),
+        body: body.filter(|_| attempts.may_retry()),
     }
 }

@@ -1,5 +1,5 @@
-//! The choice of an endpoint: of two chosen at random the one with fewer requests in flight, or the one that the
-//! request's affinity names. Endpoints in bad health are left out while there are others.
+//! Load balancing: power of two choices by requests in flight, or consistent hashing by the
+//! request's affinity. Avoids unhealthy endpoints while there are healthy ones.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rand::RngExt;
 use super::health;
 use crate::table::Endpoint;
 
-/// A request at an endpoint, counted until dropped.
+/// A request in flight to an endpoint; counted until dropped.
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
     is_probe: bool,
@@ -25,12 +25,12 @@ impl InFlight {
         }
     }
 
-    /// The endpoint.
+    /// The endpoint of the request.
     pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }
 
-    /// The endpoint answered.
+    /// Records a response of the endpoint.
     pub(super) fn on_response(&mut self) {
         health::on_response(&self.endpoint.health);
         self.end_probe();
@@ -51,7 +51,8 @@ impl Drop for InFlight {
     }
 }
 
-/// Selects an endpoint whose id is not among `excluded`, and counts the request in. `None` when there is none left.
+/// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
+/// left.
 pub(super) fn select(
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
@@ -73,7 +74,7 @@ pub(super) fn select(
     select_among(endpoints, excluded, affinity, health::now())
 }
 
-/// Selects among the endpoints in good health, or among all when there is none of them.
+/// Selects among the healthy endpoints, or among all if none is healthy.
 fn select_among(
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
@@ -96,7 +97,7 @@ fn select_among(
         if health::begin_probe(&endpoint.health) {
             return Some(InFlight::new(endpoint, true));
         }
-        // Another worker was faster, and the endpoint is eligible no more.
+        // Another worker has started the probe, so that the endpoint is no longer eligible.
     }
 }
 
@@ -117,14 +118,14 @@ fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
     }
 }
 
-/// Rendezvous hashing: how strongly a request with this affinity belongs to the endpoint. Equal in every process.
+/// Rendezvous hashing: the weight of an endpoint for an affinity. Equal in every process.
 fn rendezvous(affinity: u64, endpoint: &Endpoint) -> u64 {
     let mut hasher = DefaultHasher::new();
     (affinity, endpoint.address).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Two different indices below `count`, which is at least two.
+/// Two distinct random indices below `count`, which must be at least two.
 fn two_of(count: usize) -> (usize, usize) {
     let mut random = rand::rng();
     let first = random.random_range(0..count);

@@ -1,4 +1,4 @@
-//! Connecting to an endpoint, TLS included, and to a second one when the first takes long. Knows no request.
+//! Connects to an endpoint with TLS, hedged by a second endpoint if the first is slow.
 
 use std::cell::Cell;
 use std::io;
@@ -21,26 +21,26 @@ use super::pool::{Avoid, ConnectionKey, Pool, Ready};
 use crate::ir::UpstreamProtocol;
 use crate::table::{Backend, BackendStats, Endpoint, TlsFailure, Transport, UpstreamFault};
 
-/// How long a connect may take before another endpoint is tried too: a multiple of what connects to the backend take,
-/// within these bounds.
+/// Delay before a hedged connect to another endpoint: a multiple of the backend's usual connect
+/// time, within these bounds.
 const HEDGE_FACTOR: u32 = 8;
 const HEDGE_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// What is spoken on a connection.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
     Http2,
 }
 
-/// An endpoint, with all that connecting to it takes.
+/// An endpoint with everything needed to connect to it.
 #[derive(Clone)]
 pub(super) struct Target {
     endpoint: Arc<Endpoint>,
     transport: Transport,
     declared: UpstreamProtocol,
     stats: Arc<BackendStats>,
-    /// When the connect began that is waited for now.
+    /// Start of the connect that is currently awaited.
     awaited_since: Cell<Option<Instant>>,
 }
 
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// The key of the backend's connections to an endpoint.
+    /// Pool key of the backend's connections to an endpoint.
     pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint) -> ConnectionKey {
         ConnectionKey {
             endpoint: endpoint.id,
@@ -70,11 +70,11 @@ impl Target {
         }
     }
 
-    /// What new connections speak; `None` when the endpoint chooses.
+    /// Protocol of new connections; `None` if ALPN decides.
     pub(super) fn protocol(&self) -> Option<Protocol> {
         match &self.transport {
             Transport::Plain if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
-            // Who declares HTTP/2 speaks it, whether or not ALPN says so.
+            // A backend declared as HTTP/2 speaks it, whatever ALPN says.
             Transport::Tls(_) if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
             Transport::Tls(tls) if tls.config.alpn_protocols.iter().any(|name| name == b"h2") => {
                 None
@@ -83,24 +83,24 @@ impl Target {
         }
     }
 
-    /// A connect that began then is waited for.
+    /// Records the start of the awaited connect.
     pub(super) fn await_since(&self, begin: Instant) {
         self.awaited_since.set(Some(begin));
     }
 
-    /// How long the connect takes so far that is waited for. Time in a queue before it does not count.
-    fn awaited_for(&self) -> Duration {
+    /// Duration of the awaited connect so far, without queueing time.
+    fn elapsed(&self) -> Duration {
         let since = self.awaited_since.get();
         since.map_or(Duration::ZERO, |begin| begin.elapsed())
     }
 
-    /// Connects within `limit`, TLS included.
+    /// Connects within `limit`, including TLS.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Io, SendError> {
         let begin = Instant::now();
         let io = timeout(limit, self.establish()).await.map_err(|_| {
             SendError::Backend(
                 UpstreamFault::ConnectTimeout,
-                "no connection to the backend in time",
+                "connecting to the backend timed out",
             )
         })??;
         self.stats.connected(begin.elapsed());
@@ -111,15 +111,16 @@ impl Target {
         if matches!(self.transport, Transport::Unusable) {
             return Err(SendError::Backend(
                 UpstreamFault::Connect,
-                "TLS to the backend cannot be set up",
+                "TLS to the backend cannot be configured",
             ));
         }
         let io = TcpStream::connect(self.endpoint.address)
             .await
             .map_err(|_| {
-                SendError::Backend(UpstreamFault::Connect, "no connection to the backend")
+                SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend")
             })?;
-        // Without it small writes wait for acknowledgements; a socket that refuses it still works.
+        // Without TCP_NODELAY small writes wait for ACKs; a socket that does not support it still
+        // works.
         let _ = io.set_nodelay(true);
         let Transport::Tls(tls) = &self.transport else {
             return Ok(Io::Plain(io));
@@ -140,7 +141,7 @@ impl Target {
     }
 }
 
-/// Why a handshake failed.
+/// Classifies a failed TLS handshake.
 fn tls_failure(error: &io::Error) -> TlsFailure {
     let error = error.get_ref().and_then(|inner| inner.downcast_ref());
     match error {
@@ -154,7 +155,7 @@ fn tls_failure(error: &io::Error) -> TlsFailure {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 TlsFailure::NotYetValid
             }
-            // A signature that does not fit is what another authority of the same name comes to.
+            // A wrong signature results from another CA with the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 TlsFailure::UnknownAuthority
             }
@@ -183,13 +184,13 @@ fn tls_problem(failure: TlsFailure) -> &'static str {
     }
 }
 
-/// Why no connection came about, and at which endpoints; 0 is none.
+/// Why connecting failed, and to which endpoints; 0 is none.
 pub(super) struct ConnectFailure {
     pub(super) error: SendError,
     pub(super) endpoints: [u64; 2],
 }
 
-/// A connection to the selected endpoint, or to another one that is not `excluded` when that is faster.
+/// Connects to the selected endpoint, or to another that is not `excluded` if that is faster.
 pub(super) async fn connect(
     pool: Rc<Pool>,
     backend: &Backend,
@@ -229,9 +230,9 @@ pub(super) async fn connect(
         },
         outcome = &mut second => match outcome {
             Ok(ready) => {
-                // When this worker is slow, both connects are.
+                // A slow worker delays both connects.
                 let least = delay.max(rival_begin.elapsed() * HEDGE_FACTOR);
-                if target.awaited_for() >= least {
+                if target.elapsed() >= least {
                     health::on_connect_failure(backend, selected.endpoint());
                 }
                 Ok((ready, rival))
@@ -247,7 +248,7 @@ pub(super) async fn connect(
     }
 }
 
-/// The outcome of the last connect, after another one at `other` failed.
+/// Result of the remaining connect after the one to `other` has failed.
 fn finish(
     backend: &Backend,
     place: InFlight,

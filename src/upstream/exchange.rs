@@ -1,4 +1,4 @@
-//! One exchange with a backend in either protocol: what both have in common. Its reader drives it.
+//! One exchange with a backend over HTTP/1.1 or HTTP/2. Driven by polling; has no task of its own.
 
 use std::task::{Context, Poll};
 
@@ -6,32 +6,33 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::Frame;
 
-use super::fault::Fault;
+use super::exchange_error::ExchangeError;
 use super::{Informational, Replay, http1, http2};
 
-/// Informational responses that a request may get.
+/// Maximum number of informational responses to a request.
 const MAX_INFORMATIONAL: u8 = 32;
 
-/// A final response head, without hop-by-hop headers other than `Upgrade`.
+/// A final response head without hop-by-hop headers except `Upgrade`.
 pub(super) struct Head {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
 }
 
-/// The informational responses so far.
+/// Number of informational responses so far.
 #[derive(Default)]
 pub(super) struct InformationalHeads(u8);
 
 impl InformationalHeads {
-    /// Hands one on. A 100 is the answer to an expectation and concerns the request's body only.
+    /// Forwards an informational response. A 100 is not forwarded: it only releases the request
+    /// body.
     pub(super) fn forward(
         &mut self,
         status: StatusCode,
         headers: &HeaderMap,
         forward: Option<Informational<'_>>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ExchangeError> {
         if self.0 == MAX_INFORMATIONAL {
-            return Err(Fault::Protocol(
+            return Err(ExchangeError::Protocol(
                 "the backend sent too many informational responses",
             ));
         }
@@ -44,52 +45,54 @@ impl InformationalHeads {
         Ok(())
     }
 
-    /// Whether there was one.
+    /// Whether there was any.
     pub(super) fn any(&self) -> bool {
         self.0 > 0
     }
 }
 
-/// An exchange under way. After the head has been read it is the response's body.
+/// An exchange in progress. After the head it is the response body.
 pub(super) enum Exchange<B> {
     Http1(Box<http1::Exchange<B>>),
     Http2(Box<http2::Exchange<B>>),
 }
 
 impl<B: Replay> Exchange<B> {
-    /// Sends the request, and waits for the final head of the response.
+    /// Sends the request and waits for the final response head.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         informational: Option<Informational<'_>>,
-    ) -> Poll<Result<Head, Fault>> {
+    ) -> Poll<Result<Head, ExchangeError>> {
         match self {
             Self::Http1(exchange) => exchange.poll_head(cx, informational),
             Self::Http2(exchange) => exchange.poll_head(cx, informational),
         }
     }
 
-    /// Whether the exchange, which failed by `fault`, may be tried again on another connection, its body aside.
-    pub(super) fn is_replayable(&self, fault: Fault) -> bool {
-        match (self, fault) {
-            (_, Fault::RequestBody | Fault::Protocol(_) | Fault::Reset) => false,
+    /// Whether a retry on another connection is safe after `cause`, apart from the body.
+    pub(super) fn is_replayable(&self, cause: ExchangeError) -> bool {
+        match (self, cause) {
+            (_, ExchangeError::RequestBody | ExchangeError::Protocol(_) | ExchangeError::Reset) => {
+                false
+            }
             (Self::Http1(exchange), _) => exchange.is_replayable(),
-            (Self::Http2(exchange), fault) => exchange.is_replayable(fault),
+            (Self::Http2(exchange), cause) => exchange.is_replayable(cause),
         }
     }
 
-    /// Whether the exchange, which failed by `fault`, may be tried again at another endpoint: its method is safe, so that
-    /// a backend that did get the request did nothing that the client asked for (RFC 9110, 9.2.1), and none of the
-    /// response has come.
-    pub(super) fn is_repeatable_elsewhere(&self, fault: Fault) -> bool {
-        matches!(fault, Fault::Truncated | Fault::Io(_))
+    /// Whether a retry at another endpoint is safe after `cause`: the method is safe, so that the
+    /// client did not request any effect even if the backend processed the request (RFC 9110,
+    /// 9.2.1), and no part of the response has arrived.
+    pub(super) fn is_retryable_elsewhere(&self, cause: ExchangeError) -> bool {
+        matches!(cause, ExchangeError::Truncated | ExchangeError::Io(_))
             && match self {
                 Self::Http1(exchange) => exchange.is_safe_and_unanswered(),
                 Self::Http2(exchange) => exchange.is_safe_and_unanswered(),
             }
     }
 
-    /// Whether the connection has carried an exchange before.
+    /// Whether the connection was reused.
     pub(super) fn is_reused(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.is_reused(),
@@ -97,7 +100,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The id of the HTTP/2 connection, else 0.
+    /// Id of the HTTP/2 connection; 0 for HTTP/1.1.
     pub(super) fn connection(&self) -> u64 {
         match self {
             Self::Http1(_) => 0,
@@ -105,7 +108,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Whether the whole request has left.
+    /// Whether the whole request was sent.
     pub(super) fn is_request_sent(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.is_request_sent(),
@@ -113,7 +116,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The request's body, while there is no response head.
+    /// The request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         match self {
             Self::Http1(exchange) => exchange.into_body(),
@@ -121,18 +124,18 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The next frame of the response's body.
+    /// The next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
         match self {
             Self::Http1(exchange) => exchange.poll_frame(cx),
             Self::Http2(exchange) => exchange.poll_frame(cx),
         }
     }
 
-    /// Whether the response's body is whole.
+    /// Whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.is_end_stream(),
@@ -140,7 +143,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Bytes of the response's body still to come, where that is known.
+    /// Remaining bytes of the response body, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Http1(exchange) => exchange.remaining(),

@@ -1,11 +1,5 @@
-//! Which endpoints are avoided because of what requests met with, for how long, and how they come back. Reads and writes
-//! the figures of an endpoint, which all workers share without a lock. Knows no connection.
-//!
-//! A connect that fails or that a later and much faster one overtakes makes an endpoint avoided at once; a connection that
-//! breaks off before a response, a response that cannot be read and an attempt that times out do when there are
-//! [`STRIKES`] in a row.
-//! It is avoided for [`FIRST`], twice as long each time, at most [`LONGEST`]. Then it gets one request at a time, until
-//! one succeeds. A response of any status is a success.
+//! Passive health checks: when endpoints are ejected after failures, for how long, and how they return. Uses lock-free
+//! counters of an endpoint that all workers share.
 
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,16 +9,17 @@ use rand::RngExt;
 
 use crate::table::{Backend, Endpoint, Health};
 
-/// Failures of requests in a row that make an endpoint avoided.
-const STRIKES: u32 = 3;
-/// How long an endpoint is avoided at first.
-const FIRST: Duration = Duration::from_secs(1);
-/// How long an endpoint is avoided at most.
-const LONGEST: Duration = Duration::from_secs(30);
-/// Times are varied by this part of them, so that workers and replicas do not come back at one time.
+/// Consecutive failures of requests that eject an endpoint.
+const MAX_FAILURES: u32 = 3;
+/// Duration of the first ejection.
+const FIRST_EJECTION: Duration = Duration::from_secs(1);
+/// Maximum duration of an ejection.
+const MAX_EJECTION: Duration = Duration::from_secs(30);
+/// Jitter as a fraction of the duration, so that workers and replicas do not return at the same
+/// time.
 const JITTER: f64 = 0.2;
 
-/// Now, on the clock of [`Health`]: milliseconds, never 0.
+/// Current time on the clock of [`Health`] in milliseconds; never 0.
 pub(super) fn now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed().as_millis() as u64 + 1
@@ -36,17 +31,17 @@ pub(super) fn is_eligible(health: &Health, now: u64) -> bool {
     until == 0 || (until <= now && !health.is_probed.load(Relaxed))
 }
 
-/// Makes the next request the one that finds out whether the endpoint works again; false when there is one already.
+/// Makes the next request a probe. Returns false if a probe is in progress.
 pub(super) fn begin_probe(health: &Health) -> bool {
     !health.is_probed.swap(true, Relaxed)
 }
 
-/// The request that was to find out is over.
+/// Ends a probe.
 pub(super) fn end_probe(health: &Health) {
     health.is_probed.store(false, Relaxed);
 }
 
-/// The endpoint answered.
+/// Records a response.
 pub(super) fn on_response(health: &Health) {
     if health.strikes.load(Relaxed) != 0 {
         health.strikes.store(0, Relaxed);
@@ -57,24 +52,29 @@ pub(super) fn on_response(health: &Health) {
     }
 }
 
-/// A request failed at the endpoint.
-pub(super) fn on_strike(backend: &Backend, endpoint: &Endpoint) {
+/// Records a failed request.
+pub(super) fn on_request_failure(backend: &Backend, endpoint: &Endpoint) {
     let strikes = endpoint.health.strikes.fetch_add(1, Relaxed) + 1;
-    if strikes >= STRIKES || endpoint.health.is_avoided() {
-        avoid(backend, endpoint, now());
+    if strikes >= MAX_FAILURES || endpoint.health.is_avoided() {
+        eject(backend, endpoint, now());
     }
 }
 
-/// The endpoint could not be connected to.
+/// Records a failed connect.
 pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
-    avoid(backend, endpoint, now());
+    eject(backend, endpoint, now());
 }
 
-/// Avoids the endpoint for a while, for longer each time. Failures of requests that were under way count once.
-fn avoid(backend: &Backend, endpoint: &Endpoint, now: u64) {
+/// Ejects the endpoint, unless it is the only one or ejected already. Concurrent failures count once.
+///
+/// A failed connect, or one that a later and much faster one overtakes, ejects at once; so do [`MAX_FAILURES`]
+/// consecutive failures of requests: a connection that closes before a response, an invalid response, or a timeout.
+/// An ejection lasts [`FIRST_EJECTION`] and doubles each time up to [`MAX_EJECTION`]. Then the endpoint gets one request
+/// at a time as a probe, until one succeeds. A response of any status is a success.
+fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let health = &endpoint.health;
     let until = health.avoided_until.load(Relaxed);
-    // The only endpoint gets every request anyway.
+    // A single endpoint gets every request anyway.
     if until > now || backend.endpoints().len() < 2 {
         return;
     }
@@ -92,7 +92,9 @@ fn avoid(backend: &Backend, endpoint: &Endpoint, now: u64) {
 }
 
 fn backoff(ejections: u32) -> Duration {
-    let time = FIRST.saturating_mul(1 << ejections.min(16)).min(LONGEST);
+    let time = FIRST_EJECTION
+        .saturating_mul(1 << ejections.min(16))
+        .min(MAX_EJECTION);
     time.mul_f64(rand::rng().random_range(1.0 - JITTER..1.0 + JITTER))
 }
 
@@ -122,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn avoids_endpoint_for_growing_times_until_a_response() {
+    fn ejects_endpoint_for_growing_times_until_a_response() {
         let backend = backend(2);
         let endpoint = &backend.endpoints()[0];
         let mut now = 1;
         for expected in [1, 2, 4, 8, 16, 30, 30] {
-            avoid(&backend, endpoint, now);
+            eject(&backend, endpoint, now);
             let until = endpoint.health.avoided_until.load(Relaxed);
             let time = (until - now) as f64 / 1000.0;
             let expected = f64::from(expected);
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(backend.stats.ejections(), 7);
         on_response(&endpoint.health);
         assert!(is_eligible(&endpoint.health, 1));
-        avoid(&backend, endpoint, now);
+        eject(&backend, endpoint, now);
         assert!(endpoint.health.avoided_until.load(Relaxed) - now <= 1_200);
     }
 
@@ -151,30 +153,30 @@ mod tests {
         let backend = backend(2);
         let endpoint = &backend.endpoints()[0];
         for _ in 0..10 {
-            avoid(&backend, endpoint, 1);
+            eject(&backend, endpoint, 1);
         }
         assert_eq!(backend.stats.ejections(), 1);
     }
 
     #[test]
-    fn avoids_endpoint_after_three_strikes_in_a_row() {
+    fn ejects_endpoint_after_three_consecutive_failures() {
         let backend = backend(2);
         let endpoint = &backend.endpoints()[0];
         for _ in 0..5 {
-            on_strike(&backend, endpoint);
-            on_strike(&backend, endpoint);
+            on_request_failure(&backend, endpoint);
+            on_request_failure(&backend, endpoint);
             on_response(&endpoint.health);
         }
         assert!(!endpoint.health.is_avoided());
-        (0..3).for_each(|_| on_strike(&backend, endpoint));
+        (0..3).for_each(|_| on_request_failure(&backend, endpoint));
         assert!(endpoint.health.is_avoided());
     }
 
     #[test]
-    fn admits_one_request_at_a_time_on_probation() {
+    fn probes_with_one_request_at_a_time() {
         let backend = backend(2);
         let endpoint = &backend.endpoints()[0];
-        avoid(&backend, endpoint, 1);
+        eject(&backend, endpoint, 1);
         let later = endpoint.health.avoided_until.load(Relaxed);
         assert!(is_eligible(&endpoint.health, later));
         assert!(begin_probe(&endpoint.health));
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn never_avoids_the_only_endpoint() {
+    fn never_ejects_the_only_endpoint() {
         let backend = backend(1);
         let endpoint = &backend.endpoints()[0];
         on_connect_failure(&backend, endpoint);

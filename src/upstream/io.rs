@@ -1,4 +1,4 @@
-//! The byte stream of a connection to a backend, plain or TLS. Knows no protocol.
+//! The byte stream of a connection to a backend, plain or TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,21 +11,22 @@ use tokio_rustls::client::TlsStream;
 /// A connected stream.
 #[derive(Debug)]
 pub enum Io {
-    /// In plain text.
+    /// Plain text.
     Plain(TcpStream),
-    /// In TLS, after its handshake.
+    /// TLS after its handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Io {
-    /// Whether the stream is silent and open. Asks the kernel only after an event.
+    /// Whether the stream is open and has received nothing. Makes a system call only after an
+    /// event.
     pub(super) fn is_idle(&mut self) -> bool {
         let mut byte = [0];
         match self {
             Self::Plain(io) => io
                 .try_read(&mut byte)
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
-            // A readable socket may hold session tickets only, which the read takes in.
+            // A readable TLS socket may contain session tickets only, which the read consumes.
             Self::Tls(io) => Pin::new(io)
                 .poll_read(
                     &mut Context::from_waker(Waker::noop()),
@@ -35,7 +36,7 @@ impl Io {
         }
     }
 
-    /// Whether both sides agreed on HTTP/2 (ALPN).
+    /// Whether ALPN selected HTTP/2.
     pub(super) fn has_negotiated_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,

@@ -1,11 +1,11 @@
-//! From a chosen backend to its response: an endpoint, a connection, an attempt. Owns connections to backends, the
-//! health of their endpoints and the rules of replaying; knows nothing of routes, filters or the client.
+//! The upstream side of the data plane: gets a response from a selected backend. Owns upstream
+//! connections, the health of endpoints and the retry rules.
 
 mod attempt;
 mod balance;
 mod connect;
 mod exchange;
-mod fault;
+mod exchange_error;
 mod health;
 pub mod http1;
 mod http2;
@@ -20,8 +20,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
 use http_body::Body;
 
-pub use self::attempt::{Attempts, Failed};
-pub use self::fault::Fault;
+pub use self::attempt::{Attempts, FailedAttempt};
+pub use self::exchange_error::ExchangeError;
 pub use self::io::Io;
 use self::pool::Pool;
 pub use self::response::{Response, ResponseBody, Upgraded};
@@ -29,13 +29,13 @@ use crate::clock::Clock;
 use crate::settings::Limits;
 use crate::table::UpstreamFault;
 
-/// What a request failed of on its way to a backend.
+/// Why a request could not be sent to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The backend's side failed.
+    /// The backend failed.
     #[error("{1}")]
     Backend(UpstreamFault, &'static str),
-    /// The client's side failed while its body was being forwarded.
+    /// The client failed while its body was forwarded.
     #[error("the request body failed")]
     RequestBody,
 }
@@ -55,86 +55,88 @@ impl SendError {
     );
 }
 
-impl From<Fault> for SendError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::RequestBody => Self::RequestBody,
-            Fault::Protocol(detail) => Self::Backend(UpstreamFault::Protocol, detail),
-            Fault::Refused => {
+impl From<ExchangeError> for SendError {
+    fn from(cause: ExchangeError) -> Self {
+        match cause {
+            ExchangeError::RequestBody => Self::RequestBody,
+            ExchangeError::Protocol(detail) => Self::Backend(UpstreamFault::Protocol, detail),
+            ExchangeError::Refused => {
                 Self::Backend(UpstreamFault::Refused, "the backend refused the stream")
             }
-            Fault::LeftOut => Self::Backend(
+            ExchangeError::NotProcessed => Self::Backend(
                 UpstreamFault::Refused,
                 "the backend ended the connection before it processed the request",
             ),
-            Fault::Truncated => Self::Backend(
+            ExchangeError::Truncated => Self::Backend(
                 UpstreamFault::Reset,
                 "the backend closed the connection before it answered",
             ),
-            Fault::Reset => Self::Backend(
+            ExchangeError::Reset => Self::Backend(
                 UpstreamFault::Reset,
                 "the backend reset the stream before it answered",
             ),
-            Fault::Io(_) => Self::CLOSED,
+            ExchangeError::Io(_) => Self::CLOSED,
         }
     }
 }
 
-/// A request's body. It can be sent again as long as it can go back to its first byte.
+/// A request body that can be sent again while its beginning is buffered.
 pub trait Replay: Body<Data = Bytes> + Unpin {
-    /// Goes back to the first byte; false when what was read is no longer kept, and then nothing changes.
+    /// Rewinds to the first byte. Returns false, without an effect, if the beginning is no longer
+    /// buffered.
     fn rewind(&mut self) -> bool;
 
-    /// The response's head is there: the body will not be sent again.
+    /// Stops buffering: the response head has arrived.
     fn forget(&mut self);
 }
 
-/// An error of a body.
+/// Error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Receives a request's informational responses, 100 aside, without hop-by-hop headers.
+/// Receives informational responses except 100, without hop-by-hop headers.
 pub type Informational<'a> = &'a dyn Fn(StatusCode, &HeaderMap);
 
-/// A request as it is to be sent.
+/// A request to send.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Method, target and end-to-end headers, `Host` included and `Expect` not.
+    /// Method, target and end-to-end headers, including `Host` and without `Expect`.
     pub parts: &'a request::Parts,
-    /// Headers that are sent besides those, none of which they have.
+    /// Additional headers, whose names are not in `parts`.
     pub added: &'a [(HeaderName, HeaderValue)],
-    /// The protocol to upgrade to.
+    /// Protocol to upgrade to.
     pub upgrade: Option<&'a HeaderValue>,
-    /// Whether an HTTP/1.1 backend is asked by `Expect: 100-continue` before the body is read.
+    /// Whether to send `Expect: 100-continue` to an HTTP/1.1 backend and wait before the body is
+    /// read.
     pub expect_continue: bool,
-    /// What gets the informational responses.
+    /// Receiver of informational responses.
     pub informational: Option<Informational<'a>>,
-    /// How long one attempt may take until the head of the response.
+    /// Timeout of one attempt until the response head.
     pub try_timeout: Option<Duration>,
 }
 
-/// What the head of a response may take.
+/// Limits of a response head.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
-    /// Bytes.
+    /// Maximum size in bytes.
     pub bytes: usize,
-    /// Headers.
+    /// Maximum number of headers.
     pub headers: usize,
 }
 
-/// The connections of one worker to all backends.
+/// The upstream connections of one worker.
 pub struct Upstream {
     pool: Rc<Pool>,
 }
 
 impl Upstream {
-    /// No connections yet.
+    /// Creates an empty set of connections.
     pub fn new(clock: &Rc<Clock>, limits: &Limits) -> Self {
         Self {
             pool: Rc::new(Pool::new(clock.clone(), limits)),
         }
     }
 
-    /// Closes what has been idle for too long. To be called now and then.
+    /// Closes connections that have been idle for too long. Called periodically.
     pub fn sweep(&self) {
         self.pool.sweep();
     }

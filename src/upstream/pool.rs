@@ -1,5 +1,5 @@
-//! The connections of one worker to its backends, by endpoint and TLS identity: idle HTTP/1.1 ones, HTTP/2 ones that
-//! requests share, and those being opened that requests wait for.
+//! The connection pool of one worker, by endpoint and TLS identity: idle HTTP/1.1 connections,
+//! shared HTTP/2 connections, and connections being opened.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,12 +17,12 @@ use crate::clock::Clock;
 use crate::settings::Limits;
 use crate::table::TlsIdentity;
 
-/// HTTP/2 connections to one endpoint that are opened at one time.
+/// Maximum number of HTTP/2 connections to one endpoint that are being opened.
 const MAX_OPENING: usize = 4;
-/// HTTP/2 connections to one endpoint. When all are full, requests queue on them.
+/// Maximum number of HTTP/2 connections to one endpoint. When all are full, requests queue on them.
 const MAX_HTTP2: usize = 64;
 
-/// Everything that makes two connections differ.
+/// Everything that distinguishes connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ConnectionKey {
     pub(super) endpoint: u64,
@@ -35,12 +35,12 @@ pub(super) enum Ready {
     Http2(Slot),
 }
 
-/// Which connections a request does not use.
+/// Connections that a request must not use.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Avoid {
-    /// Idle ones, which may all be as stale as the one that failed.
+    /// Idle connections, which may all be as stale as the one that failed.
     pub(super) idle: bool,
-    /// The HTTP/2 connection that refused the request; 0 is none.
+    /// Id of the HTTP/2 connection that refused the request; 0 is none.
     pub(super) refused: u64,
 }
 
@@ -61,7 +61,7 @@ struct Entry {
     idle: Vec<Idle>,
     http2: Vec<Rc<Http2Connection>>,
     opening: Vec<Rc<Opening>>,
-    /// What the endpoint chose, where that is negotiated.
+    /// Protocol that ALPN selected, if negotiated.
     negotiated: Option<Protocol>,
 }
 
@@ -70,17 +70,17 @@ struct Idle {
     since: u64,
 }
 
-/// A connection that is being opened, with the requests that wait for it.
+/// A connection being opened, with the requests that wait for it.
 struct Opening {
     begin: Instant,
     outcome: Cell<Option<Result<(), SendError>>>,
     is_done: Notify,
     waiting: Cell<usize>,
-    /// Requests that the connection is assumed to have room for.
+    /// Assumed number of requests that the connection can carry.
     capacity: usize,
 }
 
-/// A request's place among those that wait for a connection.
+/// A request waiting for a connection.
 struct Waiting(Rc<Opening>);
 
 impl Waiting {
@@ -122,12 +122,13 @@ impl Pool {
         }
     }
 
-    /// An open connection that has room: an HTTP/2 one, or the HTTP/1.1 one that was used last.
+    /// Takes an open connection with capacity: an HTTP/2 connection, or the most recently used
+    /// HTTP/1.1 one.
     pub(super) fn take(&self, key: ConnectionKey, avoid: Avoid) -> Option<Ready> {
         self.entries.borrow_mut().get_mut(&key)?.take(avoid, false)
     }
 
-    /// Keeps an HTTP/1.1 connection whose exchange is complete.
+    /// Returns an HTTP/1.1 connection whose exchange is complete.
     pub(super) fn put(&self, key: ConnectionKey, connection: Connection) {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(key).or_default();
@@ -139,7 +140,8 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were unused for too long or that the backend has closed. To be called now and then.
+    /// Closes connections that were idle for too long or that the backend has closed. Called
+    /// periodically.
     pub(super) fn sweep(&self) {
         let oldest = self.clock.now().saturating_sub(self.idle_timeout);
         self.entries.borrow_mut().retain(|_, entry| {
@@ -154,7 +156,8 @@ impl Pool {
         self.buffers.sweep();
     }
 
-    /// A connection to the target: an open one, else a new one. Where it may speak HTTP/2, requests share the new ones.
+    /// Takes an open connection to the target or opens one. Requests share new connections that may
+    /// speak HTTP/2.
     pub(super) async fn ready(
         self: &Rc<Self>,
         target: &Target,
@@ -178,7 +181,7 @@ impl Pool {
         }
     }
 
-    /// Whether new connections to the target certainly speak HTTP/1.1.
+    /// Whether new connections to the target always speak HTTP/1.1.
     fn is_http1(&self, target: &Target) -> bool {
         let negotiated = || {
             let entries = self.entries.borrow();
@@ -187,8 +190,8 @@ impl Pool {
         target.protocol().or_else(negotiated) == Some(Protocol::Http1)
     }
 
-    /// The opening of a connection that is assumed to have room for one more request; a new one when there is none. A
-    /// place on a full connection when there are too many.
+    /// Joins a connection being opened with assumed capacity, or starts a new one. Returns a slot on a full connection if
+    /// the endpoint already has [`MAX_HTTP2`] connections.
     fn join(self: &Rc<Self>, target: &Target, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(target.key()).or_default();
@@ -203,7 +206,7 @@ impl Pool {
         {
             return Err(ready);
         }
-        // What the peer allows on another connection is what it will allow on this one.
+        // The peer's limit on existing connections is assumed for the new one.
         let known = entry.http2.iter().map(|it| it.max_streams()).min();
         let capacity = known.unwrap_or(ASSUMED_STREAMS).clamp(1, ASSUMED_STREAMS);
         let opening = Rc::new(Opening {
@@ -219,7 +222,7 @@ impl Pool {
         Ok(opening)
     }
 
-    /// Opens a connection for those who wait for it, however many of them still do.
+    /// Opens a connection for the waiting requests, even if some of them stop waiting.
     async fn open(&self, target: &Target, opening: &Rc<Opening>) {
         let outcome = match target.connect(self.connect_timeout).await {
             Ok(io) => self.add(target, io, opening.capacity).await,
@@ -258,9 +261,10 @@ impl Pool {
 }
 
 impl Entry {
-    /// An open connection that has room, or the least loaded HTTP/2 one with `even_full`.
-    fn take(&mut self, avoid: Avoid, even_full: bool) -> Option<Ready> {
-        while let Some(index) = self.usable_http2(avoid, even_full) {
+    /// Takes an open connection with capacity; with `allow_full`, the least loaded HTTP/2 connection
+    /// otherwise.
+    fn take(&mut self, avoid: Avoid, allow_full: bool) -> Option<Ready> {
+        while let Some(index) = self.usable_http2(avoid, allow_full) {
             if self.http2[index].is_open() {
                 return Some(Ready::Http2(self.http2[index].reserve()));
             }
@@ -277,10 +281,10 @@ impl Entry {
         None
     }
 
-    fn usable_http2(&self, avoid: Avoid, even_full: bool) -> Option<usize> {
+    fn usable_http2(&self, avoid: Avoid, allow_full: bool) -> Option<usize> {
         let connections = self.http2.iter().enumerate();
         let mut usable = connections.filter(|(_, connection)| connection.id != avoid.refused);
-        let found = if even_full {
+        let found = if allow_full {
             usable.min_by_key(|(_, connection)| connection.streams())
         } else {
             usable.find(|(_, connection)| connection.streams() < connection.max_streams())

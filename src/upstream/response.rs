@@ -1,5 +1,5 @@
-//! A backend's response: its head, and a body that holds the connection until its last byte. Gives the connection back
-//! when it can carry another request.
+//! A backend's response: the head, and a body that holds the connection until its end and then
+//! returns it to the pool if it can be reused.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -38,7 +38,7 @@ pub struct ResponseBody<B> {
 pub struct Upgraded {
     /// The connection.
     pub io: Io,
-    /// Bytes that the backend sent behind its 101.
+    /// Data that the backend sent after its 101.
     pub first: Bytes,
     place: InFlight,
 }
@@ -74,12 +74,12 @@ impl<B: Replay> Response<B> {
 }
 
 impl<B: Replay> ResponseBody<B> {
-    /// The endpoint that answered.
+    /// The endpoint that responded.
     pub fn endpoint(&self) -> SocketAddr {
         self.place.endpoint().address
     }
 
-    /// The connection behind a 101.
+    /// The connection after a 101.
     pub fn into_upgraded(self) -> Option<Upgraded> {
         let Exchange::Http1(exchange) = self.exchange else {
             return None;
@@ -92,7 +92,7 @@ impl<B: Replay> ResponseBody<B> {
         })
     }
 
-    /// Gives the connection back as soon as the exchange is complete.
+    /// Returns the connection to the pool once the exchange is complete.
     fn release(&mut self) {
         if let Exchange::Http1(exchange) = &mut self.exchange
             && exchange.is_end_stream()

@@ -1,5 +1,5 @@
-//! The HTTP side of the API server: discovery, lists in pages, watches, single objects and writes, from a thread per
-//! connection, and how each of them fails.
+//! HTTP side of the API server: discovery, paged lists, watches, objects and writes, with a thread
+//! per connection, and the failures of each.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,20 +12,20 @@ use socket2::SockRef;
 
 use super::{Api, Fault, KINDS, Kind, Moment, Request, State};
 
-/// The longest that a test takes.
-const EVER: Duration = Duration::from_secs(600);
+/// Maximum duration of a test.
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What a request asks for.
-pub(super) struct Asked<'a> {
+/// A parsed request.
+pub(super) struct ParsedRequest<'a> {
     pub(super) kind: &'static Kind,
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
-    /// Whether only the status is meant.
+    /// Whether it addresses the status subresource.
     pub(super) is_status: bool,
     pub(super) query: &'a str,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ParsedRequest<'a> {
     fn of(path: &'a str, query: &'a str) -> Option<Self> {
         KINDS.iter().find_map(|kind| {
             let rest = path.strip_prefix(kind.version)?.strip_prefix('/')?;
@@ -58,7 +58,7 @@ impl<'a> Asked<'a> {
             .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether an object is one of those that are asked for, as far as namespaces and names go.
+    /// Whether the request selects an object by namespace and name.
     fn selects(&self, object: &Value) -> bool {
         let fields = self.parameter("fieldSelector").unwrap_or_default();
         let name = fields.strip_prefix("metadata.name%3D");
@@ -69,7 +69,7 @@ impl<'a> Asked<'a> {
                 .is_none_or(|namespace| metadata["namespace"] == namespace)
     }
 
-    /// The key of the object that is asked for.
+    /// Key of the requested object.
     pub(super) fn key(&self) -> (String, String, String) {
         let (namespace, name) = (self.namespace.unwrap_or_default(), self.name.unwrap());
         (self.kind.name.into(), namespace.into(), name.into())
@@ -121,7 +121,8 @@ impl Api {
         let accepted = state.token.as_ref();
         let is_welcome = accepted.is_none_or(|accepted| Some(accepted) == token.as_ref());
         let is_silenced = token.is_some_and(|token| state.silenced.contains(&token));
-        let asked = Asked::of(path, query).filter(|asked| !state.missing.contains(asked.kind.name));
+        let asked =
+            ParsedRequest::of(path, query).filter(|asked| !state.missing.contains(asked.kind.name));
         let fault = asked.as_ref().and_then(|asked| {
             if !asked.is_permitted(&state) {
                 return Some(Fault::Status(403));
@@ -170,14 +171,14 @@ impl Api {
         )
     }
 
-    fn get(&self, asked: &Asked<'_>) -> (u16, Value) {
+    fn get(&self, asked: &ParsedRequest<'_>) -> (u16, Value) {
         match self.state().objects.get(&asked.key()) {
             Some(object) => (200, object.clone()),
             None => (404, failure(404)),
         }
     }
 
-    fn list(&self, asked: &Asked<'_>) -> (u16, Value) {
+    fn list(&self, asked: &ParsedRequest<'_>) -> (u16, Value) {
         let mut state = self.state();
         let token = asked.parameter("continue");
         let before = token.and_then(|token| token.split('-').next()?.parse().ok());
@@ -187,7 +188,7 @@ impl Api {
             .get(asked.kind.name)
             .is_some_and(|after| page >= *after)
         {
-            state = self.wait(state, EVER);
+            state = self.wait(state, TEST_TIMEOUT);
         }
         if token.is_some() && state.expired > 0 {
             state.expired -= 1;
@@ -215,8 +216,8 @@ impl Api {
         (200, list)
     }
 
-    /// Streams events until the watch is over, and then ends the connection.
-    fn watch(&self, mut socket: &TcpStream, asked: &Asked<'_>) -> Option<()> {
+    /// Streams events until the watch ends, then closes the connection.
+    fn watch(&self, mut socket: &TcpStream, asked: &ParsedRequest<'_>) -> Option<()> {
         let begin = Instant::now();
         let seconds = asked.parameter("timeoutSeconds").unwrap().parse().unwrap();
         let mut state = self.state();
@@ -230,7 +231,7 @@ impl Api {
         let (cuts, muted) = (state.cuts, state.muted);
         loop {
             while state.muted != muted {
-                state = self.wait(state, EVER);
+                state = self.wait(state, TEST_TIMEOUT);
             }
             let left = Duration::from_secs(seconds).checked_sub(begin.elapsed());
             let Some(left) = left.filter(|_| state.cuts == cuts) else {
@@ -251,8 +252,8 @@ impl Api {
 }
 
 impl State {
-    /// What a list shows.
-    fn visible(&self, asked: &Asked<'_>) -> Moment {
+    /// The objects that a list returns.
+    fn visible(&self, asked: &ParsedRequest<'_>) -> Moment {
         let (version, objects) = match &self.behind {
             Some((version, objects)) => (*version, objects),
             None => (self.version, &self.objects),
@@ -284,7 +285,7 @@ fn fail_at(mut socket: &TcpStream, fault: Fault) -> Option<()> {
             None
         }
         Fault::Silence | Fault::Slow(_) => {
-            thread::sleep(EVER);
+            thread::sleep(TEST_TIMEOUT);
             None
         }
     }

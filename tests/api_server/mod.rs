@@ -1,5 +1,5 @@
-//! An API server as far as a client of ours sees one: the objects that a test or the client puts in, and every way of
-//! failing that a test asks for. Validates nothing, and knows nothing of HTTP.
+//! An in-memory API server as seen by a client: objects that a test or the client stores, and every
+//! failure that a test requests. Validates nothing.
 
 #![allow(
     dead_code,
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// A kind that is served: its group and version, its plural and whether it is namespaced.
+/// A served kind: group and version, plural, and whether it is namespaced.
 struct Kind {
     version: &'static str,
     name: &'static str,
@@ -39,7 +39,7 @@ const fn kind(
     }
 }
 
-/// The longest that anything is waited for.
+/// Timeout of any wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const GATEWAY: &str = "gateway.networking.k8s.io/v1";
@@ -74,34 +74,34 @@ const KINDS: &[Kind] = &[
     kind(GATEWAY, "ReferenceGrant", "referencegrants", true),
 ];
 
-/// What is wrong with the answers to requests for a kind.
+/// Failure of requests for a kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// A status, as a Status object.
+    /// A Status object with this code.
     Status(u16),
-    /// A status, with the seconds of a `Retry-After`.
+    /// A status with `Retry-After` in seconds.
     RetryAfter(u16, u32),
-    /// A status, with a page for people.
+    /// A status with an HTML page.
     Page(u16),
     /// The connection is reset.
     Reset,
-    /// There is none.
+    /// No response.
     Silence,
-    /// It comes late.
+    /// A delayed response.
     Slow(Duration),
 }
 
-/// The objects of one moment.
+/// All objects at a version.
 pub(crate) type Moment = (u64, BTreeMap<(String, String, String), Value>);
 
-/// Something that happened to an object.
+/// A watch event.
 struct Event {
     version: u64,
     kind: String,
     line: Value,
 }
 
-/// A request that was made, and when.
+/// A request with its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) at: Instant,
@@ -117,39 +117,39 @@ struct State {
     version: u64,
     /// By kind.
     faults: BTreeMap<String, Fault>,
-    /// By kind, of requests that write.
+    /// By kind, for writes only.
     write_faults: BTreeMap<String, Fault>,
-    /// Tokens whose requests get no answer.
+    /// Tokens whose requests get no response.
     silenced: BTreeSet<String>,
-    /// A field of statuses that is dropped when they are stored, as one that the CRD does not know.
+    /// A status field that is pruned on write, like one that the CRD does not have.
     dropped: Option<String>,
-    /// What reviews of tokens say.
+    /// Results of TokenReviews.
     reviews: BTreeMap<String, Value>,
-    /// Kinds that the server does not know.
+    /// Kinds that the server does not serve.
     missing: BTreeSet<String>,
-    /// Kinds of whose lists only so many pages come.
+    /// Kinds whose lists hang after this many pages.
     hanging: BTreeMap<String, usize>,
-    /// How many more pages that are not the first have expired.
+    /// Number of further continue tokens to expire.
     expired: usize,
-    /// What is left of lists, by the token that continues them.
+    /// Remaining objects of lists by continue token.
     pages: BTreeMap<String, Moment>,
-    /// What lists show instead of what there is.
+    /// Stale objects that lists return instead of the current ones.
     behind: Option<Moment>,
-    /// The only namespaces that may be seen.
+    /// The only permitted namespaces.
     permitted: Option<Vec<String>>,
-    /// The only token that is accepted.
+    /// The only accepted token.
     token: Option<String>,
-    /// No watch can go on from before this.
+    /// Oldest version that a watch can start from.
     oldest: u64,
-    /// How often all watches were ended.
+    /// Number of times that all watches were ended.
     cuts: u64,
-    /// Watches that began before this tell nothing more, not even that they are over.
+    /// Watches that began before this send nothing more, not even their end.
     muted: u64,
     offline: bool,
     requests: Vec<Request>,
 }
 
-/// The server. Lives as long as the test's process.
+/// The server. Lives as long as the test process.
 #[derive(Clone)]
 pub(crate) struct Api(Arc<(Mutex<State>, Condvar)>, SocketAddr);
 
@@ -169,12 +169,12 @@ impl Api {
         api
     }
 
-    /// Where it is.
+    /// URL of the server.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.1)
     }
 
-    /// What a client needs to find it, as this user.
+    /// A kubeconfig with this user.
     pub(crate) fn kubeconfig(&self, user: &Value) -> String {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -216,8 +216,8 @@ impl Api {
         self.change(|state| state.delete(kind, namespace, name));
     }
 
-    /// Deletes an object so that no watch tells of it, and ends all watches: whoever goes on where it was is told that
-    /// this is too long ago.
+    /// Deletes an object without a watch event and ends all watches: a watch from an earlier
+    /// version gets 410.
     pub(crate) fn delete_unseen(&self, kind: &str, namespace: &str, name: &str) {
         self.change(|state| {
             state.delete(kind, namespace, name);
@@ -225,7 +225,7 @@ impl Api {
         });
     }
 
-    /// Tells watches so many times of an object as it was.
+    /// Sends an old event of an object to the watches several times.
     pub(crate) fn replay(&self, object: &Value, times: usize) {
         self.change(|state| {
             let kind = text(&object["kind"]);
@@ -236,27 +236,27 @@ impl Api {
         });
     }
 
-    /// An object as it is.
+    /// The current object.
     pub(crate) fn object(&self, kind: &str, namespace: &str, name: &str) -> Value {
         let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
         self.state().objects[&key].clone()
     }
 
-    /// Everything as it is.
+    /// All current objects.
     pub(crate) fn moment(&self) -> Moment {
         let state = self.state();
         (state.version, state.objects.clone())
     }
 
-    /// Lists show a moment instead of what there is, until told otherwise. Ends all watches.
-    pub(crate) fn fall_behind(&self, moment: Option<Moment>) {
+    /// Makes lists return old objects until reset. Ends all watches.
+    pub(crate) fn serve_stale_lists(&self, moment: Option<Moment>) {
         self.change(|state| {
             state.behind = moment;
             state.expire();
         });
     }
 
-    /// Requests for a kind fail, or do so no longer; its watches are over.
+    /// Sets or clears the failure of requests for a kind; ends its watches.
     pub(crate) fn fail(&self, kind: &str, fault: Option<Fault>) {
         self.change(|state| {
             state.faults.remove(kind);
@@ -267,14 +267,14 @@ impl Api {
         });
     }
 
-    /// Requests for all kinds fail.
+    /// Sets or clears the failure of all requests.
     pub(crate) fn fail_all(&self, fault: Option<Fault>) {
         for kind in KINDS {
             self.fail(kind.name, fault);
         }
     }
 
-    /// Requests that write a kind fail, or do so no longer.
+    /// Sets or clears the failure of writes for a kind.
     pub(crate) fn fail_writes(&self, kind: &str, fault: Option<Fault>) {
         self.change(|state| {
             state.write_faults.remove(kind);
@@ -284,22 +284,22 @@ impl Api {
         });
     }
 
-    /// From now on, reviews of this token have this status; those of others say that it is not valid.
+    /// Sets the TokenReview status of a token; other tokens are invalid.
     pub(crate) fn review(&self, token: &str, status: Value) {
         self.change(|state| state.reviews.insert(token.to_owned(), status));
     }
 
-    /// Requests with this token get no answer from now on.
+    /// Stops responding to requests with this token.
     pub(crate) fn silence(&self, token: &str) {
         self.change(|state| state.silenced.insert(token.to_owned()));
     }
 
-    /// This field of statuses is dropped when they are stored.
+    /// Prunes this status field on writes.
     pub(crate) fn drop_status_field(&self, name: &str) {
         self.change(|state| state.dropped = Some(name.to_owned()));
     }
 
-    /// An object as soon as it is as wanted.
+    /// Waits until an object is as wanted.
     pub(crate) fn wait_for(
         &self,
         kind: &str,
@@ -319,7 +319,7 @@ impl Api {
         object.unwrap().clone()
     }
 
-    /// The requests of a method whose target has a text, as soon as there are so many.
+    /// Waits for this many requests of a method whose target contains a text.
     pub(crate) fn wait_for_requests(&self, count: usize, method: &str, text: &str) -> Vec<Request> {
         let matching = |state: &State| {
             let requests = state.requests.iter();
@@ -337,8 +337,8 @@ impl Api {
         requests
     }
 
-    /// Forgets a kind, or has it again.
-    pub(crate) fn know(&self, kind: &str, known: bool) {
+    /// Stops or resumes serving a kind.
+    pub(crate) fn set_served(&self, kind: &str, known: bool) {
         self.change(|state| {
             if known {
                 state.missing.remove(kind);
@@ -348,7 +348,7 @@ impl Api {
         });
     }
 
-    /// Of lists of a kind only so many pages come, or all.
+    /// Makes lists of a kind hang after this many pages, or resets that.
     pub(crate) fn hang(&self, kind: &str, after: Option<usize>) {
         self.change(|state| {
             state.hanging.remove(kind);
@@ -358,12 +358,12 @@ impl Api {
         });
     }
 
-    /// So many pages that are not the first will have expired.
+    /// Expires this many continue tokens.
     pub(crate) fn expire_pages(&self, times: usize) {
         self.change(|state| state.expired = times);
     }
 
-    /// Watches tell nothing more; new ones do.
+    /// Silences current watches; new ones work.
     pub(crate) fn mute(&self) {
         self.change(|state| {
             state.version += 1;
@@ -371,13 +371,13 @@ impl Api {
         });
     }
 
-    /// Only these namespaces may be seen.
+    /// Permits only these namespaces.
     pub(crate) fn permit(&self, namespaces: &[&str]) {
         let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
         self.change(|state| state.permitted = Some(namespaces));
     }
 
-    /// Only this token is accepted from now on. Ends all watches.
+    /// Accepts only this token. Ends all watches.
     pub(crate) fn accept(&self, token: &str) {
         self.change(|state| {
             state.token = Some(token.to_owned());
@@ -385,7 +385,7 @@ impl Api {
         });
     }
 
-    /// Ends all watches and refuses everything, or stops doing so.
+    /// Goes offline or online: ends all watches and rejects everything.
     pub(crate) fn offline(&self, offline: bool) {
         self.change(|state| {
             state.offline = offline;
@@ -393,7 +393,7 @@ impl Api {
         });
     }
 
-    /// Requests so far whose target has a text.
+    /// Requests whose target contains a text.
     pub(crate) fn requests(&self, text: &str) -> Vec<Request> {
         let state = self.state();
         let requests = state.requests.iter();
@@ -430,7 +430,7 @@ impl State {
         self.record(&kind, what, &object);
     }
 
-    /// Forgets what happened so far, and ends all watches.
+    /// Drops the event history and ends all watches.
     fn expire(&mut self) {
         self.events.clear();
         self.version += 1000;

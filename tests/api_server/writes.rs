@@ -1,13 +1,18 @@
-//! What requests that write do: create, replace, merge into a status, delete; refused when they are of another version
-//! than the stored one.
+//! Write requests: create, replace, merge patch of a status, delete; rejected with a conflict for
+//! another resourceVersion.
 
 use serde_json::{Value, json};
 
-use super::http::{Asked, failure};
+use super::http::{ParsedRequest, failure};
 use super::{Api, State, text};
 
 impl Api {
-    pub(super) fn write(&self, method: &str, asked: &Asked<'_>, body: &[u8]) -> (u16, Value) {
+    pub(super) fn write(
+        &self,
+        method: &str,
+        asked: &ParsedRequest<'_>,
+        body: &[u8],
+    ) -> (u16, Value) {
         let object: Value = serde_json::from_slice(body).unwrap_or_default();
         self.change(|state| match (method, asked.name) {
             ("POST", None) => state.create(asked, object),
@@ -20,7 +25,7 @@ impl Api {
 }
 
 impl State {
-    fn create(&mut self, asked: &Asked<'_>, mut object: Value) -> (u16, Value) {
+    fn create(&mut self, asked: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {
         object["kind"] = asked.kind.name.into();
         object["apiVersion"] = asked.kind.version.into();
         if asked.kind.name == "TokenReview" {
@@ -33,7 +38,7 @@ impl State {
             object["metadata"]["namespace"] = namespace.into();
         }
         let name = text(&object["metadata"]["name"]);
-        let asked = Asked {
+        let asked = ParsedRequest {
             name: Some(&name),
             ..*asked
         };
@@ -44,7 +49,7 @@ impl State {
         (201, self.objects[&asked.key()].clone())
     }
 
-    fn replace(&mut self, asked: &Asked<'_>, mut object: Value) -> (u16, Value) {
+    fn replace(&mut self, asked: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {
         if let Err(refused) = self.check_version(asked, &object) {
             return refused;
         }
@@ -54,7 +59,7 @@ impl State {
         (200, self.objects[&asked.key()].clone())
     }
 
-    fn patch_status(&mut self, asked: &Asked<'_>, patch: &Value) -> (u16, Value) {
+    fn patch_status(&mut self, asked: &ParsedRequest<'_>, patch: &Value) -> (u16, Value) {
         let mut object = match self.check_version(asked, patch) {
             Ok(object) => object,
             Err(refused) => return refused,
@@ -67,7 +72,7 @@ impl State {
         (200, self.objects[&asked.key()].clone())
     }
 
-    fn remove(&mut self, asked: &Asked<'_>) -> (u16, Value) {
+    fn remove(&mut self, asked: &ParsedRequest<'_>) -> (u16, Value) {
         let (kind, namespace, name) = asked.key();
         let Some(object) = self.objects.get(&asked.key()).cloned() else {
             return (404, failure(404));
@@ -76,8 +81,12 @@ impl State {
         (200, object)
     }
 
-    /// The stored object, unless what is written names another version.
-    fn check_version(&self, asked: &Asked<'_>, written: &Value) -> Result<Value, (u16, Value)> {
+    /// The stored object; a conflict if the request contains another resourceVersion.
+    fn check_version(
+        &self,
+        asked: &ParsedRequest<'_>,
+        written: &Value,
+    ) -> Result<Value, (u16, Value)> {
         let Some(object) = self.objects.get(&asked.key()) else {
             return Err((404, failure(404)));
         };

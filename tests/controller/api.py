@@ -1,4 +1,4 @@
-"""Owns what is asked of the API server: reads, writes and waits, on a connection per thread. Knows no check."""
+"""Client of the API server: reads, writes and waits, with a connection per thread."""
 
 import base64
 import http.client
@@ -11,7 +11,7 @@ import time
 from urllib.parse import quote
 
 GATEWAY = "/apis/gateway.networking.k8s.io/v1"
-# By kind: where it is served, and whether it has namespaces.
+# By kind: API path, and whether it is namespaced.
 KINDS = {
     "Namespace": ("/api/v1", "namespaces", False),
     "Node": ("/api/v1", "nodes", False),
@@ -51,7 +51,7 @@ APPLY = "application/apply-patch+yaml"
 
 
 class Refused(Exception):
-    """An answer that is no success."""
+    """A response with an error status."""
 
     def __init__(self, code: int, text: str):
         super().__init__(f"{code}: {text[:300]}")
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 class Api:
-    """The API server of the kubeconfig, as whoever it names, or as whoever has a token. All objects are plain JSON."""
+    """The API server of the kubeconfig, with its user or with a token. All objects are plain JSON."""
 
     def __init__(self, token: str | None = None):
         view = subprocess.run(["kubectl", "config", "view", "--raw", "--minify", "-o", "json"], capture_output=True, check=True)
@@ -73,7 +73,7 @@ class Api:
         self._own = threading.local()
 
     def get(self, kind: str, name: str, namespace: str = "") -> dict | None:
-        """The object, or None when there is none."""
+        """The object; None if it does not exist."""
         try:
             return self._ask("GET", _path(kind, namespace, name))
         except Refused as error:
@@ -86,7 +86,7 @@ class Api:
         return self._ask("GET", _path(kind, namespace) + query)["items"]
 
     def apply(self, *objects: dict) -> None:
-        """Server-side apply, as somebody who is not Portcullis."""
+        """Server-side apply with another field manager than Portcullis."""
         for obj in objects:
             metadata = obj["metadata"]
             path = _path(obj["kind"], metadata.get("namespace", ""), metadata["name"])
@@ -98,7 +98,7 @@ class Api:
         return self._ask("PATCH", path, change, MERGE)
 
     def put_status(self, obj: dict) -> dict:
-        """Writes over the version that `obj` was read at; Refused with 409 when that has changed since."""
+        """Replaces the object at the resourceVersion of `obj`; raises Refused with 409 on a conflict."""
         metadata = obj["metadata"]
         path = _path(obj["kind"], metadata.get("namespace", ""), metadata["name"])
         return self._ask("PUT", f"{path}/status", obj, "application/json")
@@ -116,7 +116,7 @@ class Api:
         return self._ask("POST", path, request, "application/json")["status"]["token"]
 
     def rights(self, namespace: str) -> tuple[str, ...]:
-        """What may be done in a namespace, as `kubectl auth can-i --list` shows it."""
+        """Permissions in a namespace, like `kubectl auth can-i --list`."""
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
         path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
         status = self._ask("POST", path, review, "application/json")["status"]
@@ -153,7 +153,7 @@ class Api:
 
 
 def wait_for(what: str, look, seconds: float, every: float = 0.05):
-    """What `look` returns as soon as that is true. Fails with `what` when it never is."""
+    """Waits until `look` returns a true value and returns it. Fails with `what` on timeout."""
     until = time.monotonic() + seconds
     while True:
         seen = look()
@@ -165,7 +165,7 @@ def wait_for(what: str, look, seconds: float, every: float = 0.05):
 
 
 def condition(conditions: list[dict], kind: str) -> dict:
-    """The condition of this type; an empty one when there is none."""
+    """The condition of this type; empty if missing."""
     return next((one for one in conditions if one["type"] == kind), {})
 
 
@@ -185,7 +185,7 @@ def _path(kind: str, namespace: str, name: str = "") -> str:
 
 
 def _file(entry: dict, name: str) -> str:
-    """The path of a file that the kubeconfig names or holds."""
+    """Path of a file that the kubeconfig refers to or embeds."""
     if name in entry:
         return entry[name]
     with tempfile.NamedTemporaryFile(delete=False) as file:

@@ -1,4 +1,4 @@
-"""Reads the API server's audit log: who asked for what, and was it let."""
+"""Reads the API server's audit log: user, request and authorization decision."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _POD = "authentication.kubernetes.io/pod-name"
 
 @dataclass(frozen=True)
 class Event:
-    """One request that was answered."""
+    """A completed request."""
 
     time: str
     user: str
@@ -19,22 +19,22 @@ class Event:
     verb: str
     group: str
     resource: str
-    """With its subresource, after a slash."""
+    """Resource with its subresource, after a slash."""
     namespace: str
     name: str
     code: int
     is_forbidden: bool
-    """Refused for want of a right, and not by a quota or webhook."""
+    """Rejected by RBAC, not by a quota or webhook."""
 
 
 def read(log: Path) -> Iterator[Event]:
-    """All requests for objects, in the order of their arrival."""
+    """All requests for objects, in order of arrival."""
     with log.open() as lines:
         events = [json.loads(line) for line in lines]
     events.sort(key=lambda event: event["requestReceivedTimestamp"])
     seen = set()
     for event in events:
-        # A watch is told of twice: at its beginning and at its end.
+        # A watch is logged twice: at its start and at its end.
         if event["auditID"] in seen or "objectRef" not in event or "responseStatus" not in event:
             continue
         seen.add(event["auditID"])

@@ -1,4 +1,4 @@
-"""Owns how checks are kept, chosen, run and told of: a line for each, with its time. Knows nothing of what they check."""
+"""Registers, selects, runs and reports checks: one line each, with its duration."""
 
 import time
 import traceback
@@ -7,7 +7,7 @@ _SUBJECTS: dict[str, list] = {}
 
 
 def check(promise: str, open_because: str | None = None):
-    """Keeps a function as a check of its module's subject, in the order of the file.
+    """Registers a function as a check of its module's subject, in file order.
 
     With `open_because` it tells of a promise that is known not to hold yet: it is run, and must fail.
     """
@@ -21,14 +21,14 @@ def check(promise: str, open_because: str | None = None):
 
 
 class Tally:
-    """What has become of the checks so far."""
+    """Results of the checks so far."""
 
     def __init__(self, only: str | None):
         self._only = only
         self.passed, self.failed, self.open = 0, [], 0
 
     def run(self, subject, cluster) -> None:
-        """Prepares a subject and runs its chosen checks."""
+        """Prepares a subject and runs its selected checks."""
         chosen = [check for check in _SUBJECTS[subject.__name__] if self._is_chosen(subject.__name__, check.promise)]
         if not chosen:
             return
@@ -42,7 +42,7 @@ class Tally:
         return is_part or self._only == subject
 
     def _attempt(self, name: str, function, cluster, is_told: bool) -> bool:
-        """Runs a function; tells of it when it is to be told, or fails."""
+        """Runs a function; reports it if requested or if it fails."""
         began = time.monotonic()
         fault, trace, figures = None, "", None
         try:

@@ -25,7 +25,7 @@ class Cluster:
         self.api.apply(*objects)
 
     def gateway_is(self, namespace: str, name: str, programmed: str = "True", seconds: float = 30) -> dict:
-        """The Gateway, as soon as its Programmed is that for its present generation."""
+        """Waits until the Gateway's Programmed has its current generation; returns the Gateway."""
 
         def look():
             gateway = self.api.get("Gateway", name, namespace)
@@ -43,7 +43,7 @@ class Cluster:
         return [pod for pod in pods if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]]
 
     def replicas(self, namespace: str, gateway: str, count: int, seconds: float = 30) -> list[dict]:
-        """The ready pods of a Gateway, once there are so many and no others."""
+        """Waits until a Gateway has exactly this number of ready pods and no others; returns them."""
 
         def look():
             pods = self.api.list("Pod", namespace, f"{GATEWAY_LABEL}={gateway}")
@@ -53,7 +53,7 @@ class Cluster:
         return wait_for(f"Gateway {namespace}/{gateway} has {count} ready pods", look, seconds)
 
     def address(self, namespace: str, gateway: str) -> str:
-        """Where clients reach a Gateway."""
+        """Address of a Gateway for clients."""
         return wait_for(
             f"Gateway {namespace}/{gateway} has an address",
             lambda: self.api.get("Gateway", gateway, namespace).get("status", {}).get("addresses"),
@@ -64,12 +64,12 @@ class Cluster:
         return self.ready_pods(SYSTEM, CONTROLLER_PODS)
 
     def leader(self) -> str:
-        """Name of the controller's pod that holds the Lease, or nothing."""
+        """Name of the controller pod that holds the Lease, if any."""
         lease = self.api.get("Lease", "portcullis-controller", SYSTEM)
         return (lease or {"spec": {}})["spec"].get("holderIdentity") or ""
 
     def log(self, pod: str, namespace: str = SYSTEM) -> str:
-        """What a pod has written, also one that is gone."""
+        """Log of a pod, also of a deleted one."""
         return (self.logs / "pods" / f"{namespace}_{pod}" / "portcullis.log").read_text()
 
     @contextmanager
@@ -92,7 +92,7 @@ class Cluster:
 
 @contextmanager
 def without_controllers(*addresses: str):
-    """Pods at these addresses get nothing from any controller, and say nothing to it; no connection is closed."""
+    """Drops traffic between pods at these addresses and all controllers, without closing connections."""
     name = "cut_" + "_".join(address.replace(".", "_") for address in addresses)
     pods = f"{{ {', '.join(addresses)} }}"
     _nft(f"""table inet {name} {{
@@ -127,7 +127,7 @@ def process(pod: dict) -> int:
 
 @contextmanager
 def frozen(pod: dict):
-    """The pod's process stands still, with all its threads."""
+    """Stops the pod's process with all its threads."""
     send(pod, signal.SIGSTOP)
     threads = Path(f"/proc/{process(pod)}/task")
     stopped = lambda: all((one / "stat").read_text().rpartition(")")[2].split()[0] == "T" for one in threads.iterdir())  # noqa: E731
@@ -139,7 +139,7 @@ def frozen(pod: dict):
 
 
 def redirect_of(address: str, port: int, path: str = "/") -> str:
-    """The Location that a new connection gets; nothing when it gets another answer."""
+    """Location of the redirect on a new connection; empty for another response."""
     connection = http.client.HTTPConnection(address, port, timeout=5)
     try:
         connection.request("GET", path)
@@ -151,7 +151,7 @@ def redirect_of(address: str, port: int, path: str = "/") -> str:
 
 
 def answers(address: str, port: int, mark: str) -> bool:
-    """Whether the redirect to `mark` comes."""
+    """Whether the response is a redirect to `mark`."""
     try:
         return mark in redirect_of(address, port)
     except OSError:
@@ -159,7 +159,7 @@ def answers(address: str, port: int, mark: str) -> bool:
 
 
 def metrics(pod: dict) -> dict[str, float]:
-    """What a pod's admin port says, by name and labels as they are written there."""
+    """Metrics of a pod, by name and labels as in the text format."""
     connection = http.client.HTTPConnection(pod["status"]["podIP"], 19000, timeout=5)
     try:
         connection.request("GET", "/metrics")

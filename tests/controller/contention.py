@@ -34,7 +34,7 @@ def uids(cluster, name: str) -> dict[str, str]:
     return {kind: objects[0]["metadata"]["uid"] for kind, objects in found.items() if objects}
 
 
-@check("of two Gateways that need the same names the second touches nothing and says so, and gets them when the first goes")
+@check("of two Gateways with the same object names the second changes nothing, reports it, and gets the names when the first is deleted")
 def collision(cluster):
     cluster.apply(gateway(NS, "web", class_name=OTHER_CLASS), redirect(NS, "web", ["web"], "web.test"))
     cluster.gateway_is(NS, "web")
@@ -59,11 +59,11 @@ def collision(cluster):
     return accepted["reason"]
 
 
-@check("a Gateway that is deleted in the foreground goes with its pods, and nothing of it is made anew")
+@check("foreground deletion of a Gateway deletes its pods and recreates nothing")
 def foreground(cluster):
     drain = {"delay": "1s", "deadline": "2s"}
     cluster.apply(parameters(NS, "brief", workload={"replicas": 1}, drain=drain))
-    # A cluster that has just started looks after owners of new kinds only some time later.
+    # The garbage collector of a new cluster learns new kinds after some time.
     for name in "warm", "front":
         cluster.apply(gateway(NS, name, parametersRef=parameters_ref("brief")))
         cluster.gateway_is(NS, name)
@@ -80,12 +80,12 @@ def foreground(cluster):
     late = [event for event in events if event.namespace == NS and event.name.startswith("front-") and event.time > deleted]
     made = [f"{event.verb} {event.resource}" for event in late if event.verb in {"create", "patch"} and event.code < 300]
     assert not made, made
-    # The Deployment's own deletion waits for its pod: a second of delay, and its end.
+    # The deletion of the Deployment waits for its pod: a second of drain delay, and its termination.
     assert took < 4, f"it took {took:.1f} s"
     return f"{took:.1f} s"
 
 
-@check("a quota that refuses an object is named in the Gateway's conditions, and its end is noticed")
+@check("an exceeded quota is reported in the Gateway's conditions until it is lifted")
 def quota(cluster):
     limit = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": NS, "name": "none"}, "spec": {"hard": {"count/services": "0"}}}
     cluster.apply(limit)
@@ -100,7 +100,7 @@ def quota(cluster):
     cluster.api.delete("Gateway", "poor", NS)
 
 
-@check(f"a namespace whose webhook hangs delays nobody else: ten Gateways wait there, and one elsewhere is programmed within {SOON} s")
+@check(f"a namespace with a hanging webhook delays no others: ten Gateways wait there, and one elsewhere is Programmed within {SOON} s")
 def hanging_webhook(cluster):
     with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
         port = silent.getsockname()[1]
@@ -118,7 +118,7 @@ def hanging_webhook(cluster):
         kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
         cluster.apply({**kind, "metadata": {"name": "hangs"}, "webhooks": [hook]})
         try:
-            # The API server takes a moment to know of a webhook; it is known once it stops somebody.
+            # The API server needs a moment to load a webhook; it is loaded once it blocks a request.
             time.sleep(1)
             for number in range(10):
                 cluster.apply(gateway(HANGING, f"stuck-{number}", parametersRef=parameters_ref("one")))
@@ -138,7 +138,7 @@ def hanging_webhook(cluster):
     return f"{took:.1f} s"
 
 
-@check("what a former version let the pods of all Gateways read is taken away, by whoever leads next")
+@check("the next leader deletes the RBAC objects of a previous version")
 def former_rights(cluster):
     group, labels = "rbac.authorization.k8s.io", {"app.kubernetes.io/name": "portcullis"}
     metadata = {"name": FORMER, "labels": labels}

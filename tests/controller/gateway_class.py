@@ -1,4 +1,4 @@
-"""GatewayClasses: what their status says, and the finalizer of those in use."""
+"""GatewayClasses: their status, and the finalizer while they are in use."""
 
 from api import has, wait_for
 from checks import check
@@ -16,7 +16,7 @@ def finalizers(cluster, name: str) -> list[str]:
     return cluster.api.get("GatewayClass", name)["metadata"].get("finalizers", [])
 
 
-@check("its status says that it is accepted, the CRDs' version is supported, and features, sorted")
+@check("its status has Accepted, SupportedVersion and sorted features")
 def status(cluster):
     def look():
         found = cluster.api.get("GatewayClass", "portcullis").get("status", {})
@@ -28,7 +28,7 @@ def status(cluster):
     assert features and features == sorted(features), features
 
 
-@check("a class of another controller is left alone")
+@check("a class of another controller is not changed")
 def foreign(cluster):
     cluster.apply(gateway_class("strange", "example.com/other"), gateway(NS, "strange", class_name="strange"))
     cluster.apply(gateway_class("known"))
@@ -43,7 +43,7 @@ def conditions(cluster, name: str) -> list[dict]:
     return cluster.api.get("GatewayClass", name).get("status", {}).get("conditions", [])
 
 
-@check("a class has the finalizer while a Gateway uses it, and waits for the last one when it is deleted")
+@check("a class has the finalizer while Gateways use it, and its deletion waits for the last one")
 def finalizer(cluster):
     cluster.apply(gateway_class("busy"))
     wait_for("it is accepted", lambda: has(conditions(cluster, "busy"), "Accepted", "True"), 10)
@@ -54,14 +54,14 @@ def finalizer(cluster):
     cluster.api.delete("GatewayClass", "busy")
     cluster.api.delete("Gateway", "one", NS)
     wait_for("the first Gateway is gone", lambda: cluster.api.get("Gateway", "one", NS) is None, 10)
-    # A Gateway of a class that goes is served until it goes itself.
+    # A Gateway of a class in deletion is served until it is deleted itself.
     cluster.gateway_is(NS, "two")
     assert FINALIZER in finalizers(cluster, "busy"), "it is gone while a Gateway uses it"
     cluster.api.delete("Gateway", "two", NS)
     wait_for("the class is gone", lambda: cluster.api.get("GatewayClass", "busy") is None, 10)
 
 
-@check("a class that is used no more loses the finalizer")
+@check("an unused class loses the finalizer")
 def unused(cluster):
     cluster.apply(gateway_class("idle"), gateway(NS, "idle", class_name="idle"))
     wait_for("it has the finalizer", lambda: FINALIZER in finalizers(cluster, "idle"), 10)

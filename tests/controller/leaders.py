@@ -1,4 +1,4 @@
-"""Two controllers: one leads and alone writes, and the other takes over when it leaves, dies or stands still."""
+"""Leader election of two controllers: only the leader writes; the other takes over when it resigns, dies or is suspended."""
 
 import signal
 import time
@@ -19,7 +19,7 @@ def prepare(cluster):
 
 
 def both(cluster) -> dict[str, dict]:
-    """The controllers' pods by name, once there are two that are ready and no others."""
+    """Waits for exactly two ready controller pods; returns them by name."""
 
     def look():
         ready = cluster.controllers()
@@ -33,7 +33,7 @@ def leader_of(cluster, pods: dict[str, dict]) -> str:
 
 
 def works(cluster, name: str, seconds: float) -> None:
-    """Status work goes on: a new route is accepted."""
+    """Checks that statuses are written: a new route is accepted."""
     cluster.apply(redirect(NS, name, ["edge"], "any.test"))
 
     def look():
@@ -51,7 +51,7 @@ def one_leads(cluster):
     assert claims == [leader], f"{claims} say that they lead, and the Lease names {leader}"
 
 
-@check("a leader that is told to go is followed within 5 s")
+@check("after SIGTERM of the leader another leads within 5 s")
 def told_to_go(cluster):
     leader = leader_of(cluster, both(cluster))
     cluster.api.delete("Pod", leader, SYSTEM)
@@ -59,11 +59,11 @@ def told_to_go(cluster):
     works(cluster, "after-term", 5)
 
 
-@check("a leader that dies with its pod is followed within 10 s")
+@check("after the deletion of the leader's pod another leads within 10 s")
 def dies(cluster):
     pods = both(cluster)
     leader = leader_of(cluster, pods)
-    # A process that stands still hears no SIGTERM, so that it cannot give the Lease back.
+    # A stopped process does not handle SIGTERM, so that it cannot release the Lease.
     send(pods[leader], signal.SIGSTOP)
     cluster.api.delete("Pod", leader, SYSTEM, grace=0)
     wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 9)
@@ -85,25 +85,25 @@ def is_killed(cluster):
     return ", ".join(f"{seconds:.1f} s" for seconds in took)
 
 
-@check("a leader that stands still is followed within 10 s, and writes nothing when it goes on")
+@check("after a suspension of the leader another leads within 10 s, and the former leader writes nothing when it resumes")
 def stands_still(cluster):
     pods = both(cluster)
     leader = leader_of(cluster, pods)
     with frozen(pods[leader]):
-        # Something to write for the one that stands still.
+        # Work for the suspended leader.
         cluster.apply(redirect(NS, "meanwhile", ["edge"], "any.test"))
         wait_for("another leads", lambda: cluster.leader() not in {leader, ""}, 9)
     wait_for("it says so", lambda: "is no longer the leader" in cluster.log(leader), 10)
     works(cluster, "after-thaw", 5)
 
 
-@check("at no time has anybody written but the holder of the Lease")
+@check("only the holder of the Lease has written at any time")
 def only_the_holder(cluster):
     works(cluster, "finally", 10)
-    # The log is written before an answer is sent, so all that came before is in it.
+    # The audit log is written before the response, so that it contains all previous requests.
     holder, changes, strays = None, 0, []
     for event in audit.of_account(cluster.audit_log, SYSTEM, "portcullis-controller"):
-        # Every controller asks whose a token is, which changes nothing.
+        # Every replica creates TokenReviews, which change nothing.
         if event.verb not in audit.WRITES or event.resource == "tokenreviews":
             continue
         if event.resource == "leases":

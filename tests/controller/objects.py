@@ -1,4 +1,4 @@
-"""Owns the objects that checks make: as plain JSON, with the fewest fields that will do."""
+"""The objects that checks create, as plain JSON with a minimum of fields."""
 
 CLASS = "portcullis"
 CONTROLLER = "portcullis.dev/gateway-controller"
@@ -38,7 +38,7 @@ def parameters_ref(name: str) -> dict:
 
 
 def redirect(namespace: str, name: str, parents: list[str], mark: str, path: str = "/") -> dict:
-    """An HTTPRoute that needs no backend: it answers with a redirect to the host `mark`."""
+    """An HTTPRoute without a backend: it redirects to the host `mark`."""
     rule = {
         "matches": [{"path": {"type": "PathPrefix", "value": path}}],
         "filters": [{"type": "RequestRedirect", "requestRedirect": {"hostname": mark, "statusCode": 302}}],
@@ -81,7 +81,7 @@ def backend_tls(namespace: str, name: str, service: str, ca: str) -> dict:
 
 
 def backend_tls_override(namespace: str, name: str, service: str, gateway: str) -> dict:
-    """Plain text from one Gateway to a Service, whatever its policies say."""
+    """An override with mode None for requests of one Gateway to a Service."""
     target = {"group": "", "kind": "Service", "name": service, "from": {"kind": "Gateway", "name": gateway}}
     return {
         "apiVersion": "portcullis.dev/v1alpha1",
@@ -92,7 +92,7 @@ def backend_tls_override(namespace: str, name: str, service: str, gateway: str) 
 
 
 def external(namespace: str, name: str, hostname: str) -> dict:
-    """A backend by its name in DNS, in plain text."""
+    """An XBackend with a hostname, without TLS."""
     return {
         "apiVersion": "gateway.networking.x-k8s.io/v1alpha1",
         "kind": "XBackend",
@@ -102,7 +102,7 @@ def external(namespace: str, name: str, hostname: str) -> dict:
 
 
 def echo(namespace: str, name: str, replicas: int = 1, **pod) -> list[dict]:
-    """A Deployment of echo-basic, which leaves as a sane program does, and its Service. `pod` goes into the pod's spec."""
+    """A Deployment of echo-basic, which terminates gracefully, and its Service. `pod` is merged into the pod spec."""
     variables = [
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},

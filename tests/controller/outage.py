@@ -1,4 +1,4 @@
-"""The API server is away: traffic goes on, nothing restarts, and what was changed meanwhile takes effect soon after."""
+"""Outage of the API server: traffic continues, nothing restarts, and changes take effect soon after."""
 
 import time
 
@@ -23,13 +23,13 @@ def prepare(cluster):
 
 
 def states(cluster) -> dict[str, tuple[bool, int]]:
-    """By pod of ours, whether it is ready and how often it was restarted."""
+    """Readiness and restart count by Portcullis pod."""
     pods = cluster.api.list("Pod", NS) + cluster.api.list("Pod", SYSTEM, CONTROLLER_PODS)
     return {pod["metadata"]["name"]: (is_ready(pod), pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods}
 
 
 def survive(cluster, verdict: str, seconds: float) -> str:
-    """Cuts all pods off, changes a route meanwhile, and waits until that is served and said, for at most `seconds`."""
+    """Cuts off all pods, changes a route, and waits until it is served and in the status, for at most `seconds`."""
     wait_for("all are ready", lambda: all(ready for ready, _ in states(cluster).values()), 20)
     address, before = cluster.address(NS, "edge"), states(cluster)
     mark = f"{verdict}.test"
@@ -64,6 +64,6 @@ def refuses(cluster):
     return survive(cluster, "reject", 6)
 
 
-@check(f"an API server that is silent for {AWAY_SECONDS} s costs no request, and changes take effect afterwards")
+@check(f"an API server that does not respond for {AWAY_SECONDS} s costs no request, and changes take effect afterwards")
 def is_silent(cluster):
     return survive(cluster, "drop", 50)

@@ -1,4 +1,4 @@
-"""Owns fake pods: connections to a controller's configuration stream under any token, and everything that came on them."""
+"""Fake pods: connections to a controller's configuration stream with any token, and the received lines."""
 
 import base64
 import json
@@ -57,26 +57,26 @@ class FakePods:
         self._process.stdin.flush()
 
     def answer(self, name: str, gateway: str, token: str) -> tuple[int, str]:
-        """The status that a pod gets, and the reason when it is refused."""
+        """Status of a pod's request, and the reason if it is rejected."""
         self.connect(name, gateway, token)
         status = wait_for(f"{name} gets an answer", lambda: self.status.get(name) or self.ends.get(name), 15, every=0.005)
         assert isinstance(status, int), f"{name}: {status}"
         return status, self.refusals.get(name, "")
 
     def commits(self, name: str) -> list[tuple[int, int]]:
-        """Revisions that were committed to a pod, each after the time at which that came."""
+        """Times and revisions of the commits to a pod."""
         return [(at, line["commit"]["revision"]) for at, line in self.lines[name] if "commit" in line]
 
     def committed(self, name: str, after: int = 0) -> tuple[int, int]:
-        """The first commit that comes after so many others."""
+        """Waits for the next commit after a number of others."""
         return wait_for(f"{name} gets a commit", lambda: self.commits(name)[after:], 15, every=0.002)[0]
 
     def text(self, name: str) -> str:
-        """All that a pod was given."""
+        """Everything that a pod received."""
         return "\n".join(json.dumps(line) for _, line in self.lines[name])
 
     def puts(self, name: str) -> set[tuple[str, str, str]]:
-        """Kind, namespace and name of the objects that a pod was given."""
+        """Kind, namespace and name of the objects that a pod received."""
         objects = [line["put"] for _, line in self.lines[name] if "put" in line]
         return {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]) for one in objects}
 
@@ -98,13 +98,13 @@ class FakePods:
 
 
 def authority(cluster) -> bytes:
-    """The certificates by which pods know the controller."""
+    """CA bundle of the controller for pods."""
     look = lambda: cluster.api.get("Secret", "portcullis-controller-ca", SYSTEM)  # noqa: E731
     return base64.b64decode(wait_for("the controller has made its CA", look, 20)["data"]["ca.crt"])
 
 
 def token_of(cluster, pod: dict, audience: str = AUDIENCE) -> str:
-    """A token as the kubelet gets it for a pod."""
+    """A projected token of a pod, like the kubelet's."""
     metadata = pod["metadata"]
     return cluster.api.token(metadata["namespace"], pod["spec"]["serviceAccountName"], audience, pod)
 
@@ -114,7 +114,7 @@ def claims(token: str) -> dict:
 
 
 def with_claims(token: str, **changes) -> str:
-    """A token that says something else, and whose signature is wrong therefore."""
+    """A token with changed claims and thus an invalid signature."""
     changed = json.dumps({**claims(token), **changes}).encode()
     head, _, signature = token.split(".")
     return ".".join([head, base64.urlsafe_b64encode(changed).decode().rstrip("="), signature])

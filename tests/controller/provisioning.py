@@ -1,4 +1,4 @@
-"""The objects that a Gateway gets in its namespace: made, kept, changed and taken away with it."""
+"""The objects of a Gateway in its namespace: created, repaired, updated and deleted with it."""
 
 from api import condition, has, wait_for
 from checks import check
@@ -23,7 +23,7 @@ def named(kind: str) -> str:
 
 
 def children(cluster, name: str, kinds: list[str] = ALL_KINDS) -> dict[str, list[dict]]:
-    """Objects of a Gateway by kind; kinds of which it has none are left out."""
+    """Objects of a Gateway by kind; omits kinds without objects."""
     found = {kind: cluster.api.list(kind, NS, f"{GATEWAY_LABEL}={name},{MANAGED}") for kind in kinds}
     return {kind: objects for kind, objects in found.items() if objects}
 
@@ -36,7 +36,7 @@ def accepted(cluster, name: str, status: str) -> None:
     wait_for(f"Gateway {name} has Accepted {status}", look, 10)
 
 
-@check("a Gateway gets its objects, owned by it, labelled, and gone with it")
+@check("a Gateway gets owned and labelled objects, which are deleted with it")
 def made_and_taken_away(cluster):
     cluster.apply(gateway(NS, "brief"))
     cluster.gateway_is(NS, "brief")
@@ -51,11 +51,11 @@ def made_and_taken_away(cluster):
         assert [one["uid"] for one in owners if one["controller"]] == [owner], f"{kind} belongs to {owners}"
         assert metadata["labels"]["gateway.networking.k8s.io/gateway-class-name"] == "portcullis", kind
     cluster.api.delete("Gateway", "brief", NS)
-    # A cluster that has just started looks after owners of new kinds only some time later.
+    # The garbage collector of a new cluster learns new kinds after some time.
     wait_for("its objects are gone", lambda: not children(cluster, "brief"), 60)
 
 
-@check("an object of somebody else under a name that is needed stays theirs, and the Gateway says so")
+@check("an object of another owner with a needed name is not changed, and the Gateway reports it")
 def not_taken_over(cluster):
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "taken-portcullis", "namespace": NS}}
     cluster.apply(account, gateway(NS, "taken"))
@@ -72,7 +72,7 @@ def not_taken_over(cluster):
     cluster.api.delete("Gateway", "taken", NS)
 
 
-@check("what others delete comes back within seconds")
+@check("deleted objects are recreated within seconds")
 def comes_back(cluster):
     for kind in KINDS:
         before = cluster.api.get(kind, named(kind), NS)["metadata"]["uid"]
@@ -86,7 +86,7 @@ def comes_back(cluster):
     cluster.gateway_is(NS, "web")
 
 
-@check("what others change in an object is put right within seconds")
+@check("changed objects are repaired within seconds")
 def put_right(cluster):
     def service():
         return cluster.api.get("Service", NAME, NS)
@@ -104,7 +104,7 @@ def put_right(cluster):
     wait_for("the Deployment has its replicas", lambda: cluster.api.get("Deployment", NAME, NS)["spec"]["replicas"] == 2, 5)
 
 
-@check("an object that loses the label by which it is watched, or its owner, gets it back within seconds")
+@check("an object that loses the watched label or its owner is repaired within seconds")
 def watched_by_label(cluster):
     key = "app.kubernetes.io/managed-by"
     cluster.api.patch("Service", NAME, NS, {"metadata": {"labels": {key: None}}})
@@ -149,7 +149,7 @@ def another_port(cluster):
     wait_for("the Service has one port again", lambda: ports() == [8080], 5)
 
 
-@check("another class, not ours, takes the objects away; coming back brings them")
+@check("a change to another controller's class deletes the objects; changing back recreates them")
 def another_class(cluster):
     cluster.apply(gateway_class("foreign", "example.com/other"), gateway(NS, "turncoat"))
     cluster.gateway_is(NS, "turncoat")
@@ -181,7 +181,7 @@ def parameters_roll_out(cluster):
 
 
 def lose_parameters(cluster, name: str) -> str:
-    """Makes a Gateway that answers, and deletes its parameters. Returns its address."""
+    """Creates a Gateway, waits until it serves, and deletes its parameters. Returns its address."""
     cluster.apply(
         parameters(NS, name, workload={"replicas": 1}),
         gateway(NS, name, parametersRef=parameters_ref(name)),
@@ -195,15 +195,15 @@ def lose_parameters(cluster, name: str) -> str:
     return address
 
 
-@check("a Gateway that loses its parameters is told so, and keeps its objects and pods")
+@check("a Gateway with deleted parameters reports it, and keeps its objects and pods")
 def lost_parameters(cluster):
     address = lose_parameters(cluster, "orphan")
     status = cluster.api.get("Gateway", "orphan", NS)["status"]
     assert condition(status["conditions"], "Accepted")["reason"] == "InvalidParameters", status
-    # Whoever keeps DNS by it would take the name away.
+    # External DNS controllers would remove the record otherwise.
     assert [one["value"] for one in status.get("addresses", [])] == [address], f"its addresses are {status.get('addresses')}"
     before = {kind: [one["metadata"]["uid"] for one in objects] for kind, objects in children(cluster, "orphan").items()}
-    # Needs are settled anew: another Gateway comes and goes.
+    # Forces a new reconciliation: another Gateway is created and deleted.
     cluster.apply(gateway(NS, "other"))
     cluster.gateway_is(NS, "other")
     cluster.api.delete("Gateway", "other", NS)
@@ -217,7 +217,7 @@ def lost_parameters(cluster):
     cluster.api.delete("Gateway", "orphan", NS)
 
 
-@check("a Gateway that loses its parameters goes on serving what it served")
+@check("a Gateway with deleted parameters keeps serving")
 def lost_parameters_serving(cluster):
     address = lose_parameters(cluster, "bereft")
     try:
@@ -227,7 +227,7 @@ def lost_parameters_serving(cluster):
         cluster.api.delete("Gateway", "bereft", NS)
 
 
-@check("on the network of its node a Gateway has the node's address, and a privileged port")
+@check("a Gateway on the host network has the node's address and a privileged port")
 def on_host(cluster):
     cluster.apply(
         parameters(NS, "host", workload={"replicas": 1, "hostNetwork": True}),

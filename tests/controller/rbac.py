@@ -1,4 +1,4 @@
-"""What was asked of the API server, by its audit log, against what deploy/install.yaml grants: nothing denied, nothing idle.
+"""Compares the audit log with the permissions in deploy/install.yaml: nothing is denied, nothing is unused.
 
 Runs last: the subjects before it do everything that needs a right.
 """
@@ -14,7 +14,7 @@ from api import condition, wait_for
 NS = "rights"
 CONTROLLER = "portcullis-controller"
 WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides", "xbackends"]
-# Rights that no request shows, and why they are granted nevertheless.
+# Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
     ("create", "events"): "an event tells of trouble that no subject makes, or makes later",
@@ -89,23 +89,23 @@ def denied(events: list[audit.Event]) -> list[str]:
     return [f"{event.time} {event.pod} {event.verb} {event.resource} {event.name}" for event in events if event.is_forbidden]
 
 
-@check("the controller is denied nothing")
+@check("no request of the controller is denied")
 def controller_is_let(cluster):
     faults = denied(audit.of_account(cluster.audit_log, SYSTEM, CONTROLLER))
     assert not faults, f"{len(faults)}: {faults[:5]}"
 
 
-@check("pods of Gateways ask the API server nothing")
+@check("pods of Gateways send no request to the API server")
 def data_planes_ask_nothing(cluster):
     made = [event for event in audit.of_account(cluster.audit_log, SYSTEM, CONTROLLER) if event.resource == "serviceaccounts"]
     assert any(event.verb in WRITES and event.code < 300 for event in made), "the controller has made no ServiceAccount"
-    # Checks ask with tokens of their accounts, which are those of no pod.
+    # Checks use tokens of their accounts that are not bound to pods.
     events = [event for event in of_data_planes(cluster) if event.pod]
     asked = [f"{event.time} {event.pod} {event.verb} {event.resource} {event.name}" for event in events]
     assert not asked, f"{len(asked)}: {asked[:5]}"
 
 
-@check("every right of the controller is used")
+@check("every permission of the controller is used")
 def controller_needs_all(cluster):
     roles = cluster.api.get("ClusterRole", CONTROLLER), cluster.api.get("Role", CONTROLLER, SYSTEM)
     idle = set().union(*map(granted, roles)) - used(audit.of_account(cluster.audit_log, SYSTEM, CONTROLLER))

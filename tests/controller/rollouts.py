@@ -10,7 +10,7 @@ OWN_ROLLOUTS = 10
 ABRUPT_ROLLOUTS = 20
 # Milliseconds that a request may take while pods end without notice. Connecting to a pod that has gone would take 5 s.
 ABRUPT_WORST = 1000
-# A backend that ends as it should: it serves until those who route to it know that it ends.
+# A backend with a graceful termination: it serves until its routers know that it terminates.
 SANE = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 
 
@@ -33,7 +33,7 @@ def prepare(cluster):
 
 
 def settled(cluster, name: str) -> None:
-    """Waits until a Deployment's rollout is over: all its replicas are new and ready, and there are no others."""
+    """Waits until a Deployment's rollout is complete: all replicas are updated and ready, and there are no others."""
 
     def look():
         deployment = cluster.api.get("Deployment", name, NS)
@@ -70,12 +70,12 @@ def abrupt(cluster):
     return f"{load.verdict()}, {figures}"
 
 
-@check("a backend that is scaled to nothing is known to have no endpoint, until it has some again")
+@check("a backend that is scaled to zero has no endpoint until it is scaled up")
 def scaled_to_nothing(cluster):
     address = cluster.address(NS, "edge")
     cluster.api.patch("Deployment", "echo", NS, {"spec": {"replicas": 0}})
     wait_for("there is no pod", lambda: not cluster.api.list("Pod", NS, "app=echo"), 20)
-    # One request may still wait for a pod that went a moment before the API server said so.
+    # One request may still wait for a pod that terminated just before the API server reported it.
     wait_for("nothing answers", lambda: status_of(address, 8080) == 503, 15)
     for pod in cluster.replicas(NS, "edge", 2):
         log = cluster.log(pod["metadata"]["name"], NS)

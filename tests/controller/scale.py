@@ -56,7 +56,7 @@ def tokens(cluster) -> dict[str, list[tuple[str, str]]]:
         return {name: list(pool.map(of, pods)) for name, pods in cluster.fleet.items()}
 
 
-@check(f"{GATEWAYS} Gateways with {REPLICAS} pods each: a change reaches its pods within {MOST_MILLISECONDS} ms and wakes no other, in {MOST_MEGABYTES} MB")
+@check(f"{GATEWAYS} Gateways with {REPLICAS} pods each: a change reaches only its pods, within {MOST_MILLISECONDS} ms and with {MOST_MEGABYTES} MB of memory")
 def streams(cluster):
     controller = wait_for("the controller leads", lambda: cluster.leader() and cluster.controllers(), 30)[0]
     before = resident(controller)

@@ -1,4 +1,4 @@
-"""Conditions say what is so: Programmed and Accepted turn only once every ready replica does what they tell."""
+"""Truth of conditions: Programmed and Accepted change only once every ready replica serves the change."""
 
 import http.client
 
@@ -39,13 +39,13 @@ def is_accepted(route: dict) -> bool:
 
 
 def mark_route(cluster, mark: str, name: str = "mark") -> None:
-    """Changes where a route leads, and returns at the moment when its condition says that this holds."""
+    """Changes the target of a route, and returns as soon as its condition has the new generation."""
     cluster.apply(redirect(NS, name, ["edge"], mark))
     look = lambda: is_accepted(cluster.api.get("HTTPRoute", name, NS))  # noqa: E731
     wait_for(f"route {name} is accepted for {mark}", look, 10, every=0.002)
 
 
-@check(f"once a route's Accepted speaks of a change, every replica obeys it: {CHANGES} changes")
+@check(f"once a route's Accepted has the generation of a change, every replica serves it: {CHANGES} changes")
 def no_stale_answer(cluster):
     addresses = ips(cluster)
     kept = {address: http.client.HTTPConnection(address, 8080, timeout=5) for address in addresses}
@@ -63,7 +63,7 @@ def no_stale_answer(cluster):
     assert not stale, f"{len(stale)} stale answers: {stale[:3]}"
 
 
-@check("once a new Gateway is Programmed, every ready replica answers")
+@check("once a new Gateway is Programmed, every ready replica responds")
 def programmed_means_served(cluster):
     cluster.apply(gateway(NS, "fresh"), redirect(NS, "fresh", ["fresh"], "fresh.test"))
     wait_for(
@@ -85,7 +85,7 @@ def state(cluster) -> tuple[dict, int]:
     return condition(found["status"]["conditions"], "Programmed"), found["metadata"]["generation"]
 
 
-@check("a replica that cannot follow holds Programmed back for 5 s, then is named, and then is forgiven")
+@check("a lagging replica holds Programmed back for 5 s, then is named, until it catches up")
 def a_replica_behind(cluster):
     behind = ips(cluster)[0]
     with without_controllers(behind):
@@ -98,7 +98,7 @@ def a_replica_behind(cluster):
             assert not is_new or programmed["status"] != "True", "it is said to be programmed"
             return is_new and programmed
 
-        # A new leader gives replicas more time.
+        # A new leader holds statuses longer.
         programmed = wait_for("Programmed speaks of the change", look, 16, every=0.02)
         assert programmed["reason"] == "Pending" and behind in programmed["message"], programmed
     cluster.gateway_is(NS, "edge", seconds=20)
@@ -107,7 +107,7 @@ def a_replica_behind(cluster):
     cluster.gateway_is(NS, "edge")
 
 
-@check("a route that goes from A to B and back is not confirmed by a replica that stayed at A and one that stayed at B")
+@check("a change from A to B and back is not confirmed by replicas that still serve A or B")
 def there_and_back(cluster):
     addresses = ips(cluster)
     cluster.gateway_is(NS, "edge")
@@ -134,7 +134,7 @@ def there_and_back(cluster):
         wait_for("all serve it", lambda: "a.test" in redirect_of(address, 8080), 5)  # noqa: B023
 
 
-@check("a replica that stands still is waited for, and counts no more once it is not ready")
+@check("a suspended replica is waited for until it is not ready")
 def a_frozen_replica(cluster):
     pods = cluster.replicas(NS, "edge", 3)
     with frozen(pods[0]):
@@ -154,7 +154,7 @@ def a_frozen_replica(cluster):
     cluster.gateway_is(NS, "edge")
 
 
-@check("a Gateway without a ready replica is not Programmed, and says why")
+@check("a Gateway without a ready replica is not Programmed, with the reason")
 def no_replica(cluster):
     cluster.apply(parameters(NS, "none", workload={"replicas": 1, "nodeSelector": {"no": "such"}}))
     cluster.apply(gateway(NS, "nowhere", parametersRef=parameters_ref("none")))

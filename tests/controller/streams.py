@@ -1,4 +1,4 @@
-"""Who gets a Gateway's configuration from the controllers, and what is in it: that Gateway's objects and no others' keys."""
+"""The configuration stream: which pods may read it, and that it contains only the Gateway's own objects and keys."""
 
 import base64
 
@@ -10,12 +10,12 @@ from pods import PORT, FakePods, claims, now, token_of, with_claims
 
 NS, OTHER = "streams", "streams-other"
 LABELS = {"app.kubernetes.io/managed-by": "portcullis-controller", "gateway.networking.k8s.io/gateway-class-name": "portcullis"}
-# Pods that are never scheduled have tokens as others do, and connect to nobody themselves.
+# Pods that are never scheduled have tokens but open no connections.
 NOWHERE = {"no": "such"}
 
 
 def secret_of(namespace: str, name: str) -> list[dict]:
-    """Key material that can be recognized."""
+    """Recognizable key material."""
     objects = key_material(namespace, name)
     objects[0]["stringData"] = {"tls.crt": f"crt-of-{namespace}-{name}", "tls.key": f"key-of-{namespace}-{name}"}
     return objects
@@ -33,7 +33,7 @@ def prepare(cluster):
 
 
 def controllers(cluster) -> dict[str, str]:
-    """Addresses of the controllers' pods by name, once one of them leads."""
+    """Waits for a leader; returns the addresses of the controller pods by name."""
 
     def look():
         pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in cluster.controllers()}
@@ -49,7 +49,7 @@ def pod_of(cluster, name: str) -> dict:
 
 
 def pod(name: str, account: str, owner: dict | None = None, labels: dict | None = None) -> dict:
-    """A pod of somebody who may create pods."""
+    """A pod of another user who may create pods."""
     metadata = {"namespace": NS, "name": name, "labels": labels or {}}
     if owner:
         reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
@@ -59,7 +59,7 @@ def pod(name: str, account: str, owner: dict | None = None, labels: dict | None 
 
 
 def account(name: str, owner: dict) -> dict:
-    """A ServiceAccount that looks like one of ours."""
+    """A ServiceAccount with the controller's labels."""
     reference = {"apiVersion": owner["apiVersion"], "kind": "Gateway", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
     metadata = {
         "namespace": NS,
@@ -71,7 +71,7 @@ def account(name: str, owner: dict) -> dict:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
 
 
-@check("a pod gets its Gateway's objects, and nothing of another Gateway's keys")
+@check("a pod receives its Gateway's objects and no keys of another Gateway")
 def gets_its_own(cluster):
     with FakePods(cluster, cluster.controller) as pods:
         status, reason = pods.answer("a", f"{NS}/a", token_of(cluster, cluster.pod["a"]))
@@ -89,7 +89,7 @@ def gets_its_own(cluster):
     return f"{len(got)} objects, {len(text)} bytes"
 
 
-@check("a Secret of another namespace comes with a ReferenceGrant, and is taken back with it")
+@check("a Secret of another namespace is streamed only while a ReferenceGrant exists")
 def grant(cluster):
     reference = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ReferenceGrant", "metadata": {"namespace": OTHER, "name": "far"}}
     reference["spec"] = {
@@ -114,7 +114,7 @@ def grant(cluster):
         wait_for("the stream ends with the Gateway", lambda: "c" in pods.ends, 10)
 
 
-@check("what changes comes as one commit, to the pods of that Gateway alone")
+@check("a change arrives as one commit, only at the pods of its Gateway")
 def follows(cluster):
     with FakePods(cluster, cluster.controller) as pods:
         for name in "a", "b":
@@ -130,7 +130,7 @@ def follows(cluster):
     return f"after {(at - began) / 1e6:.1f} ms"
 
 
-@check("a pod that comes back gets the difference, and what nobody has the instance of comes whole")
+@check("a reconnecting pod gets the changes, and a pod of an unknown instance gets the full state")
 def comes_back(cluster):
     token = token_of(cluster, cluster.pod["a"])
     with FakePods(cluster, cluster.controller) as pods:
@@ -148,7 +148,7 @@ def comes_back(cluster):
         assert pods.puts("other") == pods.puts("first"), pods.puts("other") ^ pods.puts("first")
 
 
-@check("the leader says that it leads, and the other controller where that is")
+@check("the leader announces itself, and the other controller the leader's address")
 def where_the_leader_is(cluster):
     found = controllers(cluster)
     leader = cluster.leader()
@@ -162,7 +162,7 @@ def where_the_leader_is(cluster):
             wait_for(f"{name} tells of {expected}", lambda: told() and told()[-1] == expected, 5)  # noqa: B023
 
 
-@check("a stream ends within a minute of the pod whose token it began with")
+@check("a stream ends within a minute after the deletion of the pod of its token")
 def ends_with_its_pod(cluster):
     old = pod_of(cluster, "a")
     with FakePods(cluster, cluster.controller) as pods:
@@ -177,14 +177,14 @@ def ends_with_its_pod(cluster):
 
 
 def refusals(cluster) -> dict[str, float]:
-    """Refused streams of the leader, by status."""
+    """Rejected streams of the leader, by status."""
     leader = next(one for one in cluster.controllers() if one["metadata"]["name"] == cluster.leader())
     found = {name: value for name, value in metrics(leader).items() if "controller_stream_refusals" in name}
     return {name.partition('status="')[2].partition('"')[0]: value for name, value in found.items()}
 
 
 def strangers(cluster) -> dict[str, tuple[str, str, int]]:
-    """By what is wrong with it: a Gateway, a token, and the status that it must get."""
+    """By description: a Gateway, an invalid token, and the expected status."""
     api, mine = cluster.api, token_of(cluster, cluster.pod["a"])
     gateway_a = api.get("Gateway", "a", NS)
     api.create(pod("borrows", "a-portcullis"))
@@ -196,7 +196,7 @@ def strangers(cluster) -> dict[str, tuple[str, str, int]]:
     api.patch("ReplicaSet", "forged", NS, {"spec": {"replicas": 1}})
     grown = wait_for("the ReplicaSet has a pod", lambda: api.list("Pod", NS, "app=forged"), 20)[0]
     assert grown["metadata"]["ownerReferences"][0]["uid"] == forged["metadata"]["uid"], grown["metadata"]
-    # Parameters that are not there: the controller makes nothing for this Gateway, and its names are free.
+    # Missing parameters: the controller creates nothing for this Gateway, and its names stay free.
     api.apply(gateway(NS, "broken", parametersRef=parameters_ref("absent")))
     for name, owner in ("handmade", gateway_a), ("broken-portcullis", api.get("Gateway", "broken", NS)):
         api.create(account(name, owner))
@@ -223,7 +223,7 @@ def strangers(cluster) -> dict[str, tuple[str, str, int]]:
     }
 
 
-@check("whoever is not a pod of the Gateway is refused, counted, and logged once")
+@check("clients that are not pods of the Gateway are rejected, counted, and logged once")
 def refused(cluster):
     cases, before = strangers(cluster), refusals(cluster)
     wrong, reasons = [], []
@@ -244,7 +244,7 @@ def refused(cluster):
         assert counted == count, f"{counted} refusals with {status} are counted, {count} were made"
     log = cluster.log(cluster.leader())
     for name, reason in set(reasons):
-        lines = log.count(f"{name} is refused: {reason}\n")
+        lines = log.count(f"rejected a stream of Gateway {name}: {reason}\n")
         assert lines == 1, f"{lines} lines say {reason!r} of {name}"
     for kind, name in ("ReplicaSet", "forged"), ("Pod", "borrows"), ("Gateway", "broken"):
         cluster.api.delete(kind, name, NS)
@@ -254,7 +254,7 @@ def refused(cluster):
     return f"{len(cases)} strangers"
 
 
-@check("a pod's token of the right audience opens nothing at the API server, and its ServiceAccount no more than any")
+@check("a stream token is not valid at the API server, and the ServiceAccount of pods has no permissions")
 def no_rights(cluster):
     try:
         Api(token_of(cluster, cluster.pod["a"])).list("Secret", NS)

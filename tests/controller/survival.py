@@ -1,4 +1,4 @@
-"""Traffic and pods while controllers are killed, frozen, replaced or away, and the admin port while somebody crowds it."""
+"""Traffic and pods while controllers are killed, frozen, replaced or absent, and the admin port under a connection flood."""
 
 import http.client
 import signal
@@ -35,7 +35,7 @@ def both(cluster) -> list[dict]:
 
 
 def marked(cluster, mark: str, seconds: float) -> float:
-    """Changes a route, and waits until both pods follow. Returns how long that took."""
+    """Changes a route and waits until both pods serve it. Returns the duration."""
     began = time.monotonic()
     cluster.apply(redirect(NS, "mark", ["edge"], mark, path="/mark"))
     for pod in cluster.ready_pods(NS, f"{GATEWAY_LABEL}=edge"):
@@ -48,7 +48,7 @@ def load_on(cluster) -> Load:
     return Load(cluster.address(NS, "edge"), 8080, rate=RATE, kept=24, fresh=4)
 
 
-@check(f"both controllers are killed under {RATE} requests a second: no request fails, and changes go on")
+@check(f"both controllers are killed under {RATE} requests a second: no request fails, and changes are applied")
 def killed(cluster):
     pods = both(cluster)
     with load_on(cluster) as load:
@@ -60,7 +60,7 @@ def killed(cluster):
     return f"{load.verdict()}, p99 {load.latency(0.99):.1f} ms; a change was served after {took:.1f} s"
 
 
-@check(f"both controllers stand still for 8 s under {RATE} requests a second: no request fails, and changes go on")
+@check(f"both controllers are suspended for 8 s under {RATE} requests a second: no request fails, and changes are applied")
 def stand_still(cluster):
     pods = both(cluster)
     with load_on(cluster) as load:
@@ -73,7 +73,7 @@ def stand_still(cluster):
     return f"{load.verdict()}, p99 {load.latency(0.99):.1f} ms; a change was served after {took:.1f} s"
 
 
-@check(f"the leader stands still under {RATE} requests a second: changes are served by the other within 15 s")
+@check(f"the leader is suspended under {RATE} requests a second: the other applies changes within 15 s")
 def leader_stands_still(cluster):
     leader = next(pod for pod in both(cluster) if pod["metadata"]["name"] == cluster.leader())
     with load_on(cluster) as load, frozen(leader):
@@ -82,7 +82,7 @@ def leader_stands_still(cluster):
     return f"{load.verdict()}; after {took:.1f} s"
 
 
-@check(f"the controller is rolled under {RATE} requests a second: no request fails, and each change meanwhile is served")
+@check(f"the controller is rolled under {RATE} requests a second: no request fails, and each change is applied")
 def upgraded(cluster):
     both(cluster)
     deployment = lambda: cluster.api.get("Deployment", CONTROLLER, SYSTEM)  # noqa: E731
@@ -114,7 +114,7 @@ def scale_controllers(cluster, replicas: int) -> None:
         both(cluster)
 
 
-@check("while no controller runs a killed container is ready again within 2 s and serves what it served; a new pod waits and says why")
+@check("without a controller a killed container is ready again within 2 s with its configuration; a new pod waits and reports the reason")
 def no_controller(cluster):
     both(cluster)
     marked(cluster, "last.test", 10)
@@ -162,7 +162,7 @@ def ask(pod: dict, path: str) -> tuple[int, str]:
 
 
 def readiness(pod: dict) -> str:
-    """Why a pod is not ready; nothing when it is, or says nothing."""
+    """Why a pod is not ready; empty if it is ready or does not respond."""
     try:
         status, text = ask(pod, "/readyz")
     except OSError:
@@ -170,7 +170,7 @@ def readiness(pod: dict) -> str:
     return "" if status == 200 else text
 
 
-@check("a pod whose admin port is crowded with idle connections stays ready, and shows strangers no configuration")
+@check("a pod with an admin port full of idle connections stays ready, and remote clients cannot read the configuration")
 def crowded_admin_port(cluster):
     pods = cluster.replicas(NS, "edge", 2)
     name, crowd = pods[0]["metadata"]["name"], []
@@ -183,7 +183,7 @@ def crowded_admin_port(cluster):
             assert ask(pods[0], "/healthz")[0] == 200, "it is not said to be healthy"
             slowest = max(slowest, time.monotonic() - began)
             assert is_ready(cluster.api.get("Pod", name, NS)), "it is not ready"
-            # Somebody who keeps at it.
+            # A client that keeps reconnecting.
             for number, one in enumerate(crowd[:20]):
                 one.close()
                 crowd[number] = socket.create_connection((pods[0]["status"]["podIP"], 19000), timeout=5)

@@ -1,17 +1,17 @@
-"""Owns a steady load of requests on a Gateway, over connections that are kept and over new ones, and what went wrong."""
+"""A constant request load on a Gateway, over kept and new connections, and its failures."""
 
 import http.client
 import json
 import threading
 import time
 
-# A client of a real program waits longer; here whoever waits so long has been lost.
+# Real clients have longer timeouts; here such a delay counts as a lost request.
 TIMEOUT = 10
 BODY = b"x" * 3000
 
 
 def status_of(address: str, port: int) -> int:
-    """The status that one request gets."""
+    """Status of one request."""
     connection = http.client.HTTPConnection(address, port, timeout=TIMEOUT)
     try:
         connection.request("GET", "/")
@@ -21,7 +21,7 @@ def status_of(address: str, port: int) -> int:
 
 
 class Load:
-    """Asks `address` some `rate` times a second, for as long as it is entered, with these methods in turn."""
+    """Sends `rate` requests a second to `address` while entered, with these methods in turn."""
 
     def __init__(self, address: str, port: int, rate: int = 300, kept: int = 8, fresh: int = 2, methods: tuple[str, ...] = ("GET", "POST")):
         self._address, self._port = address, port
@@ -49,12 +49,12 @@ class Load:
         return f"{self.requests} requests over {self.connections} connections, {len(self.failures)} failures"
 
     def verdict(self) -> str:
-        """The figures; fails when a request has."""
+        """Results; fails if a request has failed."""
         assert self.requests and not self.failures, f"{self.figures()}: {self.failures[:5]}"
         return self.figures()
 
     def latency(self, share: float) -> float:
-        """Milliseconds that this share of the requests did not exceed."""
+        """Latency quantile in milliseconds."""
         ordered = sorted(self.latencies)
         return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
@@ -86,7 +86,7 @@ class Load:
 
     @staticmethod
     def _exchange(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[str, bool]:
-        """The pod that has answered, and whether the connection ends."""
+        """The pod that responded, and whether the connection closes."""
         connection.request(method, path, BODY if method == "POST" else None)
         answer = connection.getresponse()
         body = answer.read()

@@ -1,4 +1,4 @@
-"""The writer of statuses: leaves what is of others, writes nothing without need, mends what others spoil, never goes back."""
+"""The status writer: keeps entries of others, writes only differences, repairs changed entries, never goes back."""
 
 import threading
 
@@ -27,13 +27,13 @@ def stranger(message: str) -> dict:
 
 
 def parents(cluster, name: str, controller: str = CONTROLLER) -> list[dict]:
-    """The entries of a controller in a route's status."""
+    """Entries of a controller in a route's status."""
     found = cluster.api.get("HTTPRoute", name, NS).get("status", {}).get("parents", [])
     return [parent for parent in found if parent["controllerName"] == controller]
 
 
 def made_route(cluster, name: str, mark: str = "first.test", to: tuple[str, ...] = ("edge",)) -> int:
-    """Makes or changes a route, and waits until each of its parents speaks of that. Returns its generation."""
+    """Creates or changes a route and waits until all its parents have its generation. Returns the generation."""
     cluster.apply(redirect(NS, name, list(to), mark))
     generation = cluster.api.get("HTTPRoute", name, NS)["metadata"]["generation"]
 
@@ -46,7 +46,7 @@ def made_route(cluster, name: str, mark: str = "first.test", to: tuple[str, ...]
 
 
 def write(cluster, change) -> None:
-    """Changes a status as another controller does: reads, writes over what was read, and tries again when it was slower."""
+    """Changes a status like another controller: read, replace, and retry on a conflict."""
     while True:
         obj = change()
         try:
@@ -67,7 +67,7 @@ def add_stranger(cluster, name: str, message: str) -> None:
     write(cluster, change)
 
 
-@check("entries of another controller stay as they are over 20 writes of ours, and when ours goes")
+@check("entries of another controller do not change over 20 writes of ours, and when our entry is removed")
 def foreign_entries(cluster):
     made_route(cluster, "shared", to=("edge", "second"))
     add_stranger(cluster, "shared", "hands off")
@@ -80,7 +80,7 @@ def foreign_entries(cluster):
     assert parents(cluster, "shared", OTHER) == [stranger("hands off")], parents(cluster, "shared", OTHER)
 
 
-@check("a condition of others on a Gateway and its listener stays over 20 writes of ours")
+@check("a foreign condition on a Gateway and its listener survives 20 writes of ours")
 def foreign_condition(cluster):
     theirs = {"type": "example.com/Checked", "status": "True", "reason": "Checked", "message": "", "lastTransitionTime": SINCE}
 
@@ -98,7 +98,7 @@ def foreign_condition(cluster):
             assert condition(conditions, theirs["type"]) == theirs, conditions
 
 
-@check("a status that was edited by hand is put right within seconds")
+@check("a manually edited status is repaired within seconds")
 def edited(cluster):
     generation = made_route(cluster, "edited")
 
@@ -115,7 +115,7 @@ def edited(cluster):
     assert found["status"]["addresses"] and found["status"]["listeners"], found["status"]
 
 
-@check("what was said of a later generation is not gone back on")
+@check("a status of a later generation is not overwritten")
 def later_generation(cluster):
     made_route(cluster, "later")
 
@@ -129,7 +129,7 @@ def later_generation(cluster):
         return change
 
     write(cluster, say(999))
-    # By the time that a later object has its status, this one has been looked at.
+    # Once a later object has its status, this one was processed.
     for mark in "once.test", "twice.test":
         cluster.apply(redirect(NS, "later", ["edge"], mark))
         made_route(cluster, "after", mark)
@@ -138,7 +138,7 @@ def later_generation(cluster):
     wait_for("it is ours again", lambda: has(parents(cluster, "later")[0]["conditions"], "Accepted", "True", 3), 5)
 
 
-@check("two who write one route's status all the time both get it right")
+@check("two controllers that constantly write one route's status both succeed")
 def two_writers(cluster):
     made_route(cluster, "contested")
     ends, count = threading.Event(), 0
@@ -163,7 +163,7 @@ def two_writers(cluster):
 
 
 def versions(cluster, but: str = "") -> dict[tuple, str]:
-    """The version of every object that gets a status, except one of this name."""
+    """resourceVersion of every object with a status, except the one of this name."""
     found = {}
     for kind in WRITTEN:
         for one in cluster.api.list(kind):
@@ -173,7 +173,7 @@ def versions(cluster, but: str = "") -> dict[tuple, str]:
     return found
 
 
-@check("nothing is written where nothing changes: for 10 s, nor by a controller that starts anew")
+@check("nothing is written without a change: for 10 s, and by a restarted controller")
 def no_write_without_change(cluster):
     made_route(cluster, "last")
     # The Gateway counts the route, which may be stored a moment after the route's own status.
@@ -196,7 +196,7 @@ def no_write_without_change(cluster):
     for name in old:
         cluster.api.delete("Pod", name, SYSTEM)
     wait_for("a new controller leads", lambda: cluster.leader() not in {"", *old}, 30)
-    # Once a new route has its status, the new leader has looked at all others.
+    # Once a new route has its status, the new leader has processed all others.
     made_route(cluster, "newcomer")
     now = versions(cluster, but="newcomer")
     # The Gateway counts the new route.

@@ -1,4 +1,4 @@
-//! Lookups of names at a name server of the test's own, over UDP.
+//! DNS lookups from a name server of the test, over UDP.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -26,7 +26,7 @@ fn is_about(ttl: Duration, seconds: u64) -> bool {
 }
 
 #[tokio::test]
-async fn finds_addresses_of_both_families_with_the_shorter_ttl() {
+async fn resolves_both_address_families() {
     let server = NameServer::start().await;
     server.set(
         "both.example",
@@ -44,7 +44,7 @@ async fn finds_addresses_of_both_families_with_the_shorter_ttl() {
 }
 
 #[tokio::test]
-async fn follows_aliases_and_keeps_to_the_shortest_ttl_among_them() {
+async fn follows_aliases_with_the_minimum_ttl() {
     let server = NameServer::start().await;
     server.put("a.example", Records::Alias("b.example".to_owned(), 20));
     server.put("b.example", Records::Alias("c.example".to_owned(), 200));
@@ -55,7 +55,7 @@ async fn follows_aliases_and_keeps_to_the_shortest_ttl_among_them() {
 }
 
 #[tokio::test]
-async fn tells_a_name_without_address_from_a_server_that_fails() {
+async fn distinguishes_missing_addresses_from_server_failures() {
     let server = NameServer::start().await;
     server.set("empty.example", &[], 30);
     server.put("broken.example", Records::Failure);
@@ -68,7 +68,7 @@ async fn tells_a_name_without_address_from_a_server_that_fails() {
 }
 
 #[tokio::test]
-async fn asks_for_the_name_as_it_is_and_again_each_time() {
+async fn neither_caches_nor_uses_search_domains() {
     let server = NameServer::start().await;
     server.set("xn--bcher-kva.example", &["192.0.2.1"], 300);
     let mut system = SystemLookup::new(vec![server.address]);
@@ -78,7 +78,6 @@ async fn asks_for_the_name_as_it_is_and_again_each_time() {
         assert_eq!(sorted(answer), [address]);
     }
     assert_eq!(server.queries("xn--bcher-kva.example"), 2);
-    // No search domain is tried.
     let error = system.lookup("missing.example").await.unwrap_err();
     assert_eq!(error, LookupError::NoAddress);
 }

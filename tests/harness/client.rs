@@ -1,4 +1,4 @@
-//! A raw HTTP/1 client, plain or TLS: sends the bytes that it is told to send, and reads what comes for a bounded time.
+//! A raw HTTP/1 client, plain or TLS, with a timeout for every read.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -59,7 +59,7 @@ pub(crate) struct Response {
     pub(crate) start: String,
     pub(crate) fields: Fields,
     pub(crate) body: Body,
-    /// The informational statuses that came before.
+    /// Status codes of informational responses before it.
     pub(crate) interim: Vec<u16>,
 }
 
@@ -69,7 +69,7 @@ impl Response {
         String::from_utf8_lossy(&self.body.bytes).into_owned()
     }
 
-    /// Whether the server ends the connection behind it.
+    /// Whether the server closes the connection after it.
     pub(crate) fn closes(&self) -> bool {
         self.fields
             .get("connection")
@@ -90,13 +90,13 @@ impl Client {
         }
     }
 
-    /// Connects with TLS, offering HTTP/1.1, and asking for no name when `name` is empty.
+    /// Connects with TLS and ALPN HTTP/1.1; without SNI if `name` is empty.
     pub(crate) fn connect_tls(address: SocketAddr, name: &str) -> Self {
         let config = super::tls::client(&["http/1.1"]);
         Self::handshake(address, name, config).expect("the handshake succeeds")
     }
 
-    /// Connects with TLS of this configuration.
+    /// Connects with a TLS configuration.
     pub(crate) fn handshake(
         address: SocketAddr,
         name: &str,
@@ -113,7 +113,7 @@ impl Client {
         })
     }
 
-    /// The certificate that the server has shown.
+    /// The server's certificate.
     pub(crate) fn certificate(&self) -> Option<CertificateDer<'static>> {
         let Io::Tls(stream) = &self.wire.io else {
             return None;
@@ -122,24 +122,24 @@ impl Client {
         Some(shown.clone().into_owned())
     }
 
-    /// Bounds every read from now on.
+    /// Sets the read timeout.
     pub(crate) fn patience(&mut self, time: Duration) {
         let socket = self.wire.io.socket();
         socket.set_read_timeout(Some(time)).expect("a time");
     }
 
-    /// Sends bytes; false when the server takes no more.
+    /// Sends bytes; false if the connection is closed.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.wire.write(bytes.as_ref())
     }
 
-    /// Sends no more.
+    /// Half-closes the connection.
     pub(crate) fn shutdown_write(&mut self) {
         let shut = self.wire.io.socket().shutdown(Shutdown::Write);
         shut.expect("the socket is open");
     }
 
-    /// The response to a request with `method`. Fails the test when there is none.
+    /// Reads the response to a request with `method`. Fails the test without one.
     pub(crate) fn response(&mut self, method: &str) -> Response {
         match self.try_response(method) {
             Ok(response) => response,
@@ -147,7 +147,7 @@ impl Client {
         }
     }
 
-    /// The response to a request with `method`, or what came in its place.
+    /// Reads the response to a request with `method`, or returns why there is none.
     pub(crate) fn try_response(&mut self, method: &str) -> Result<Response, Fill> {
         let mut interim = Vec::new();
         loop {
@@ -189,7 +189,7 @@ impl Client {
         self.response(&String::from_utf8_lossy(method.unwrap_or_default()))
     }
 
-    /// Everything until the server ends the connection, in order or not. Fails the test when it does not.
+    /// Reads until the connection closes, gracefully or not. Fails the test on timeout.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         loop {
             match self.wire.fill() {
@@ -200,7 +200,7 @@ impl Client {
         }
     }
 
-    /// Fails the test unless the connection ends without another byte.
+    /// Fails the test unless the connection closes without further data.
     pub(crate) fn ends(&mut self) {
         let rest = self.rest();
         assert!(
@@ -215,7 +215,7 @@ impl Client {
     }
 }
 
-/// A connected socket whose reads and writes are bounded.
+/// A connected socket with read and write timeouts.
 pub(crate) fn socket(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect_timeout(&address, PATIENCE).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time");
@@ -224,15 +224,15 @@ pub(crate) fn socket(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// The client's side of a TLS connection, asking for no name when `name` is empty.
+/// The client side of a TLS connection; without SNI if `name` is empty.
 pub(crate) fn connection(name: &str, config: Arc<ClientConfig>) -> ClientConnection {
-    // An address is never sent as a server name.
+    // An IP address is never sent as SNI.
     let name = if name.is_empty() { "127.0.0.1" } else { name };
     let name = ServerName::try_from(name.to_owned()).expect("a server name");
     ClientConnection::new(config, name).expect("a connection")
 }
 
-/// Asks for a path once, on a connection of its own.
+/// Sends one GET on a new connection.
 pub(crate) fn get(address: SocketAddr, host: &str, path: &str) -> Response {
     let mut client = Client::connect(address);
     client.ask(format!(

@@ -1,5 +1,5 @@
-//! A name server on loopback, over UDP, whose records a test changes. Its messages are made by hand, so that they do not
-//! depend on the library that reads them.
+//! A name server on loopback, over UDP, with records set by the test. Encodes messages without the
+//! library under test.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,34 +15,34 @@ use super::PATIENCE;
 const A: u16 = 1;
 const CNAME: u16 = 5;
 const AAAA: u16 = 28;
-/// A response to a recursive query, by a server that recurses.
+/// Flags of a response: recursion desired and available.
 const RESPONSE: u16 = 0x8180;
 const SERVER_FAILURE: u16 = 2;
 const NO_SUCH_NAME: u16 = 3;
 
-/// What a name has.
+/// Records of a name.
 #[derive(Clone, Debug)]
 pub(crate) enum Records {
     /// Addresses with a TTL in seconds.
     Addresses(Vec<IpAddr>, u32),
-    /// Another name, whose records are in the response too, with a TTL in seconds.
+    /// A CNAME with a TTL in seconds. The response contains the records of its target too.
     Alias(String, u32),
-    /// The server fails.
+    /// The server responds with SERVFAIL.
     Failure,
 }
 
 #[derive(Default)]
 struct Zone {
     names: BTreeMap<String, Records>,
-    /// How often each name was asked for, A and AAAA counted as one.
+    /// Number of A queries by name.
     queries: BTreeMap<String, usize>,
 }
 
-/// A name server; it ends with the value.
+/// A name server; stopped on drop.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
     zone: Arc<Mutex<Zone>>,
-    /// Changes with each query.
+    /// Notified on each query.
     asked: watch::Receiver<()>,
     task: AbortHandle,
 }
@@ -78,7 +78,7 @@ impl NameServer {
         }
     }
 
-    /// Gives a name these addresses.
+    /// Sets the addresses of a name.
     pub(crate) fn set(&self, name: &str, addresses: &[&str], ttl: u32) {
         let addresses = addresses.iter().map(|it| it.parse().expect("an address"));
         self.put(name, Records::Addresses(addresses.collect(), ttl));
@@ -88,18 +88,18 @@ impl NameServer {
         lock(&self.zone).names.insert(name.to_owned(), records);
     }
 
-    /// Returns when a name was looked up so often.
-    pub(crate) async fn is_asked(&self, name: &str, times: usize) {
+    /// Waits until a name has been queried `times` times.
+    pub(crate) async fn wait_for_queries(&self, name: &str, times: usize) {
         let mut asked = self.asked.clone();
         let enough = asked.wait_for(|()| self.queries(name) >= times);
         let enough = timeout(PATIENCE, enough).await;
         assert!(
             enough.is_ok(),
-            "{name} is not asked for {times} times in time"
+            "fewer than {times} queries for {name} in time"
         );
     }
 
-    /// How often a name was looked up.
+    /// Number of lookups of a name.
     pub(crate) fn queries(&self, name: &str) -> usize {
         lock(&self.zone)
             .queries
@@ -129,7 +129,7 @@ impl Zone {
         Some(response)
     }
 
-    /// Adds the records of a name, and returns the code of the response.
+    /// Adds the records of a name. Returns the response code.
     fn answer(&self, name: &str, kind: u16, answers: &mut Vec<Vec<u8>>) -> u16 {
         match self.names.get(name) {
             None => NO_SUCH_NAME,
@@ -168,7 +168,7 @@ fn record(name: &str, kind: u16, ttl: u32, data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The name of the question, in lower case, and where it ends.
+/// The name of the question, in lower case, and its end.
 fn read_name(query: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = 12;

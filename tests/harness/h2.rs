@@ -1,4 +1,4 @@
-//! HTTP/2 clients and origins on the `h2` crate, each with a runtime of its own thread. Knows no single test.
+//! HTTP/2 clients and origins based on the `h2` crate, each on its own thread and runtime.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::PATIENCE;
 
-/// Runs a test's own work to its end, in bounded time.
+/// Runs a future with a timeout.
 pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -33,7 +33,7 @@ pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
         .expect("done in time")
 }
 
-/// How a client's connection ended.
+/// Result of a client's connection.
 pub(crate) type Ended = oneshot::Receiver<Result<(), h2::Error>>;
 
 /// A client in plain text, with prior knowledge.
@@ -43,7 +43,7 @@ pub(crate) async fn connect(address: SocketAddr) -> (SendRequest<Bytes>, Ended) 
     open(socket, trusting()).await
 }
 
-/// A client with TLS, asking for no name when `name` is empty.
+/// A client with TLS; without SNI if `name` is empty.
 pub(crate) async fn connect_tls(address: SocketAddr, name: &str) -> (SendRequest<Bytes>, Ended) {
     let socket = TcpStream::connect(address).await.expect("connected");
     let name = if name.is_empty() { "127.0.0.1" } else { name };
@@ -54,7 +54,7 @@ pub(crate) async fn connect_tls(address: SocketAddr, name: &str) -> (SendRequest
     open(stream, trusting()).await
 }
 
-/// Small frames that come while nobody reads are no attack to a test's peers: what they bear is not what is tested.
+/// Disables h2's flood protection in test peers, since tests send many small frames on purpose.
 const FRAME_BUDGET: usize = usize::MAX;
 
 fn trusting() -> h2::client::Builder {
@@ -63,7 +63,7 @@ fn trusting() -> h2::client::Builder {
     builder
 }
 
-/// A client on a byte stream, with settings of its own. Its connection runs on the current `LocalSet`.
+/// A client on a byte stream with its own settings. Its connection runs on the current `LocalSet`.
 pub(crate) async fn open<S>(io: S, builder: h2::client::Builder) -> (SendRequest<Bytes>, Ended)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -71,13 +71,13 @@ where
     let (sender, connection) = builder.handshake(io).await.expect("a handshake");
     let (tell, ended) = oneshot::channel();
     tokio::task::spawn_local(async move {
-        // The test may have stopped listening.
+        // Ignored: the test may have ended.
         let _ = tell.send(connection.await);
     });
     (sender, ended)
 }
 
-/// What came of a body.
+/// Result of reading a body.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
@@ -91,7 +91,7 @@ pub(crate) async fn read(mut body: RecvStream) -> Received {
     while let Some(piece) = body.data().await {
         match piece {
             Ok(bytes) => {
-                // A stream that has just been reset has no window to give back to.
+                // A reset stream has no window to release.
                 let _ = body.flow_control().release_capacity(bytes.len());
                 received.bytes.extend_from_slice(&bytes);
             }
@@ -108,7 +108,7 @@ pub(crate) async fn read(mut body: RecvStream) -> Received {
     received
 }
 
-/// Sends all of `bytes` as the window allows.
+/// Sends all of `bytes` within the flow-control window.
 pub(crate) async fn write(
     stream: &mut SendStream<Bytes>,
     mut bytes: Bytes,
@@ -127,7 +127,7 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// A request without a body: the head of its answer, and the body.
+/// Sends a request without a body; returns the response head and body.
 pub(crate) async fn ask(
     sender: &SendRequest<Bytes>,
     request: Request<()>,
@@ -143,7 +143,7 @@ pub(crate) fn get(uri: &str) -> Request<()> {
     Request::get(uri).body(()).expect("a request")
 }
 
-/// What an origin does with a request.
+/// Handler of a request.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An origin that speaks HTTP/2 with prior knowledge, until dropped.
@@ -155,7 +155,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// An origin that does `serve` with every request.
+    /// Starts an origin that runs `serve` for every request.
     pub(crate) fn start<F>(serve: F) -> Self
     where
         F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static,
@@ -163,7 +163,7 @@ impl Origin {
         Self::limited(u32::MAX, serve)
     }
 
-    /// As [`Self::start`], with so many streams on a connection at one time.
+    /// Like [`Self::start`], with a limit of concurrent streams per connection.
     pub(crate) fn limited<F>(max_streams: u32, serve: F) -> Self
     where
         F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static,
@@ -196,13 +196,13 @@ impl Origin {
         }
     }
 
-    /// An origin that answers every request with 200 and `hello`, after its body.
+    /// An origin that reads every request body and responds with 200 and `hello`.
     pub(crate) fn hello() -> Self {
         Self::start(|request, mut respond| {
             Box::pin(async move {
                 read(request.into_body()).await;
                 let answer = respond.send_response(Response::new(()), false);
-                // The proxy may have gone away, which is its right.
+                // Ignored: the proxy may have reset the stream.
                 if let Ok(mut body) = answer {
                     let _ = body.send_data(Bytes::from_static(b"hello"), true);
                 }
@@ -210,12 +210,12 @@ impl Origin {
         })
     }
 
-    /// How many connections were accepted so far.
+    /// Number of accepted connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
 
-    /// How many requests have arrived so far.
+    /// Number of received requests.
     pub(crate) fn requests(&self) -> usize {
         self.requests.load(Relaxed)
     }

@@ -1,10 +1,10 @@
-//! HTTP/1 messages read off a blocking byte stream, as strictly as a test needs. Keeps every byte that came. Knows not
-//! which side it is on.
+//! HTTP/1 messages read from a blocking byte stream, for clients and origins. Keeps all received
+//! bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Header or trailer fields, in the order in which they came.
+/// Header or trailer fields in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields(pub(crate) Vec<(String, String)>);
 
@@ -19,7 +19,7 @@ impl Fields {
             .collect()
     }
 
-    /// The only value of a field; `None` when there is none, or several.
+    /// The only value of a field; `None` for none or several.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         match *self.all(name) {
             [value] => Some(value),
@@ -53,11 +53,11 @@ pub(crate) struct Head {
 pub(crate) struct Body {
     pub(crate) bytes: Vec<u8>,
     pub(crate) trailers: Fields,
-    /// Whether it ended as its framing says.
+    /// Whether it is complete according to its framing.
     pub(crate) complete: bool,
 }
 
-/// How a body is delimited.
+/// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length(usize),
@@ -65,24 +65,24 @@ pub(crate) enum Framing {
     Close,
 }
 
-/// What reading once came to.
+/// Result of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     Bytes(usize),
-    /// The other side has ended the stream in order.
+    /// EOF.
     End,
-    /// The stream failed: reset, or a TLS stream without its end.
+    /// The stream failed: a reset, or TLS without close_notify.
     Failed(ErrorKind),
-    /// Nothing came in time.
+    /// Timeout.
     Silent,
 }
 
-/// A byte stream with what was read of it.
+/// A byte stream with its received data.
 pub(crate) struct Wire<S> {
     pub(crate) io: S,
-    /// Read and not yet taken.
+    /// Received and not yet consumed.
     pub(crate) buffer: Vec<u8>,
-    /// All that was ever read.
+    /// All received data.
     pub(crate) seen: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -114,7 +114,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Takes so many bytes, once they are there.
+    /// Takes `count` bytes, reading as needed.
     pub(crate) fn take(&mut self, count: usize) -> Result<Vec<u8>, Fill> {
         while self.buffer.len() < count {
             let fill = self.fill();
@@ -125,7 +125,7 @@ impl<S: Read + Write> Wire<S> {
         Ok(self.buffer.drain(..count).collect())
     }
 
-    /// Takes everything up to `end` and `end` itself.
+    /// Takes everything up to and including `end`.
     pub(crate) fn take_until(&mut self, end: &[u8]) -> Result<Vec<u8>, Fill> {
         let mut from = 0;
         loop {
@@ -154,7 +154,7 @@ impl<S: Read + Write> Wire<S> {
         })
     }
 
-    /// Takes a body, as far as it comes.
+    /// Takes a body as far as it arrives.
     pub(crate) fn body(&mut self, framing: Framing) -> Body {
         let mut body = Body::default();
         body.complete = self.read_body(framing, &mut body).is_ok();
@@ -195,7 +195,7 @@ impl<S: Read + Write> Wire<S> {
         Ok(())
     }
 
-    /// Takes so many bytes; those that came stay when not all do.
+    /// Takes `count` bytes; keeps what arrived if some are missing.
     fn take_into(&mut self, count: usize, bytes: &mut Vec<u8>) -> Result<(), Fill> {
         let result = self.take(count);
         match result {
@@ -208,7 +208,7 @@ impl<S: Read + Write> Wire<S> {
         Ok(())
     }
 
-    /// Writes everything; false when the other side takes no more.
+    /// Writes everything; false if the connection is closed.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> bool {
         self.io
             .write_all(bytes)
@@ -221,7 +221,7 @@ fn is_silence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// The framing that a message's fields tell, if any.
+/// The framing given by header fields, if any.
 pub(crate) fn framing(fields: &Fields) -> Option<Framing> {
     if fields.get("transfer-encoding") == Some("chunked") {
         return Some(Framing::Chunked);

@@ -1,5 +1,6 @@
-//! What tests of a running data plane need: a server from a temporary folder, configuration as text, raw clients and
-//! scripted origins. Everything is on loopback, on free ports, and bounded by [`PATIENCE`]. Knows no single test.
+//! Test harness for a running data plane: a server from a temporary folder, YAML builders, raw
+//! clients and scripted origins. Everything runs on loopback with free ports and the timeout
+//! [`PATIENCE`].
 
 #![allow(
     dead_code,
@@ -18,5 +19,5 @@ pub(crate) mod yaml;
 
 use std::time::Duration;
 
-/// Far more than anything takes; only what is broken is waited for this long.
+/// Timeout of any wait; reached only on failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

@@ -1,5 +1,5 @@
-//! Scripted HTTP/1 origins: each connection runs a script of its own on a thread of its own, and everything that arrives
-//! is kept, raw and as requests. Knows nothing of who asks.
+//! Scripted HTTP/1 origins: each connection runs the script on its own thread. All received data is
+//! kept, raw and as requests.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::PATIENCE;
 use super::http::{Body, Fields, Fill, Framing, Wire, framing};
 
-/// What [`Origin::hello`] answers.
+/// The response of [`Origin::hello`].
 pub(crate) const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 /// An origin, listening until dropped.
@@ -21,7 +21,7 @@ pub(crate) struct Origin {
     stopped: Arc<AtomicBool>,
 }
 
-/// What an origin has seen.
+/// What an origin has received.
 #[derive(Default)]
 struct Log {
     state: Mutex<State>,
@@ -33,19 +33,19 @@ struct State {
     requests: Vec<Request>,
     /// The bytes of every connection.
     connections: Vec<Arc<Mutex<Vec<u8>>>>,
-    /// Connections whose script is over.
+    /// Number of connections whose script has ended.
     ended: usize,
 }
 
-/// A request as an origin saw it.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// Which connection it came on, counted from 0.
+    /// Index of its connection, from 0.
     pub(crate) connection: usize,
     /// The first line.
     pub(crate) start: String,
     pub(crate) fields: Fields,
-    /// Its body, once it was read.
+    /// Body, once read.
     pub(crate) body: Body,
 }
 
@@ -60,7 +60,8 @@ impl Request {
 }
 
 impl Origin {
-    /// An origin that runs this script on every connection; the connection ends with it.
+    /// Starts an origin that runs this script on every connection; the connection closes at its
+    /// end.
     pub(crate) fn start(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -82,12 +83,12 @@ impl Origin {
         }
     }
 
-    /// An origin that reads every request whole and answers it with 200 and `hello`.
+    /// An origin that reads each request completely and responds with 200 and `hello`.
     pub(crate) fn hello() -> Self {
         Self::answering(HELLO)
     }
 
-    /// An origin that reads every request whole and answers it with these bytes.
+    /// An origin that reads each request completely and responds with these bytes.
     pub(crate) fn answering(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(
@@ -97,7 +98,8 @@ impl Origin {
         )
     }
 
-    /// An origin that answers its first request on every connection with these bytes, and ends the connection.
+    /// An origin that responds to the first request of each connection with these bytes and closes
+    /// it.
     pub(crate) fn answering_once(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(move |peer| {
@@ -107,35 +109,35 @@ impl Origin {
         })
     }
 
-    /// The requests whose heads have arrived so far.
+    /// Requests whose heads were received.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.log.lock().requests.clone()
     }
 
-    /// The last request whose head has arrived.
+    /// The last request whose head was received.
     pub(crate) fn last(&self) -> Request {
         self.requests().pop().expect("a request")
     }
 
-    /// How many connections were accepted so far.
+    /// Number of accepted connections.
     pub(crate) fn connections(&self) -> usize {
         self.log.lock().connections.len()
     }
 
-    /// How many connections are over.
+    /// Number of closed connections.
     pub(crate) fn ended(&self) -> usize {
         self.log.lock().ended
     }
 
-    /// Every byte that came on a connection so far.
+    /// All bytes received on a connection.
     pub(crate) fn raw(&self, connection: usize) -> Vec<u8> {
         let seen = self.log.lock().connections[connection].clone();
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.clone()
     }
 
-    /// Waits until a condition of what it has seen holds. It is looked at whenever a connection or request begins,
-    /// a body was read, or a connection ends.
+    /// Waits until a condition holds. Checked when a connection or request begins, a body was read,
+    /// or a connection ends.
     pub(crate) fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !condition(self) {
@@ -166,17 +168,17 @@ impl Log {
     }
 }
 
-/// The other end of one connection to an origin, as its script sees it.
+/// The origin's side of a connection.
 pub(crate) struct Peer {
     pub(crate) wire: Wire<TcpStream>,
-    /// Which connection it is, counted from 0.
+    /// Index of the connection, from 0.
     pub(crate) index: usize,
     log: Arc<Log>,
-    /// Behind `wire`, so that the socket is closed first.
+    /// Declared after `wire`, so that the socket is closed first.
     _end: End,
 }
 
-/// Counts a connection as over when dropped.
+/// Counts the end of a connection on drop.
 struct End(Arc<Log>);
 
 impl Peer {
@@ -201,7 +203,7 @@ impl Peer {
         }
     }
 
-    /// Reads the head of the next request; `None` when there is none.
+    /// Reads the head of the next request; `None` at EOF.
     pub(crate) fn head(&mut self) -> Option<Request> {
         let head = self.wire.head().ok()?;
         let request = Request {
@@ -228,19 +230,20 @@ impl Peer {
         });
     }
 
-    /// Reads a whole request; `None` when there is none, or it is cut.
+    /// Reads a complete request; `None` at EOF or if it is truncated.
     pub(crate) fn request(&mut self) -> Option<Request> {
         let mut request = self.head()?;
         self.body(&mut request);
         request.body.complete.then_some(request)
     }
 
-    /// Sends bytes; false when the proxy takes no more.
+    /// Sends bytes; false if the connection is closed.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.wire.write(bytes.as_ref())
     }
 
-    /// Sends what it can without waiting for long: how much that was.
+    /// Sends until the connection blocks for `pause` or `limit` is reached; returns the number of
+    /// bytes.
     pub(crate) fn send_until_full(&mut self, limit: usize, pause: Duration) -> usize {
         let io = &mut self.wire.io;
         io.set_write_timeout(Some(pause)).expect("a time");
@@ -256,17 +259,17 @@ impl Peer {
         sent
     }
 
-    /// Waits until the proxy ends the connection; what it sent until then.
+    /// Reads until the proxy closes the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         while let Fill::Bytes(_) = self.wire.fill() {}
         std::mem::take(&mut self.wire.buffer)
     }
 
-    /// Ends the connection with a reset.
+    /// Closes the connection with a reset.
     pub(crate) fn reset(&mut self) {
         let socket = socket2::SockRef::from(&self.wire.io);
         socket.set_linger(Some(Duration::ZERO)).expect("set");
-        // The reset is sent when the last handle is closed, which the end of the script does.
+        // The reset is sent when the last handle is closed at the end of the script.
     }
 }
 

@@ -1,4 +1,5 @@
-//! A data plane in this process, from YAML in a temporary folder. Fails the test when one of its threads has panicked.
+//! A data plane in this process, configured by YAML in a temporary folder. Fails the test if one of
+//! its threads panics.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 use super::PATIENCE;
 
-/// What threads of a data plane have panicked with, in this process.
+/// Panic messages of data plane threads in this process.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// A running data plane, stopped when dropped.
@@ -23,17 +24,17 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// Serves these documents with the settings of [`settings`].
+    /// Serves these documents with [`settings`].
     pub(crate) fn start(documents: &[String]) -> Self {
         Self::start_with(documents, |_| {})
     }
 
-    /// As [`Self::start`], with other settings.
+    /// Like [`Self::start`], with changed settings.
     pub(crate) fn start_with(documents: &[String], tune: impl FnOnce(&mut Settings)) -> Self {
         Self::start_from(|folder| write(folder, documents), tune)
     }
 
-    /// As [`Self::start_with`], from whatever `prepare` leaves in the folder.
+    /// Like [`Self::start_with`], from the content that `prepare` writes to the folder.
     pub(crate) fn start_from(
         prepare: impl FnOnce(&Path),
         tune: impl FnOnce(&mut Settings),
@@ -43,7 +44,7 @@ impl TestServer {
         prepare(folder.path());
         let mut settings = settings(folder.path());
         tune(&mut settings);
-        // A thread of its own, so that tests may call this from within a runtime.
+        // On a separate thread, so that tests may call this within a runtime.
         let started = thread::spawn(move || Server::start(&settings)).join();
         let server = started.expect("no panic").expect("the server starts");
         Self {
@@ -52,17 +53,17 @@ impl TestServer {
         }
     }
 
-    /// The folder that is served.
+    /// The configuration folder.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Where a listener's port is bound.
+    /// Bound address of a listener's port.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         self.address(port).expect("the port is bound")
     }
 
-    /// Serves these documents instead; returns when they are served.
+    /// Replaces the documents and waits until the new ones are in service.
     pub(crate) fn replace(&self, documents: &[String]) {
         let mut outcome = self.outcome();
         let before = generation(&outcome.borrow_and_update());
@@ -81,17 +82,17 @@ impl TestServer {
         assert!(newer, "the new configuration is served in time");
     }
 
-    /// Waits until a condition of its figures holds.
+    /// Waits until a condition of its counters holds.
     pub(crate) fn until(&self, what: &str, condition: impl Fn(&Server) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !condition(self) {
             assert!(Instant::now() < end, "{what} did not come about in time");
-            // Figures tell nobody of their changes.
+            // Counters have no change notification.
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Takes the server out, to be left in order.
+    /// Takes the server, to shut it down gracefully.
     pub(crate) fn into_server(mut self) -> (Server, TempDir) {
         let server = self.server.take().expect("not taken yet");
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -118,7 +119,7 @@ impl Drop for TestServer {
     }
 }
 
-/// Settings for tests: free ports, two workers, no access log, nothing that waits at the end.
+/// Settings for tests: free ports, two workers, no access log, no shutdown delay.
 pub(crate) fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::new(folder);
     settings.admin = None;
@@ -132,7 +133,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
     settings
 }
 
-/// Fails when a thread of a data plane has panicked.
+/// Fails if a data plane thread has panicked.
 pub(crate) fn assert_no_panics() {
     let panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(
@@ -145,14 +146,14 @@ fn generation(outcome: &Option<portcullis::controller::Outcome>) -> u64 {
     outcome.as_ref().map_or(0, |outcome| outcome.generation)
 }
 
-/// One file, renamed into place.
+/// Writes one file and renames it into place.
 fn write(folder: &Path, documents: &[String]) {
     let next = folder.join(".next");
     fs::write(&next, documents.join("\n---\n")).expect("written");
     fs::rename(next, folder.join("all.yaml")).expect("renamed");
 }
 
-/// Keeps what threads of a data plane panic with: their tasks would swallow it.
+/// Records panics of data plane threads, which their tasks would swallow.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

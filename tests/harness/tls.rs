@@ -1,5 +1,5 @@
-//! Certificates made when a test runs, and client configurations that take whatever certificate they are shown, so that
-//! a test can look at it.
+//! Certificates generated at run time, and client configurations that accept any certificate, so
+//! that tests can inspect it.
 
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ impl Certificate {
     }
 }
 
-/// A client that offers these protocols and trusts everybody.
+/// A client that offers these ALPN protocols and accepts any certificate.
 pub(crate) fn client(protocols: &[&str]) -> Arc<ClientConfig> {
     client_of(rustls::ALL_VERSIONS, protocols)
 }
 
-/// As [`client`], for these versions of TLS.
+/// Like [`client`], for these TLS versions.
 pub(crate) fn client_of(
     versions: &[&'static rustls::SupportedProtocolVersion],
     protocols: &[&str],
@@ -53,7 +53,7 @@ pub(crate) fn client_of(
     client_verifying(versions, protocols, &all)
 }
 
-/// As [`client_of`], for these signatures only.
+/// Like [`client_of`], for these signature schemes only.
 pub(crate) fn client_verifying(
     versions: &[&'static rustls::SupportedProtocolVersion],
     protocols: &[&str],

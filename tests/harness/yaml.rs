@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::tls::Certificate;
 
-/// An HTTP listener of a Gateway, for every host when `hostname` is empty.
+/// An HTTP listener; for all hosts if `hostname` is empty.
 pub(crate) fn http(name: &str, port: u16, hostname: &str) -> String {
     format!(
         "{{name: {name}, port: {port}, protocol: HTTP{}}}",
@@ -43,7 +43,7 @@ pub(crate) fn gateway(name: &str, listeners: &[String]) -> String {
     gateway_with(name, listeners, "")
 }
 
-/// A Gateway with these listeners, and more lines for its `spec`, each indented by two blanks.
+/// A Gateway with these listeners and additional `spec` lines, each indented by two blanks.
 pub(crate) fn gateway_with(name: &str, listeners: &[String], more: &str) -> String {
     let listeners = listeners.join(", ");
     format!(
@@ -68,17 +68,17 @@ pub(crate) fn route(name: &str, parent: &str, hostnames: &[&str], rules: &str) -
     )
 }
 
-/// The rules of a route that gives everything to port 80 of a Service.
+/// Rules that send everything to port 80 of a Service.
 pub(crate) fn all_to(service: &str) -> String {
     format!("[{{backendRefs: [{{name: {service}, port: 80}}]}}]")
 }
 
-/// A Service whose port 80 is these addresses.
+/// A Service with port 80 and these endpoints.
 pub(crate) fn service(name: &str, addresses: &[SocketAddr]) -> String {
     service_of(name, addresses, "")
 }
 
-/// As [`service`], with an `appProtocol`, such as `kubernetes.io/h2c`.
+/// Like [`service`], with an `appProtocol` such as `kubernetes.io/h2c`.
 pub(crate) fn service_of(name: &str, addresses: &[SocketAddr], protocol: &str) -> String {
     let protocol = if protocol.is_empty() {
         String::new()
@@ -107,7 +107,7 @@ pub(crate) fn secret(name: &str, certificate: &Certificate) -> String {
     secret_of(name, &certificate.pem, &certificate.key)
 }
 
-/// A TLS Secret of any text.
+/// A TLS Secret with arbitrary content.
 pub(crate) fn secret_of(name: &str, certificate: &str, key: &str) -> String {
     let indented =
         |text: &str| -> String { text.lines().map(|line| format!("    {line}\n")).collect() };

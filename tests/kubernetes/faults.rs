@@ -1,5 +1,5 @@
-//! What the provider makes of an API server that is slow, silent, overloaded, behind or confused: what was known stays
-//! published, and what is new follows once the server is well.
+//! The provider with a slow, unresponsive, overloaded, lagging or inconsistent API server: known
+//! objects stay published, and changes follow once the server recovers.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use portcullis::provider::{Load, Timing};
 
 use crate::api::{Api, Fault};
 use crate::plane::DataPlane;
-use crate::watching::{HASTE, Watching};
+use crate::watching::{SHORT_TIMING, Watching};
 use crate::{eventually, route};
 
 fn hasty(api: &Api) -> Watching {
     Watching::start_with(Config::new(api.url().parse().unwrap()), |provider| {
-        provider.timed(HASTE)
+        provider.timed(SHORT_TIMING)
     })
 }
 
@@ -37,7 +37,7 @@ fn routes(api: &Api, count: usize) {
 }
 
 #[test]
-fn many_pages_are_one_list() {
+fn reads_paged_lists() {
     let api = Api::start();
     routes(&api, 10_000);
     let watching = Watching::start(&api);
@@ -55,7 +55,7 @@ fn watches(api: &Api) -> usize {
 }
 
 #[test]
-fn a_page_that_never_comes_is_asked_for_again() {
+fn retries_hanging_page() {
     let api = Api::start();
     routes(&api, 1200);
     api.hang("HTTPRoute", Some(2));
@@ -67,7 +67,7 @@ fn a_page_that_never_comes_is_asked_for_again() {
     assert!(watching.history().is_empty());
     api.hang("HTTPRoute", None);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 1200);
-    // A list that hangs later leaves what there is.
+    // A list that hangs later does not affect known objects.
     api.hang("HTTPRoute", Some(1));
     api.delete_unseen("HTTPRoute", "default", "r0");
     let before = api.requests("/httproutes?").len();
@@ -81,7 +81,7 @@ fn a_page_that_never_comes_is_asked_for_again() {
 }
 
 #[test]
-fn pages_that_expire_are_listed_again_without_an_empty_moment() {
+fn relists_expired_pages_without_an_empty_snapshot() {
     let api = Api::start();
     routes(&api, 1200);
     api.expire_pages(1);
@@ -94,7 +94,7 @@ fn pages_that_expire_are_listed_again_without_an_empty_moment() {
 }
 
 #[test]
-fn a_watch_that_goes_silent_is_noticed() {
+fn detects_silent_watch() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let watching = hasty(&api);
@@ -104,7 +104,7 @@ fn a_watch_that_goes_silent_is_noticed() {
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
     let noticed = start.elapsed();
-    let limit = Duration::from_secs(u64::from(HASTE.watch) + 5);
+    let limit = Duration::from_secs(u64::from(SHORT_TIMING.watch) + 5);
     assert!(
         noticed > Duration::from_secs(3),
         "it was not silent: {noticed:?}"
@@ -114,7 +114,7 @@ fn a_watch_that_goes_silent_is_noticed() {
 }
 
 #[test]
-fn a_watch_whose_beginning_is_never_answered_is_given_up() {
+fn times_out_hanging_watch_request() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let watching = hasty(&api);
@@ -127,8 +127,9 @@ fn a_watch_whose_beginning_is_never_answered_is_given_up() {
     watching.wait_for(|load| is_at(load, "a", "two"));
 }
 
-/// Lets every request fail, and checks that this is borne without haste and over soon after it ends.
-fn bear(fault: Fault) {
+/// Fails every request for a while; checks the retry rate and that the provider recovers soon
+/// after.
+fn survive(fault: Fault) {
     const BAD: Duration = Duration::from_secs(2);
     let api = Api::start();
     api.apply(&route("a", "one"));
@@ -159,32 +160,32 @@ fn bear(fault: Fault) {
 }
 
 #[test]
-fn connections_that_are_reset_are_borne() {
-    bear(Fault::Reset);
+fn survives_connection_resets() {
+    survive(Fault::Reset);
 }
 
 #[test]
-fn an_overloaded_api_server_is_borne() {
-    bear(Fault::RetryAfter(429, 1));
+fn survives_status_429() {
+    survive(Fault::RetryAfter(429, 1));
 }
 
 #[test]
-fn an_unavailable_api_server_is_borne() {
-    bear(Fault::Status(503));
+fn survives_status_503() {
+    survive(Fault::Status(503));
 }
 
 #[test]
-fn an_api_server_that_times_out_is_borne() {
-    bear(Fault::Status(504));
+fn survives_status_504() {
+    survive(Fault::Status(504));
 }
 
 #[test]
-fn pages_for_people_are_borne() {
-    bear(Fault::Page(502));
+fn survives_html_error_pages() {
+    survive(Fault::Page(502));
 }
 
 #[test]
-fn a_watch_that_is_cut_again_and_again_is_not_begun_as_often() {
+fn backs_off_when_watches_end_early() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let plane = DataPlane::start(&api);
@@ -204,7 +205,7 @@ fn a_watch_that_is_cut_again_and_again_is_not_begun_as_often() {
 }
 
 #[test]
-fn who_asks_to_be_left_alone_is_left_alone() {
+fn honors_retry_after() {
     let api = Api::start();
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);
@@ -219,7 +220,7 @@ fn who_asks_to_be_left_alone_is_left_alone() {
 }
 
 #[test]
-fn who_asks_to_be_left_alone_for_an_hour_is_asked_again_in_seconds() {
+fn bounds_retry_after() {
     let api = Api::start();
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);
@@ -241,7 +242,7 @@ fn who_asks_to_be_left_alone_for_an_hour_is_asked_again_in_seconds() {
 }
 
 #[test]
-fn a_kind_that_is_forbidden_stays_as_it_was_until_it_is_allowed_again() {
+fn forbidden_kind_keeps_its_objects_until_allowed() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let watching = Watching::start(&api);
@@ -256,7 +257,7 @@ fn a_kind_that_is_forbidden_stays_as_it_was_until_it_is_allowed_again() {
 }
 
 #[test]
-fn a_list_from_a_replica_that_is_behind_rolls_nothing_back() {
+fn stale_list_rolls_nothing_back() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     api.apply(&route("b", "one"));
@@ -267,13 +268,13 @@ fn a_list_from_a_replica_that_is_behind_rolls_nothing_back() {
     api.delete("HTTPRoute", "default", "b");
     watching.wait_for(|load| is_at(load, "a", "two") && target(load, "b").is_none());
     let (seen, published) = (api.requests("/httproutes?").len(), watching.history().len());
-    api.fall_behind(Some(past));
+    api.serve_stale_lists(Some(past));
     eventually(
         || api.requests("/httproutes?").len(),
         |requests| *requests >= seen + 5,
     );
     assert_eq!(watching.history().len(), published);
-    api.fall_behind(None);
+    api.serve_stale_lists(None);
     api.apply(&route("a", "three"));
     watching.wait_for(|load| is_at(load, "a", "three"));
     let later = watching.history().split_off(published);
@@ -281,7 +282,7 @@ fn a_list_from_a_replica_that_is_behind_rolls_nothing_back() {
 }
 
 #[test]
-fn a_cluster_that_has_gone_back_for_good_is_believed_in_the_end() {
+fn accepts_restored_cluster_after_a_timeout() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let past = api.moment();
@@ -289,14 +290,14 @@ fn a_cluster_that_has_gone_back_for_good_is_believed_in_the_end() {
     watching.wait_for(|load| is_at(load, "a", "one"));
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
-    api.fall_behind(Some(past));
+    api.serve_stale_lists(Some(past));
     let start = Instant::now();
     watching.wait_for(|load| is_at(load, "a", "one"));
-    assert!(start.elapsed() >= HASTE.doubt);
+    assert!(start.elapsed() >= SHORT_TIMING.stale_list_timeout);
 }
 
 #[test]
-fn an_event_that_is_older_than_what_is_served_changes_nothing() {
+fn stale_event_changes_nothing() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let old = api.object("HTTPRoute", "default", "a");
@@ -316,17 +317,17 @@ fn an_event_that_is_older_than_what_is_served_changes_nothing() {
 }
 
 #[test]
-fn a_list_that_loses_most_of_what_there_was_has_to_be_confirmed() {
+fn list_that_lacks_most_objects_needs_confirmation() {
     let api = Api::start();
     let nothing = api.moment();
     routes(&api, 30);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
-    // As new as can be, and empty.
-    api.fall_behind(Some((nothing.0 + 1500, nothing.1)));
+    // A newer version, but empty.
+    api.serve_stale_lists(Some((nothing.0 + 1500, nothing.1)));
     let lists = || api.requests("/httproutes?").len() - watches(&api);
     eventually(lists, |lists| *lists == 2);
-    api.fall_behind(None);
+    api.serve_stale_lists(None);
     let start = Instant::now();
     let seen = lists();
     eventually(lists, |lists| *lists > seen);
@@ -342,7 +343,7 @@ fn a_list_that_loses_most_of_what_there_was_has_to_be_confirmed() {
 }
 
 #[test]
-fn a_list_that_loses_most_of_what_there_was_counts_when_it_is_confirmed() {
+fn confirmed_list_that_lacks_most_objects_is_applied() {
     let api = Api::start();
     routes(&api, 30);
     let watching = Watching::start(&api);
@@ -354,24 +355,24 @@ fn a_list_that_loses_most_of_what_there_was_counts_when_it_is_confirmed() {
 }
 
 #[test]
-fn a_definition_that_is_removed_takes_its_objects_along() {
+fn deleted_crd_removes_its_objects() {
     let api = Api::start();
     routes(&api, 30);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     api.fail("HTTPRoute", None);
     watching.wait_for(|load| load.snapshot.http_routes.is_empty());
     assert_eq!(watching.history().len(), 2);
 }
 
 #[test]
-fn an_api_server_that_does_not_know_a_kind_for_a_moment_is_not_believed() {
+fn briefly_missing_kind_keeps_its_objects() {
     let api = Api::start();
     routes(&api, 3);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 3);
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     let groups = || api.requests("/apis/gateway.networking.k8s.io/v1").len();
     let discoveries = || {
         let all = api.requests("gateway.networking.k8s.io/v1");
@@ -382,7 +383,7 @@ fn an_api_server_that_does_not_know_a_kind_for_a_moment_is_not_believed() {
     let seen = discoveries();
     api.fail("HTTPRoute", None);
     eventually(discoveries, |count| *count > seen);
-    api.know("HTTPRoute", true);
+    api.set_served("HTTPRoute", true);
     let before = groups();
     eventually(groups, |groups| *groups > before);
     api.apply(&route("a", "one"));

@@ -1,5 +1,5 @@
-//! Objects that no CRD would let through: each is judged by itself, what is wrong with it is told, and it costs no other
-//! one anything.
+//! Objects that no CRD would admit: each is checked separately, its error is logged, and the others
+//! stay in service.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::harness::ports::free_ports;
 use crate::plane::DataPlane;
 use crate::{eventually, route};
 
-/// How long one object may keep others waiting: far more than it takes in a program that is optimized.
+/// Maximum delay that one object may cause for others: far more than an optimized build needs.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// A data plane with a good route, to which bad objects come one after another.
+/// A data plane with a valid route, to which invalid objects are added one by one.
 struct Scene {
     api: Api,
     plane: DataPlane,
@@ -33,8 +33,9 @@ impl Scene {
         }
     }
 
-    /// Puts an object that is wrong beside others, and checks that these do not notice and that the log tells of it.
-    fn judge(&mut self, object: Value, reason: &str) {
+    /// Adds an invalid object; checks that the others are unaffected and that the log contains
+    /// `reason`.
+    fn check(&mut self, object: Value, reason: &str) {
         self.judged += 1;
         let text = |field: &str| object["metadata"][field].as_str().unwrap().to_owned();
         let kind = object["kind"].as_str().unwrap().to_owned();
@@ -114,60 +115,60 @@ fn listening(listeners: &Value) -> Value {
 }
 
 #[test]
-fn routes_that_no_definition_would_let_through_cost_no_others() {
+fn invalid_route_does_not_affect_others() {
     let mut scene = Scene::start();
-    scene.judge(matching("(/a["), "unclosed character class");
-    scene.judge(matching("(a{1000}){1000}"), "compiles to more than");
-    scene.judge(filtering(&json!({"type": "Brew"})), "filter type Brew");
-    scene.judge(
+    scene.check(matching("(/a["), "unclosed character class");
+    scene.check(matching("(a{1000}){1000}"), "compiles to more than");
+    scene.check(filtering(&json!({"type": "Brew"})), "filter type Brew");
+    scene.check(
         filtering(&json!({"type": "RequestRedirect"})),
         "its block is missing",
     );
-    scene.judge(filtering(&json!({"type": 7})), "cannot be read");
-    scene.judge(forwarding("weight", 1 << 31), "does not exist");
-    scene.judge(forwarding("weight", 1 << 40), "backendRefs[0].weight");
-    scene.judge(forwarding("port", 0), "does not exist");
-    scene.judge(forwarding("port", 70_000), "backendRefs[0].port");
-    // Rules without anything are answered with 500, and that is no fault.
-    scene.judge(ruled(&json!([])), "");
-    scene.judge(ruled(&json!([{}])), "");
-    scene.judge(ruled(&json!(vec![redirecting(); 10_000])), "");
+    scene.check(filtering(&json!({"type": 7})), "cannot be read");
+    scene.check(forwarding("weight", 1 << 31), "does not exist");
+    scene.check(forwarding("weight", 1 << 40), "backendRefs[0].weight");
+    scene.check(forwarding("port", 0), "does not exist");
+    scene.check(forwarding("port", 70_000), "backendRefs[0].port");
+    // Rules without backends respond with 500, which is not an error.
+    scene.check(ruled(&json!([])), "");
+    scene.check(ruled(&json!([{}])), "");
+    scene.check(ruled(&json!(vec![redirecting(); 10_000])), "");
     for hostname in ["*.", "*", "a..example", "1.2.3.4"] {
         let mut route = ruled(&json!([redirecting()]));
         route["spec"]["hostnames"] = json!([hostname]);
-        scene.judge(route, "");
+        scene.check(route, "");
     }
     let mut own_parent = ruled(&json!([redirecting()]));
     own_parent["spec"]["parentRefs"] = json!([{"kind": "HTTPRoute", "name": "bad"}]);
-    scene.judge(own_parent, "");
+    scene.check(own_parent, "");
 }
 
 #[test]
-fn gateways_that_no_definition_would_let_through_cost_no_others() {
+fn invalid_gateway_does_not_affect_others() {
     let mut scene = Scene::start();
     let [one, other] = free_ports();
     let (one, other) = (i64::from(one), i64::from(other));
-    scene.judge(
+    scene.check(
         listening(&json!([listener("l", 70_000)])),
         "listeners[0].port",
     );
-    scene.judge(listening(&json!([listener("l", -1)])), "listeners[0].port");
-    scene.judge(listening(&json!([listener("l", 0)])), "0 is not a port");
+    scene.check(listening(&json!([listener("l", -1)])), "listeners[0].port");
+    scene.check(listening(&json!([listener("l", 0)])), "0 is not a port");
     let twice = json!([listener("l", one), listener("l", other)]);
-    scene.judge(listening(&twice), "");
-    scene.judge(listening(&json!([])), "none of its listeners can be served");
-    scene.judge(listening(&json!("none")), "spec.listeners");
+    scene.check(listening(&twice), "");
+    scene.check(listening(&json!([])), "none of its listeners can be served");
+    scene.check(listening(&json!("none")), "spec.listeners");
     let mut starred = listener("l", one);
     starred["hostname"] = "*.".into();
-    scene.judge(listening(&json!([starred])), "is not a hostname");
+    scene.check(listening(&json!([starred])), "is not a hostname");
     let own_parent = json!({"parentRef": {"kind": "ListenerSet", "name": "bad"}, "listeners": [listener("l", one)]});
-    scene.judge(object("ListenerSet", &own_parent), "");
+    scene.check(object("ListenerSet", &own_parent), "");
     let empty = json!({"parentRef": {"name": "edge"}, "listeners": []});
-    scene.judge(object("ListenerSet", &empty), "NotAllowed");
+    scene.check(object("ListenerSet", &empty), "NotAllowed");
 }
 
 #[test]
-fn objects_that_are_large_or_have_long_names_are_served() {
+fn serves_objects_with_large_or_long_fields() {
     let api = Api::start();
     let plane = DataPlane::start(&api);
     let mut large = ruled(&json!([redirecting()]));

@@ -1,20 +1,20 @@
-//! A data plane that watches a cluster: the program, an API server that fails in every way that one can, and what a
-//! client of the data plane sees of it. `serving`, `order` and `invalid` look at the program, `faults`, `namespaces` and
-//! `secrets` at what the provider publishes.
+//! A data plane that watches a cluster: the program, an API server with every kind of failure, and
+//! a client of the data plane. `serving`, `order` and `invalid` test the program; `faults`,
+//! `namespaces` and `secrets` test what the provider publishes.
 //!
 //! | fault | tests |
 //! |---|---|
-//! | the API server goes away, or is away at the start | `serving::an_api_server_that_is_away_stops_nothing` |
-//! | one kind is never listed, comes in many pages, or hangs between them | `serving::nothing_is_served_before_every_kind_is_listed`, `faults::many_pages_*`, `faults::a_page_that_never_comes_*` |
-//! | 410 to a watch, or between pages | `serving::deletions_that_no_watch_told_of_*`, `faults::pages_that_expire_*` |
-//! | a watch goes silent | `faults::a_watch_that_goes_silent_*`, `faults::a_watch_whose_beginning_*` |
-//! | resets, 429, 503, 504, pages for people, `Retry-After` | `faults::*_borne`, `faults::a_watch_that_is_cut_*`, `faults::who_asks_to_be_left_alone_*` |
-//! | 401 and a new token, 403 for one kind | `serving::a_token_*` (takes most of a minute), `faults::a_kind_that_is_forbidden_*`, `serving::a_kind_that_is_forbidden_*` |
-//! | the same event again and again, updates of nothing | `order::what_comes_again_and_again_*`, `secrets::secrets_that_nobody_refers_to_*` |
-//! | pieces in any order, grants that end | `order` |
-//! | older lists and events, lists that lose most, kinds that vanish | the last seven of `faults` |
-//! | an object that cannot be read | `serving::an_object_that_cannot_be_read_*` |
-//! | objects that no definition would let through | `invalid` |
+//! | the API server is unreachable, also at startup | `serving::keeps_serving_while_the_api_server_is_unreachable` |
+//! | one kind is never listed, has many pages, or hangs between them | `serving::serves_nothing_before_every_kind_is_listed`, `faults::reads_paged_lists`, `faults::retries_hanging_page` |
+//! | 410 to a watch, or between pages | `serving::applies_deletions_missed_by_watches`, `faults::relists_expired_pages_*` |
+//! | a watch goes silent | `faults::detects_silent_watch`, `faults::times_out_hanging_watch_request` |
+//! | resets, 429, 503, 504, HTML pages, `Retry-After` | `faults::survives_*`, `faults::backs_off_when_watches_end_early`, `faults::honors_retry_after`, `faults::bounds_retry_after` |
+//! | 401 and a new token, 403 for one kind | `serving::reloads_rotated_token_*` (takes most of a minute), `faults::forbidden_kind_*`, `serving::forbidden_kind_*` |
+//! | repeated events, updates without changes | `order::publishes_repeated_events_once`, `secrets::unreferenced_secrets_*` |
+//! | objects in any order, revoked grants | `order` |
+//! | stale lists and events, lists that lack most objects, kinds that disappear | the last seven of `faults` |
+//! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
+//! | objects that no CRD would admit | `invalid` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -35,10 +35,10 @@ use std::fmt::Debug;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
+/// Timeout of any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Looks again and again until what is seen is as wanted.
+/// Polls until `look` returns the wanted value.
 fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) {
     eventually_within(PATIENCE, look, wanted);
 }

@@ -1,4 +1,4 @@
-//! Watching some namespaces only, with the rights for no more.
+//! Watches of selected namespaces, with permissions for these only.
 
 use kube::Config;
 
@@ -18,7 +18,7 @@ fn route_in(namespace: &str, name: &str) -> String {
 }
 
 #[test]
-fn only_these_namespaces_are_asked_for_and_seen() {
+fn requests_only_the_configured_namespaces() {
     let api = Api::start();
     api.permit(&["a", "b"]);
     for namespace in ["a", "b", "c"] {
@@ -45,7 +45,7 @@ fn only_these_namespaces_are_asked_for_and_seen() {
 }
 
 #[test]
-fn a_list_of_one_namespace_leaves_the_others_alone() {
+fn list_of_one_namespace_does_not_affect_others() {
     let api = Api::start();
     for name in ["r", "s"] {
         api.apply(&route_in("a", name));
@@ -63,7 +63,7 @@ fn a_list_of_one_namespace_leaves_the_others_alone() {
 }
 
 #[test]
-fn the_program_takes_namespaces_and_watches_that_of_its_gateway_too() {
+fn namespaces_flag_includes_the_gateways_namespace() {
     let api = Api::start();
     api.permit(&["apps", "default"]);
     api.apply(&route("a", "one"));

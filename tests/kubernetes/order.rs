@@ -1,5 +1,5 @@
-//! Pieces of one configuration that come one after another, in any order, or again and again: served as soon as the last
-//! one is there, and never more than there is.
+//! Objects of one configuration that arrive in any order or repeatedly: served as soon as the last
+//! one arrives, and never incomplete.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::plane::DataPlane;
 use crate::watching::Watching;
 use crate::{PATIENCE, eventually, route, route_with};
 
-/// How soon the last piece takes effect.
+/// Maximum time until the last object takes effect.
 const LIVE: Duration = Duration::from_millis(100);
-/// How soon access ends that is no longer granted.
+/// Maximum time until revoked access ends.
 const ENDED: Duration = Duration::from_secs(1);
-/// How often it is measured: other tests run on the same cores, so that the one in the middle counts.
+/// Number of measurements: other tests share the cores, so that the median is used.
 const TIMES: usize = 5;
 
 /// A route of a host to a Service of its name, or of another namespace.
@@ -61,7 +61,7 @@ spec:
     .to_owned()
 }
 
-/// How long it takes from now on until something is so.
+/// Time until `is_so` returns true.
 fn until(mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
@@ -75,7 +75,7 @@ fn assert_middle(mut times: Vec<Duration>, limit: Duration) {
     assert!(times[TIMES / 2] <= limit, "{times:?}");
 }
 
-/// Applies pieces in an order, and tells how long after the last one the host is served.
+/// Applies objects in the given order; returns the time from the last one until the host is served.
 fn served_after(
     api: &Api,
     plane: &DataPlane,
@@ -92,11 +92,11 @@ fn served_after(
 }
 
 #[test]
-fn whatever_comes_last_a_route_is_served_at_once() {
+fn serves_route_at_once_in_any_order_of_objects() {
     let (api, origin) = (Api::start(), Origin::hello());
     let plane = DataPlane::start(&api);
     plane.wait_for("nothing.example", "404");
-    // What it is before the last piece comes.
+    // The response before the last object arrives.
     let orders: [([usize; 3], &str); 4] = [
         ([0, 1, 2], "503"),
         ([0, 2, 1], "500"),
@@ -119,7 +119,7 @@ fn whatever_comes_last_a_route_is_served_at_once() {
 }
 
 #[test]
-fn access_begins_with_a_grant_and_ends_with_it() {
+fn reference_grant_controls_access() {
     let (api, origin) = (Api::start(), Origin::hello());
     let plane = DataPlane::start(&api);
     let pieces = [
@@ -149,7 +149,7 @@ fn handshake(port: u16) -> Option<()> {
 }
 
 #[test]
-fn a_certificate_that_comes_after_its_gateway_is_used_at_once() {
+fn uses_late_certificate_at_once() {
     let api = Api::start();
     let plane = DataPlane::start(&api);
     let [port] = free_ports();
@@ -184,7 +184,7 @@ spec:
 }
 
 #[test]
-fn what_comes_again_and_again_is_published_once() {
+fn publishes_repeated_events_once() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let watching = Watching::start(&api);

@@ -1,4 +1,4 @@
-//! The program as a data plane of the API server, and what a client of it sees.
+//! The program as a data plane of the test API server, and a client of it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use crate::api::Api;
 use crate::harness::ports::free_ports;
 use crate::{PATIENCE, eventually};
 
-/// A data plane, ended with the test.
+/// A data plane; terminated on drop.
 pub(crate) struct DataPlane {
     program: Child,
     admin: u16,
@@ -28,7 +28,7 @@ impl Drop for DataPlane {
 }
 
 impl DataPlane {
-    /// A data plane of `api`, whose Gateway `edge` is there.
+    /// Starts a data plane of `api`, which has Gateway `edge`.
     pub(crate) fn start(api: &Api) -> Self {
         Self::start_with(api, &[])
     }
@@ -37,7 +37,7 @@ impl DataPlane {
         Self::start_as(api, &json!({"token": "test"}), arguments)
     }
 
-    /// A data plane that is this user of the kubeconfig.
+    /// Starts a data plane with this user of the kubeconfig.
     pub(crate) fn start_as(api: &Api, user: &Value, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
@@ -83,7 +83,8 @@ spec:
         }
     }
 
-    /// Where `host` is redirected to, or the status of another answer; nothing without an answer.
+    /// Target of the redirect for `host`, or the status of another response; `None` without a
+    /// response.
     pub(crate) fn answer(&self, host: &str) -> Option<String> {
         let head = request(self.port, "/", host)?;
         let location = head
@@ -99,7 +100,7 @@ spec:
             .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
     }
 
-    /// When the API server answered last, as the metrics say.
+    /// Time of the API server's last response, from the metrics.
     pub(crate) fn contact(&self) -> Option<String> {
         let metrics = request(self.admin, "/metrics", "localhost")?;
         let mut lines = metrics.lines();
@@ -113,7 +114,7 @@ spec:
             .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
     }
 
-    /// Lines of its log with a text.
+    /// Lines of its log that contain a text.
     pub(crate) fn log(&self, text: &str) -> Vec<String> {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
         let lines = log.lines().filter(|line| line.contains(text));

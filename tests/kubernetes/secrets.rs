@@ -1,4 +1,4 @@
-//! Which Secrets are held, and that no snapshot shows who refers to one without it.
+//! Which Secrets are held in memory, and that no snapshot has a referrer without its Secret.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn held(load: &Load) -> Vec<String> {
         .collect()
 }
 
-/// That every snapshot has the Secrets that its Gateway refers to, and no others.
+/// Checks that every snapshot contains exactly the Secrets that its Gateway references.
 fn assert_complete(watching: &Watching) {
     for load in watching.history() {
         assert_eq!(listeners(&load), held(&load));
@@ -60,7 +60,7 @@ fn assert_complete(watching: &Watching) {
 }
 
 #[test]
-fn of_a_thousand_secrets_those_are_held_that_a_gateway_refers_to() {
+fn holds_only_referenced_secrets() {
     let api = Api::start();
     for number in 0..1000 {
         api.put(secret(&format!("s{number}")));
@@ -68,7 +68,7 @@ fn of_a_thousand_secrets_those_are_held_that_a_gateway_refers_to() {
     api.put(gateway(&["s1"]));
     let watching = Watching::start(&api);
     assert_eq!(held(&watching.wait_for(|_| true)), ["s1"]);
-    // Only lists and watches so far: what is known at the start is not asked for twice.
+    // Only lists and watches so far: Secrets known from the first list are not fetched again.
     assert!(api.requests("/secrets/").is_empty());
     api.put(gateway(&["s1", "s500"]));
     watching.wait_for(|load| listeners(load) == ["s1", "s500"]);
@@ -81,14 +81,14 @@ fn of_a_thousand_secrets_those_are_held_that_a_gateway_refers_to() {
 }
 
 #[test]
-fn secrets_are_listed_once_it_is_known_who_refers_to_them() {
+fn lists_secrets_after_their_referrers() {
     let api = Api::start();
     api.put(secret("a"));
     api.put(gateway(&["a"]));
     api.hang("Gateway", Some(0));
     let watching = Watching::start(&api);
     let watches = || api.requests("watch=true").len();
-    // All but Gateways, and what may not be listed yet: Secrets and ConfigMaps.
+    // All kinds except Gateways and those that must not be listed yet: Secrets and ConfigMaps.
     eventually(watches, |watches| *watches == 8);
     assert!(api.requests("/secrets?").is_empty());
     api.hang("Gateway", None);
@@ -97,7 +97,7 @@ fn secrets_are_listed_once_it_is_known_who_refers_to_them() {
 }
 
 #[test]
-fn secrets_that_nobody_refers_to_change_nothing() {
+fn unreferenced_secrets_change_nothing() {
     let api = Api::start();
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);
@@ -111,7 +111,7 @@ fn secrets_that_nobody_refers_to_change_nothing() {
 }
 
 #[test]
-fn a_held_secret_is_followed() {
+fn follows_changes_of_referenced_secret() {
     let api = Api::start();
     api.put(secret("a"));
     api.put(gateway(&["a"]));
@@ -133,7 +133,7 @@ fn a_held_secret_is_followed() {
 }
 
 #[test]
-fn a_secret_that_does_not_exist_is_not_waited_for() {
+fn does_not_wait_for_missing_secret() {
     let api = Api::start();
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);
@@ -146,7 +146,7 @@ fn a_secret_that_does_not_exist_is_not_waited_for() {
     assert_eq!(api.requests("/secrets/").len(), 1);
 }
 
-/// A Gateway begins to refer to a Secret while requests for Secrets fail.
+/// Adds a reference to a Secret while requests for Secrets fail.
 fn wait_while(fault: Fault) {
     let api = Api::start();
     api.put(secret("a"));
@@ -167,11 +167,11 @@ fn wait_while(fault: Fault) {
 }
 
 #[test]
-fn a_secret_that_cannot_be_fetched_is_waited_for_a_while_and_asked_for_again() {
+fn retries_failed_fetch_of_secret() {
     wait_while(Fault::Status(503));
 }
 
 #[test]
-fn a_secret_that_is_never_sent_is_waited_for_a_while_and_asked_for_again() {
+fn retries_hanging_fetch_of_secret() {
     wait_while(Fault::Silence);
 }

@@ -1,4 +1,4 @@
-//! What a client of a data plane sees while the cluster changes, and while its API server fails.
+//! What a client of a data plane observes while the cluster changes and while its API server fails.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::plane::{DataPlane, request};
 use crate::{eventually, eventually_within, route};
 
 #[test]
-fn what_the_cluster_has_is_served_and_followed() {
+fn serves_and_follows_the_cluster() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let plane = DataPlane::start(&api);
@@ -26,7 +26,7 @@ fn what_the_cluster_has_is_served_and_followed() {
 }
 
 #[test]
-fn nothing_is_served_before_every_kind_is_listed() {
+fn serves_nothing_before_every_kind_is_listed() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     api.hang("Secret", Some(0));
@@ -40,7 +40,7 @@ fn nothing_is_served_before_every_kind_is_listed() {
 }
 
 #[test]
-fn an_api_server_that_is_away_stops_nothing() {
+fn keeps_serving_while_the_api_server_is_unreachable() {
     let api = Api::start();
     api.offline(true);
     api.apply(&route("a", "one"));
@@ -58,9 +58,9 @@ fn an_api_server_that_is_away_stops_nothing() {
     plane.wait_for("a.example", "https://two/");
 }
 
-/// The client keeps a token for 50 s before it reads the file again: the kubelet replaces one long before it expires.
+/// The client caches a token for 50 s: the kubelet rotates it long before it expires.
 #[test]
-fn a_token_that_is_rotated_on_disk_is_read_again_and_traffic_goes_on_meanwhile() {
+fn reloads_rotated_token_without_interruption() {
     let api = Api::start();
     api.accept("old");
     api.apply(&route("a", "one"));
@@ -88,7 +88,7 @@ fn a_token_that_is_rotated_on_disk_is_read_again_and_traffic_goes_on_meanwhile()
 }
 
 #[test]
-fn deletions_that_no_watch_told_of_take_effect() {
+fn applies_deletions_missed_by_watches() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     api.apply(&route("b", "two"));
@@ -102,7 +102,7 @@ fn deletions_that_no_watch_told_of_take_effect() {
 }
 
 #[test]
-fn a_kind_that_is_forbidden_keeps_what_it_had_and_stops_no_other() {
+fn forbidden_kind_keeps_its_objects_and_affects_no_other_kind() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let plane = DataPlane::start(&api);
@@ -115,7 +115,7 @@ fn a_kind_that_is_forbidden_keeps_what_it_had_and_stops_no_other() {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_keeps_its_last_version() {
+fn invalid_object_keeps_its_last_version() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let plane = DataPlane::start(&api);
@@ -129,21 +129,21 @@ fn an_object_that_cannot_be_read_keeps_its_last_version() {
 }
 
 #[test]
-fn a_kind_that_comes_later_is_picked_up() {
+fn picks_up_kind_installed_later() {
     let api = Api::start();
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     let plane = DataPlane::start(&api);
     plane.wait_for("a.example", "404");
     api.apply(&route("a", "one"));
-    api.know("HTTPRoute", true);
+    api.set_served("HTTPRoute", true);
     plane.wait_for("a.example", "https://one/");
-    api.know("HTTPRoute", false);
+    api.set_served("HTTPRoute", false);
     api.fail("HTTPRoute", Some(Fault::Status(404)));
     plane.wait_for("a.example", "404");
 }
 
 #[test]
-fn one_gateway_of_several_can_be_served_alone() {
+fn serves_a_single_gateway() {
     let api = Api::start();
     let [other] = free_ports();
     api.apply(&format!(

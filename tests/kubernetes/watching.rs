@@ -1,4 +1,4 @@
-//! The provider by itself, in this process: every snapshot that it publishes.
+//! The provider in this process, with a record of every published snapshot.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -17,11 +17,11 @@ pub(crate) struct Watching {
     _end: oneshot::Sender<()>,
 }
 
-/// Sooner than a data plane notices things.
-pub(crate) const HASTE: Timing = Timing {
+/// Shorter timeouts than those of a data plane.
+pub(crate) const SHORT_TIMING: Timing = Timing {
     watch: 1,
-    answer: Duration::from_secs(2),
-    doubt: Duration::from_secs(2),
+    response_timeout: Duration::from_secs(2),
+    stale_list_timeout: Duration::from_secs(2),
 };
 
 impl Watching {
@@ -46,7 +46,7 @@ impl Watching {
         let (end, ended) = oneshot::channel();
         thread::spawn(move || {
             let (sender, mut loads) = watch::channel(Arc::<Load>::default());
-            // On one thread, so that it runs before the provider can publish the next.
+            // On the same thread, so that it runs before the provider publishes the next snapshot.
             let record = async move {
                 while loads.changed().await.is_ok() {
                     let load = loads.borrow_and_update().clone();
@@ -65,12 +65,12 @@ impl Watching {
         Self { history, _end: end }
     }
 
-    /// Everything that was published so far.
+    /// All published snapshots.
     pub(crate) fn history(&self) -> Vec<Arc<Load>> {
         self.history.0.lock().unwrap().clone()
     }
 
-    /// What was published last, once it is as wanted.
+    /// Waits until the last published snapshot is as wanted.
     pub(crate) fn wait_for(&self, wanted: impl Fn(&Load) -> bool) -> Arc<Load> {
         let is_missing =
             |history: &mut Vec<Arc<Load>>| !history.last().is_some_and(|load| wanted(load));

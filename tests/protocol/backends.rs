@@ -1,5 +1,5 @@
-//! What backends say besides final responses: streams that they did not process, limits of streams, and heads beyond the
-//! limits.
+//! Backend behavior besides final responses: unprocessed streams, stream limits, and oversized
+//! heads.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn before(origin: SocketAddr) -> TestServer {
     ])
 }
 
-/// Reads up to the next HEADERS frame: its stream.
+/// Reads up to the next HEADERS frame; returns its stream id.
 fn stream(peer: &mut Peer) -> Option<u32> {
     loop {
         let head = peer.wire.take(9).ok()?;
@@ -42,7 +42,8 @@ fn stream(peer: &mut Peer) -> Option<u32> {
     }
 }
 
-/// A backend whose first connection does `first` with its first stream, and whose others answer.
+/// A backend that runs `first` for the first stream of its first connection and responds to all
+/// others.
 fn leaving_out(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         if peer.wire.take(24).is_err() {
@@ -53,7 +54,7 @@ fn leaving_out(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin
             if peer.index == 0 {
                 first(peer, stream);
             } else {
-                // A 200 in HPACK.
+                // A 200 response in HPACK.
                 peer.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88]));
             }
         }
@@ -88,13 +89,13 @@ fn retries_refused_stream_at_the_only_endpoint() {
 #[test]
 fn serves_cold_burst_beyond_the_backends_limit_of_streams() {
     const BURST: usize = 30;
-    // Answers when all are there at one time, which takes more connections than one for each worker.
+    // Responds once all requests have arrived, which requires more than one connection per worker.
     let all = Arc::new(Barrier::new(BURST));
     let origin = h2::Origin::limited(10, move |_, mut respond| {
         let all = all.clone();
         Box::pin(async move {
             all.wait().await;
-            // The stream may have been reset.
+            // Ignored: the stream may have been reset.
             let _ = respond.send_response(Head::new(()), true);
         })
     });
@@ -109,7 +110,7 @@ fn serves_cold_burst_beyond_the_backends_limit_of_streams() {
 }
 
 #[test]
-fn answers_502_to_heads_beyond_the_limits() {
+fn responds_502_to_heads_beyond_the_limits() {
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(2000));
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(11));
     for (head, flag) in [(long, "--max-header-bytes"), (many, "--max-headers")] {
@@ -137,7 +138,7 @@ const EXPECTING: &str =
     "POST /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
 
 #[test]
-fn asks_client_for_body_when_backend_says_100() {
+fn requests_body_when_backend_sends_100() {
     let fixture = Fixture::new(Origin::start(|peer| {
         while let Some(mut request) = peer.head() {
             peer.send("HTTP/1.1 100 Continue\r\n\r\n");

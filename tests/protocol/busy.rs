@@ -1,5 +1,5 @@
-//! Long gRPC-like streams of many small messages over one connection each way, paused and resumed (D7): legitimate,
-//! and easily taken for an attack.
+//! Long gRPC-like streams of many small messages over one connection per side, paused and resumed
+//! (D7): legitimate traffic that resembles an attack.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn message(index: usize) -> Bytes {
     Bytes::from(vec![index as u8; 20 + index * 37 % 581])
 }
 
-/// Bytes of all messages of a stream.
+/// Total bytes of a stream's messages.
 fn total() -> usize {
     (0..MESSAGES).map(|index| message(index).len()).sum()
 }
@@ -39,7 +39,7 @@ fn serve(origin: &Origin) -> TestServer {
 }
 
 #[test]
-fn many_small_messages_to_a_paused_client_all_arrive() {
+fn delivers_small_messages_to_a_paused_client() {
     let origin = Origin::start(|request, mut respond| {
         Box::pin(async move {
             let warm = request.uri().path() == "/warm";
@@ -71,7 +71,7 @@ fn many_small_messages_to_a_paused_client_all_arrive() {
                 .expect("sent");
             bodies.push(answer.await.expect("an answer").into_body());
         }
-        // The pause is the input: everything on the way fills up with small frames.
+        // The pause is part of the test: all buffers fill up with small frames.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let readers: Vec<_> = bodies
             .into_iter()
@@ -89,13 +89,13 @@ fn many_small_messages_to_a_paused_client_all_arrive() {
 }
 
 #[test]
-fn many_small_messages_to_a_paused_backend_all_arrive() {
+fn delivers_small_messages_to_a_paused_backend() {
     let origin = Origin::start(|request, mut respond| {
         Box::pin(async move {
             let paused = request.uri().path() == "/x";
             let body = request.into_body();
             if paused {
-                // The pause is the input: everything on the way fills up with small frames.
+                // The pause is part of the test: all buffers fill up with small frames.
                 tokio::time::sleep(Duration::from_secs(2)).await;
             }
             let received = h2::read(body).await;

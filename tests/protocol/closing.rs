@@ -1,5 +1,5 @@
-//! How HTTP/1 connections end, on either side: half-closed, closed and reset by clients, and closed by the proxy while
-//! the client still sends.
+//! Ends of HTTP/1 connections: half-close, close and reset by clients, and close by the proxy while
+//! the client is sending.
 
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
@@ -11,7 +11,7 @@ use crate::fixture::{Fixture, HOST, scripted};
 use crate::harness::PATIENCE;
 use crate::harness::origin::{HELLO, Origin};
 
-/// More than all buffers on the way hold.
+/// More than all buffers can hold.
 const MUCH: usize = 64 << 20;
 
 fn get() -> String {
@@ -19,7 +19,7 @@ fn get() -> String {
 }
 
 #[test]
-fn serves_client_that_half_closes_behind_its_request() {
+fn serves_client_that_half_closes_after_its_request() {
     let (release, wait) = channel();
     let wait = std::sync::Mutex::new(wait);
     let fixture = Fixture::new(scripted(move |peer| {
@@ -72,7 +72,7 @@ fn cancels_the_backend_when_the_client_resets() {
 }
 
 #[test]
-fn closes_http10_connection_whose_response_has_no_length() {
+fn closes_http10_connection_after_response_without_length() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ));
@@ -84,7 +84,7 @@ fn closes_http10_connection_whose_response_has_no_length() {
 }
 
 #[test]
-fn lets_client_read_a_response_that_comes_before_its_body_is_sent() {
+fn lingers_after_response_to_unfinished_upload() {
     const SIZE: usize = 4 << 20;
     let fixture = Fixture::new(Origin::start(|peer| {
         if peer.head().is_some() {
@@ -108,7 +108,7 @@ fn lets_client_read_a_response_that_comes_before_its_body_is_sent() {
 }
 
 #[test]
-fn cuts_connection_at_the_end_of_the_routes_request_timeout() {
+fn aborts_connection_at_the_request_timeout() {
     let rules = r#"[{backendRefs: [{name: origin, port: 80}], timeouts: {request: 800ms}}]"#;
     let origin = Origin::start(|peer| {
         peer.request();
@@ -119,7 +119,7 @@ fn cuts_connection_at_the_end_of_the_routes_request_timeout() {
     let mut client = fixture.client();
     let began = Instant::now();
     client.wire.io.write_all(get().as_bytes()).expect("sent");
-    // The client is slow, the backend always has more.
+    // A slow client, while the backend always has more data.
     let mut buffer = vec![0; 16 << 10];
     while matches!(client.wire.io.read(&mut buffer), Ok(1..)) {
         std::thread::sleep(Duration::from_millis(10));

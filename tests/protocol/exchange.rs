@@ -1,5 +1,5 @@
-//! Exchanges that are unusual but right, over HTTP/1: expectations, answers without bodies, old clients, trailers,
-//! pipelines. What must come through is compared byte by byte.
+//! Unusual but valid HTTP/1 exchanges: expectations, responses without bodies, old clients,
+//! trailers, pipelines. Relayed data is compared byte by byte.
 
 use http::Request;
 
@@ -10,7 +10,7 @@ use crate::harness::http::Fields;
 use crate::harness::origin::Origin;
 
 #[test]
-fn a_body_is_invited_when_the_backend_reads_it() {
+fn sends_100_when_the_backend_reads_the_body() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
     let head = format!(
@@ -31,7 +31,7 @@ fn a_body_is_invited_when_the_backend_reads_it() {
 }
 
 #[test]
-fn a_body_is_not_invited_when_the_request_is_refused() {
+fn sends_no_100_to_rejected_request() {
     let fixture = Fixture::new(Origin::hello());
     for (target, host, expect, status) in [
         ("/x", "a, b", "100-continue", 400),
@@ -50,7 +50,7 @@ fn a_body_is_not_invited_when_the_request_is_refused() {
 }
 
 #[test]
-fn a_backend_that_invites_the_body_itself_is_understood() {
+fn accepts_unsolicited_100_of_the_backend() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
@@ -60,7 +60,7 @@ fn a_backend_that_invites_the_body_itself_is_understood() {
     fixture.is_well(1);
 }
 
-/// An origin that sends early hints before every response.
+/// An origin that sends 103 Early Hints before every response.
 fn hinting() -> Origin {
     Origin::answering(
         "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\
@@ -95,7 +95,7 @@ fn sends_no_informational_response_to_http10() {
 }
 
 #[test]
-fn fields_without_values_are_relayed() {
+fn relays_headers_without_values() {
     const EMPTY: &str =
         "X-None:\r\nX-Blanks:   \r\nX-Tab:\t\r\nX-List: a\r\nX-List:\r\nX-List: b\r\nX-Last: \r\n";
     let is_kept = |side: &str, all: &dyn Fn(&str) -> Vec<String>| {
@@ -136,7 +136,7 @@ fn fields_without_values_are_relayed() {
 }
 
 #[test]
-fn answers_without_bodies_end_with_their_heads() {
+fn responses_without_bodies_end_with_their_heads() {
     let cases = [
         ("HEAD", "200 OK", "Content-Length: 1234\r\n", Some("1234")),
         ("HEAD", "200 OK", "Transfer-Encoding: chunked\r\n", None),
@@ -180,7 +180,7 @@ fn answers_without_bodies_end_with_their_heads() {
 }
 
 #[test]
-fn old_clients_get_what_they_can_read() {
+fn http10_clients_get_http10_framing() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     for answer in [chunked, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"] {
         let fixture = Fixture::new(Origin::answering(answer));
@@ -198,7 +198,7 @@ fn old_clients_get_what_they_can_read() {
 }
 
 #[test]
-fn old_clients_may_keep_their_connection() {
+fn http10_clients_can_use_keep_alive() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
     for _ in 0..3 {
@@ -216,7 +216,7 @@ fn old_clients_may_keep_their_connection() {
 }
 
 #[test]
-fn trailers_of_requests_reach_the_backend() {
+fn relays_request_trailers() {
     let fixture = Fixture::new(Origin::hello());
     let trailers = "X-Sum: 1\r\nAuthorization: no\r\nContent-Length: 7\r\nHost: evil\r\n";
     let answer = fixture.ask(format!(
@@ -237,7 +237,7 @@ fn trailers_of_requests_reach_the_backend() {
 }
 
 #[test]
-fn trailers_of_answers_reach_the_client() {
+fn relays_response_trailers() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
          5\r\nhello\r\n0\r\nX-Sum: 1\r\nContent-Length: 7\r\n\r\n",
@@ -257,7 +257,7 @@ fn trailers_of_answers_reach_the_client() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order() {
+fn responds_to_pipelined_requests_in_order() {
     let fixture = Fixture::new(Origin::start(|peer| {
         while let Some(request) = peer.request() {
             let target = request.target();
@@ -287,7 +287,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_refusal_ends_a_pipeline() {
+fn rejected_request_ends_a_pipeline() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
     let good = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
@@ -299,7 +299,7 @@ fn a_refusal_ends_a_pipeline() {
 }
 
 #[test]
-fn the_client_asks_for_the_end() {
+fn honors_connection_close_of_the_client() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
     let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
@@ -315,7 +315,7 @@ fn the_client_asks_for_the_end() {
 }
 
 #[test]
-fn bytes_of_bodies_come_through_unchanged() {
+fn relays_body_bytes_unchanged() {
     let body: Vec<u8> = (0..3_000_000_u32)
         .map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();

@@ -1,5 +1,5 @@
-//! The data plane that most tests talk to: one HTTP and one HTTPS port in front of one scripted origin, and what must
-//! hold after every input. Knows no single input.
+//! The data plane of most tests: one HTTP and one HTTPS port in front of one scripted origin, and
+//! checks that hold after every input.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
@@ -25,18 +25,18 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// In front of this origin, as [`yaml::all_to`] it.
+    /// Sends everything to this origin ([`yaml::all_to`]).
     pub(crate) fn new(origin: Origin) -> Self {
         Self::with(origin, |_| {})
     }
 
-    /// With other settings.
+    /// With changed settings.
     pub(crate) fn with(origin: Origin, tune: impl FnOnce(&mut Settings)) -> Self {
         let server = TestServer::start_with(&documents(origin.address, ""), tune);
         Self { server, origin }
     }
 
-    /// With this list of rules, in YAML's flow style, and other settings.
+    /// With these rules in YAML flow style, and changed settings.
     pub(crate) fn routed(origin: Origin, rules: &str, tune: impl FnOnce(&mut Settings)) -> Self {
         let mut documents = documents(origin.address, "");
         documents[1] = yaml::route("route", "gateway", &[], rules);
@@ -44,12 +44,12 @@ impl Fixture {
         Self { server, origin }
     }
 
-    /// Where plain HTTP is served.
+    /// Address of the HTTP port.
     pub(crate) fn http(&self) -> SocketAddr {
         self.server.at(80)
     }
 
-    /// Where HTTPS is served.
+    /// Address of the HTTPS port.
     pub(crate) fn https(&self) -> SocketAddr {
         self.server.at(443)
     }
@@ -59,17 +59,17 @@ impl Fixture {
         Client::connect(self.http())
     }
 
-    /// A client that speaks no TLS on the port where it is expected.
+    /// A client that sends plain text to the HTTPS port.
     pub(crate) fn https_raw(&self) -> Client {
         Client::connect(self.https())
     }
 
-    /// What one request on a connection of its own gets.
+    /// Sends one request on a new connection; returns the response.
     pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Response {
         self.client().ask(request)
     }
 
-    /// Waits until `kind` has ended `count` peers, and fails the test when it has ended more.
+    /// Waits until timeout `kind` has ended `count` peers; fails the test if it has ended more.
     pub(crate) fn ended_by(&self, kind: TimeoutKind, count: u64) {
         let connections = &self.server.state().stats.connections;
         let enough = |_: &Server| connections.timeouts(kind) >= count;
@@ -78,7 +78,8 @@ impl Fixture {
         assert_eq!(connections.timeouts(kind), count, "{kind:?}");
     }
 
-    /// Fails the test unless the input so far has brought `requests` to the origin, and a fresh request works.
+    /// Fails the test unless the origin has received `requests` requests and a new request
+    /// succeeds.
     pub(crate) fn is_well(&self, requests: usize) {
         let seen = self.origin.requests();
         assert_eq!(seen.len(), requests, "requests at the origin: {seen:#?}");
@@ -88,8 +89,8 @@ impl Fixture {
     }
 }
 
-/// An origin that does `script` with every request but `/fresh`, which it answers. The connection ends when the script
-/// says so.
+/// An origin that responds to `/fresh` and runs `script` for every other request. The connection
+/// ends when the script returns false.
 pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         while let Some(request) = peer.request() {
@@ -105,13 +106,14 @@ pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'stati
     })
 }
 
-/// An origin whose answers have so many bytes. It tells of each how much of it was taken before nothing more was.
+/// An origin with responses of this size. Reports for each how much was sent when the connection
+/// stalled.
 pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
     let (tell, told) = channel();
     let origin = scripted(move |peer| {
         peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n"));
         let sent = peer.send_until_full(size, Duration::from_millis(300));
-        // The test has ended, if nobody listens.
+        // Ignored: the test may have ended.
         let _ = tell.send(sent);
         peer.rest();
         true
@@ -119,7 +121,8 @@ pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
     (origin, told)
 }
 
-/// A Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and more.
+/// A Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and additional
+/// documents.
 pub(crate) fn documents(origin: SocketAddr, more: &str) -> Vec<String> {
     let listeners = [
         yaml::http("http", 80, ""),

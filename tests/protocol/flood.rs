@@ -1,4 +1,4 @@
-//! HTTP/2 floods and stalls (D): what takes without giving ends, and what is only slow or fickle does not.
+//! HTTP/2 floods and stalls (D): abusive connections are closed, slow or erratic ones are not.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::harness::h2::{self, block_on};
 use crate::harness::origin::Origin;
 
 #[test]
-fn requests_that_are_only_given_up_do_not_flood_the_backend() {
+fn rapid_resets_do_not_flood_the_backend() {
     const PAIRS: u32 = 20_000;
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
@@ -42,7 +42,7 @@ fn requests_that_are_only_given_up_do_not_flood_the_backend() {
 }
 
 #[test]
-fn a_client_that_gives_up_half_of_its_requests_is_served() {
+fn serves_client_that_cancels_half_of_its_requests() {
     let fixture = Fixture::new(Origin::hello());
     block_on(async {
         let (sender, ended) = h2::connect(fixture.http()).await;
@@ -65,7 +65,7 @@ fn a_client_that_gives_up_half_of_its_requests_is_served() {
 }
 
 #[test]
-fn endless_header_blocks_end_the_connection() {
+fn endless_header_block_closes_the_connection() {
     let fixture = Fixture::new(Origin::hello());
     for piece in [
         &[][..],
@@ -84,7 +84,7 @@ fn endless_header_blocks_end_the_connection() {
 }
 
 #[test]
-fn an_unfinished_header_block_ends_the_connection() {
+fn unfinished_header_block_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = Duration::from_millis(800);
     });
@@ -98,8 +98,8 @@ fn an_unfinished_header_block_ends_the_connection() {
 }
 
 #[test]
-fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
-    // The other request is never answered.
+fn unfinished_header_block_with_active_stream_closes_the_connection() {
+    // The other request never gets a response.
     let fixture = Fixture::new(scripted(|_| true));
     let began = Instant::now();
     let mut raw = Raw::open(&fixture, &[]);
@@ -108,7 +108,7 @@ fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
         .origin
         .until("the request", |origin| origin.requests().len() == 1);
     raw.send(HEADERS, END_STREAM, 3, &block(&get(&[])));
-    // Only missing answers to pings give it away: 15 s until the first, 10 s for its answer.
+    // Only missing PING responses reveal it: 15 s until the first PING, 10 s for its response.
     raw.client.patience(Duration::from_secs(30));
     raw.client.rest();
     assert!(began.elapsed() < Duration::from_secs(30));
@@ -116,13 +116,13 @@ fn an_unfinished_header_block_beside_a_busy_stream_ends_the_connection() {
 }
 
 #[test]
-fn a_connection_without_requests_ends() {
+fn idle_connection_closes() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = Duration::from_millis(800);
         settings.limits.keep_alive_timeout = Duration::from_millis(800);
         settings.limits.write_timeout = Duration::from_millis(800);
     });
-    // Nothing but the preface; a request with silence behind it; and one whose client answers nothing any more.
+    // Only the preface; a request followed by silence; and a client that stops responding.
     let mut silent = Raw::open(&fixture, &[]);
     let mut idle = Raw::open(&fixture, &[]);
     let mut dead = Raw::open(&fixture, &[]);
@@ -143,14 +143,14 @@ fn a_connection_without_requests_ends() {
         let request = h2::get(&format!("https://{HOST}/x"));
         let (head, _) = h2::ask(&sender, request).await.expect("an answer");
         assert_eq!(head.status, 200);
-        // Whether the client's own farewell still arrives is a matter of chance.
+        // The client's own GOAWAY may or may not arrive.
         let _ = ended.await.expect("told");
     });
     fixture.is_well(3);
 }
 
 #[test]
-fn tls_without_a_preface_ends() {
+fn tls_connection_without_preface_closes() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = Duration::from_millis(800);
     });
@@ -176,13 +176,13 @@ fn tls_without_a_preface_ends() {
 }
 
 #[test]
-fn streams_behind_a_closed_window_are_reset_and_nothing_else_is() {
+fn resets_only_streams_with_closed_windows() {
     const SIZE: usize = 1 << 20;
     let (origin, told) = flooding(32 * SIZE);
     let fixture = Fixture::with(origin, |settings| {
         settings.limits.write_timeout = Duration::from_secs(2)
     });
-    // The windows of streams are empty.
+    // The initial stream windows are empty.
     let mut raw = Raw::open(&fixture, &[(4, 0)]);
     for stream in [1, 3, 5, 7] {
         raw.request(stream, &get(&[]), true);
@@ -219,7 +219,7 @@ fn streams_behind_a_closed_window_are_reset_and_nothing_else_is() {
 }
 
 #[test]
-fn a_body_that_does_not_come_ends_its_stream() {
+fn stalled_body_resets_its_stream() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = Duration::from_millis(800);
     });

@@ -1,5 +1,5 @@
-//! HTTP/2 frames written and read by hand, for what no client library would send. Knows HPACK only as far as literals
-//! and status codes go.
+//! Raw HTTP/2 frames for inputs that no client library sends. Supports only HPACK literals and
+//! status codes.
 
 use crate::fixture::{Fixture, HOST};
 use crate::harness::client::Client;
@@ -28,7 +28,7 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// What became of a stream.
+/// First outcome of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Status(u16),
@@ -43,7 +43,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Opens a connection in plain text, with these settings.
+    /// Opens a plain-text connection with these settings.
     pub(crate) fn open(fixture: &Fixture, settings: &[(u16, u32)]) -> Self {
         let mut raw = Self {
             client: fixture.client(),
@@ -57,18 +57,18 @@ impl Raw {
         raw
     }
 
-    /// Sends one frame; false when the server takes no more.
+    /// Sends one frame; false if the connection is closed.
     pub(crate) fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
         self.client.send(frame(kind, flags, stream, payload))
     }
 
-    /// Sends a request's head.
+    /// Sends a request head.
     pub(crate) fn request(&mut self, stream: u32, fields: &[(&str, &str)], end: bool) -> bool {
         let flags = END_HEADERS | if end { END_STREAM } else { 0 };
         self.send(HEADERS, flags, stream, &block(fields))
     }
 
-    /// The next frame that is not bookkeeping; `None` when the connection ends. Settings and pings are answered.
+    /// The next relevant frame; `None` at EOF. Responds to SETTINGS and PING.
     pub(crate) fn next(&mut self) -> Option<Frame> {
         loop {
             let head = self.client.wire.take(9).ok()?;
@@ -94,7 +94,7 @@ impl Raw {
         }
     }
 
-    /// What becomes of a stream first.
+    /// Waits for the first outcome of a stream.
     pub(crate) fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
             let Some(frame) = self.next() else {
@@ -117,7 +117,7 @@ impl Raw {
     }
 }
 
-/// A `GET` with more fields behind the usual ones.
+/// A `GET` with additional fields.
 pub(crate) fn get<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut fields = vec![
         (":method", "GET"),
@@ -129,7 +129,7 @@ pub(crate) fn get<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     fields
 }
 
-/// A frame's bytes.
+/// Encodes a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len())
         .expect("a short payload")
@@ -140,7 +140,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// Fields as HPACK literals that are never indexed.
+/// Encodes fields as never-indexed HPACK literals.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
@@ -153,7 +153,7 @@ pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// RFC 7541, 5.1, with a prefix of seven bits.
+/// An HPACK integer (RFC 7541, 5.1) with a prefix of seven bits.
 fn length(bytes: &mut Vec<u8>, length: usize) {
     if length < 127 {
         bytes.push(length as u8);
@@ -168,9 +168,9 @@ fn length(bytes: &mut Vec<u8>, length: usize) {
     bytes.push(rest as u8);
 }
 
-/// The status that a block begins with, which must be the first of its connection.
+/// The status at the start of a block, which must be the first of its connection.
 fn status(block: &[u8]) -> u16 {
-    // A change of the table's size may stand first.
+    // A dynamic table size update may come first.
     let block = if block[0] & 0xe0 == 0x20 {
         &block[1..]
     } else {
@@ -188,7 +188,7 @@ fn status(block: &[u8]) -> u16 {
     }
 }
 
-/// A number of three digits, in Huffman code or plain.
+/// A number of three digits, Huffman coded or plain.
 fn digits(text: &[u8]) -> u16 {
     let length = usize::from(text[0] & 127);
     let bytes = &text[1..=length];

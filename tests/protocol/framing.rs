@@ -1,13 +1,14 @@
-//! Requests whose framing or syntax is broken (A): each gets its refusal, ends its connection, and is never read in a
-//! second way.
+//! Requests with broken framing or syntax (A): each is rejected, closes its connection, and is
+//! never parsed in a second way.
 
 use crate::fixture::{Fixture, HOST};
 use crate::harness::origin::Origin;
 
-/// What a second reading would find.
+/// A smuggled request.
 const TAIL: &str = "GET /evil HTTP/1.1\r\nHost: a.example\r\n\r\n";
 
-/// Each input, with `TAIL` in the same packet, gets one of these statuses and nothing behind it.
+/// Sends each input with `TAIL` in the same packet; expects one of these statuses and nothing after
+/// it.
 fn refused(inputs: &[&str], statuses: &[u16]) {
     let fixture = Fixture::new(Origin::hello());
     for input in inputs {
@@ -30,13 +31,13 @@ fn refused(inputs: &[&str], statuses: &[u16]) {
     fixture.is_well(0);
 }
 
-/// A `POST` with these header lines, a body that both readings take for one, and nothing else.
+/// A `POST` with these header lines and a body.
 fn post(lines: &str, body: &str) -> String {
     format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n\r\n{body}")
 }
 
 #[test]
-fn a_length_beside_chunks_is_never_believed() {
+fn rejects_content_length_with_chunked() {
     let fixture = Fixture::new(Origin::hello());
     let orders = [
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
@@ -62,7 +63,7 @@ fn a_length_beside_chunks_is_never_believed() {
 }
 
 #[test]
-fn lengths_that_differ_are_refused() {
+fn rejects_differing_content_lengths() {
     let inputs = [
         post("Content-Length: 5\r\nContent-Length: 6", "helloG"),
         post("Content-Length: 5, 6", "helloG"),
@@ -78,7 +79,7 @@ fn lengths_that_differ_are_refused() {
 }
 
 #[test]
-fn equal_lengths_are_one() {
+fn merges_equal_content_lengths() {
     let fixture = Fixture::new(Origin::hello());
     let answer = fixture.ask(post("Content-Length: 5\r\nContent-Length: 5", "hello"));
     assert_eq!(answer.status, 200);
@@ -88,7 +89,7 @@ fn equal_lengths_are_one() {
 }
 
 #[test]
-fn codings_other_than_chunked_are_refused() {
+fn rejects_codings_other_than_chunked() {
     let body = "5\r\nhello\r\n0\r\n\r\n";
     let codings = [
         "chunked, chunked",
@@ -112,7 +113,7 @@ fn codings_other_than_chunked_are_refused() {
 }
 
 #[test]
-fn old_requests_have_no_chunks_and_need_a_length() {
+fn http10_requests_need_a_content_length() {
     let old =
         |lines: &str, body: &str| format!("POST /x HTTP/1.0\r\nHost: {HOST}\r\n{lines}\r\n{body}");
     let inputs = [
@@ -128,7 +129,7 @@ fn old_requests_have_no_chunks_and_need_a_length() {
 }
 
 #[test]
-fn malformed_fields_are_refused() {
+fn rejects_malformed_headers() {
     let lines = [
         "X-Y : z",
         "X-Y\t: z",
@@ -155,7 +156,7 @@ fn malformed_fields_are_refused() {
 }
 
 #[test]
-fn malformed_request_lines_are_refused() {
+fn rejects_malformed_request_lines() {
     let lines = [
         "G(T /x HTTP/1.1",
         "GE\u{1}T /x HTTP/1.1",
@@ -183,7 +184,7 @@ fn malformed_request_lines_are_refused() {
 }
 
 #[test]
-fn heads_that_are_too_large_are_refused() {
+fn rejects_oversized_heads() {
     let long = "x".repeat(70 * 1024);
     let many: String = (0..100).map(|index| format!("X-{index}: y\r\n")).collect();
     let inputs = [
@@ -195,7 +196,7 @@ fn heads_that_are_too_large_are_refused() {
 }
 
 #[test]
-fn a_head_of_a_hundred_fields_is_served() {
+fn serves_head_with_a_hundred_headers() {
     let fixture = Fixture::new(Origin::hello());
     let many: String = (0..99).map(|index| format!("X-{index}: y\r\n")).collect();
     let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{many}\r\n"));
@@ -204,7 +205,7 @@ fn a_head_of_a_hundred_fields_is_served() {
 }
 
 #[test]
-fn a_large_head_in_single_bytes_is_refused() {
+fn rejects_oversized_head_in_single_bytes() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
     let head = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n");
@@ -219,7 +220,7 @@ fn a_large_head_in_single_bytes_is_refused() {
 }
 
 #[test]
-fn bodies_of_any_method_belong_to_their_request() {
+fn reads_bodies_of_any_method() {
     let fixture = Fixture::new(Origin::hello());
     for method in ["GET", "HEAD", "DELETE", "OPTIONS"] {
         let before = fixture.origin.requests().len();
@@ -238,7 +239,7 @@ fn bodies_of_any_method_belong_to_their_request() {
 }
 
 #[test]
-fn bodies_that_nobody_reads_are_not_requests() {
+fn unread_bodies_are_not_parsed_as_requests() {
     let fixture = Fixture::new(Origin::hello());
     let rule = "{matches: [{path: {type: PathPrefix, value: /moved}}], \
                 filters: [{type: RequestRedirect, requestRedirect: {statusCode: 302, hostname: b.example}}]}";
@@ -262,7 +263,7 @@ fn bodies_that_nobody_reads_are_not_requests() {
                 client.send(head + &body + "GET /next HTTP/1.1\r\nHost: a.example\r\n\r\n");
                 match client.try_response("POST") {
                     Ok(answer) => assert_eq!(answer.status, status, "{path}"),
-                    // Bytes that were still on their way have reset the connection.
+                    // Data in flight has caused a reset.
                     Err(_) => assert!(body.len() > 100_000, "{path}: no answer"),
                 }
                 if let Ok(next) = client.try_response("GET") {
@@ -280,7 +281,7 @@ fn bodies_that_nobody_reads_are_not_requests() {
 }
 
 #[test]
-fn broken_chunks_abort_the_request() {
+fn malformed_chunks_abort_the_request() {
     let fixture = Fixture::new(Origin::hello());
     let bodies = [
         "zz\r\nhello\r\n0\r\n\r\n",
@@ -319,7 +320,7 @@ fn broken_chunks_abort_the_request() {
 }
 
 #[test]
-fn a_body_that_the_client_cuts_is_not_completed() {
+fn truncated_body_is_not_completed() {
     let fixture = Fixture::new(Origin::start(|peer| {
         while peer.request().is_some() {
             peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
@@ -346,7 +347,7 @@ fn a_body_that_the_client_cuts_is_not_completed() {
 }
 
 #[test]
-fn lone_line_feeds_and_leading_lines_are_read_in_one_way() {
+fn parses_bare_line_feeds_and_leading_lines_consistently() {
     let fixture = Fixture::new(Origin::hello());
     for input in [
         format!("\r\n\r\nGET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"),

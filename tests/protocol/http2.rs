@@ -1,5 +1,5 @@
-//! HTTP/2 requests that mean something else than they say, or would in HTTP/1 (C): refused, or translated so that
-//! both ends read the same.
+//! HTTP/2 requests with conflicting meanings, also after translation to HTTP/1 (C): rejected, or
+//! translated so that both sides agree.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -13,7 +13,8 @@ use crate::harness::origin::Origin;
 
 const PROTOCOL_ERROR: u32 = 1;
 
-/// Each request gets one of these outcomes on a connection of its own, and none reaches the origin.
+/// Sends each request on its own connection; expects one of these outcomes, and that none reaches
+/// the origin.
 fn refused(requests: &[Vec<(&str, &str)>], accepted: &[Outcome]) {
     let fixture = Fixture::new(Origin::hello());
     for fields in requests {
@@ -35,7 +36,7 @@ const BAD: [Outcome; 3] = [
 ];
 
 #[test]
-fn a_plain_request_is_served() {
+fn serves_plain_request() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
     raw.request(1, &get(&[("x-other", "y")]), true);
@@ -48,7 +49,7 @@ fn a_plain_request_is_served() {
 }
 
 #[test]
-fn hosts_that_contradict_or_cannot_be_are_refused() {
+fn rejects_conflicting_or_invalid_hosts() {
     let authority = |authority| {
         vec![
             (":method", "GET"),
@@ -86,7 +87,7 @@ fn hosts_that_contradict_or_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_host_field_stands_in_for_the_authority() {
+fn host_header_replaces_missing_authority() {
     let fixture = Fixture::new(Origin::hello());
     let fields = [
         (":method", "GET"),
@@ -101,7 +102,7 @@ fn a_host_field_stands_in_for_the_authority() {
 }
 
 #[test]
-fn fields_of_connections_are_refused() {
+fn rejects_connection_specific_headers() {
     refused(
         &[
             get(&[("transfer-encoding", "chunked")]),
@@ -118,7 +119,7 @@ fn fields_of_connections_are_refused() {
 }
 
 #[test]
-fn malformed_heads_are_refused() {
+fn rejects_malformed_heads() {
     refused(
         &[
             get(&[("X-Upper", "y")]),
@@ -145,7 +146,7 @@ fn malformed_heads_are_refused() {
 }
 
 #[test]
-fn malformed_targets_and_methods_are_refused() {
+fn rejects_malformed_targets_and_methods() {
     let request = |method, path, host| {
         vec![
             (":method", method),
@@ -172,7 +173,7 @@ fn malformed_targets_and_methods_are_refused() {
 }
 
 #[test]
-fn methods_that_are_not_for_gateways_are_refused() {
+fn rejects_methods_not_allowed_for_gateways() {
     let accepted = [405, 501, 400]
         .map(Outcome::Status)
         .into_iter()
@@ -200,7 +201,7 @@ fn methods_that_are_not_for_gateways_are_refused() {
 }
 
 #[test]
-fn too_many_fields_are_refused() {
+fn rejects_too_many_headers() {
     let many: Vec<_> = (0..101).map(|index| format!("x-{index}")).collect();
     let many: Vec<_> = many.iter().map(|name| (name.as_str(), "y")).collect();
     let long = "y".repeat(40 * 1024);
@@ -228,7 +229,7 @@ fn too_many_fields_are_refused() {
 }
 
 #[test]
-fn bodies_that_contradict_their_length_are_not_completed() {
+fn body_that_differs_from_its_length_is_not_completed() {
     let fixture = Fixture::new(Origin::hello());
     let post = |length: &'static str| {
         vec![
@@ -275,7 +276,7 @@ fn bodies_that_contradict_their_length_are_not_completed() {
 }
 
 #[test]
-fn bodies_come_through_with_and_without_length() {
+fn relays_bodies_with_and_without_length() {
     let fixture = Fixture::new(Origin::hello());
     block_on(async {
         let (sender, _) = h2::connect(fixture.http()).await;
@@ -310,7 +311,7 @@ fn bodies_come_through_with_and_without_length() {
 }
 
 #[test]
-fn cookie_crumbs_are_joined_in_order() {
+fn joins_cookie_crumbs_in_order() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
     raw.request(
@@ -331,7 +332,7 @@ fn cookie_crumbs_are_joined_in_order() {
 }
 
 #[test]
-fn a_cut_answer_is_a_reset() {
+fn truncated_response_resets_the_stream() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",

@@ -1,5 +1,5 @@
-//! Raw sockets against a running data plane: every malformed, hostile, slow or unusual input, and what it must get. The
-//! names of the tests say the behaviour; the files are grouped by what the input is about.
+//! Raw sockets against a running data plane: malformed, hostile, slow and unusual inputs, and their
+//! outcomes. Files are grouped by the kind of input.
 
 mod backends;
 mod busy;

@@ -1,5 +1,5 @@
-//! Backends that misbehave (H): what cannot be read becomes a 502, what is cut is cut visibly, and nothing that may have
-//! had an effect is sent twice.
+//! Misbehaving backends (H): invalid responses become 502, truncated ones are visibly truncated,
+//! and requests with possible effects are never sent twice.
 
 use std::net::TcpListener;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ fn request(method: &str, target: &str) -> String {
 }
 
 #[test]
-fn heads_that_cannot_be_trusted_are_bad_gateways() {
+fn ambiguous_response_heads_are_502() {
     let long = "x".repeat(70 * 1024);
     let many: String = (0..200).map(|index| format!("X-{index}: y\r\n")).collect();
     let heads = [
@@ -78,7 +78,7 @@ fn heads_that_cannot_be_trusted_are_bad_gateways() {
 }
 
 #[test]
-fn equal_lengths_are_relayed_as_one() {
+fn merges_equal_content_lengths() {
     for fields in [
         "Content-Length: 5, 5",
         "Content-Length: 5\r\nContent-Length: 5",
@@ -92,7 +92,7 @@ fn equal_lengths_are_relayed_as_one() {
 }
 
 #[test]
-fn a_length_beside_chunks_is_not_relayed() {
+fn drops_content_length_of_chunked_response() {
     let fixture = Fixture::new(scripted(|peer| {
         peer.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
     }));
@@ -108,7 +108,7 @@ fn a_length_beside_chunks_is_not_relayed() {
     );
 }
 
-/// Answers that end before they are whole, or go wrong inside.
+/// Responses that are truncated or malformed.
 const CUT: [&str; 9] = [
     "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -122,7 +122,7 @@ const CUT: [&str; 9] = [
 ];
 
 #[test]
-fn what_is_cut_is_cut_visibly() {
+fn truncated_response_is_visibly_truncated() {
     for answer in CUT {
         let fixture = Fixture::new(scripted(move |peer| {
             peer.send(answer);
@@ -142,7 +142,7 @@ fn what_is_cut_is_cut_visibly() {
 }
 
 #[test]
-fn what_is_reset_is_cut_visibly() {
+fn reset_response_is_visibly_truncated() {
     let fixture = Fixture::new(scripted(|peer| {
         peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
         peer.reset();
@@ -161,7 +161,7 @@ fn what_is_reset_is_cut_visibly() {
 }
 
 #[test]
-fn an_answer_without_framing_ends_with_its_connection() {
+fn response_without_framing_ends_with_its_connection() {
     for answer in [
         "HTTP/1.1 200 OK\r\n\r\nhello",
         "HTTP/1.0 200 OK\r\n\r\nhello",
@@ -173,7 +173,7 @@ fn an_answer_without_framing_ends_with_its_connection() {
             assert_eq!((response.status, response.text().as_str()), (200, "hello"));
             assert!(response.body.complete);
             assert!(response.start.starts_with("HTTP/1.1"));
-            // The client's own connection is framed, and goes on.
+            // The client's own connection has framing and stays open.
             assert_eq!(client.ask(request("GET", "/x")).text(), "hello");
         }
         assert_eq!(fixture.origin.connections(), 4);
@@ -181,7 +181,7 @@ fn an_answer_without_framing_ends_with_its_connection() {
 }
 
 #[test]
-fn bytes_behind_an_answer_are_never_another_answer() {
+fn bytes_after_a_response_are_never_a_response() {
     let fixture = Fixture::new(scripted(|peer| {
         peer.send(format!(
             "{HELLO}HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
@@ -196,7 +196,7 @@ fn bytes_behind_an_answer_are_never_another_answer() {
 }
 
 #[test]
-fn bytes_before_a_request_are_never_its_answer() {
+fn bytes_before_a_request_are_never_its_response() {
     let (told, go) = channel();
     let (tell, sent) = channel();
     let go = Mutex::new(go);
@@ -205,7 +205,7 @@ fn bytes_before_a_request_are_never_its_answer() {
             peer.send(HELLO);
             if peer.index == 0 && go.lock().expect("one reader").recv().is_ok() {
                 peer.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
-                // The test may have ended.
+                // Ignored: the test may have ended.
                 let _ = tell.send(());
             }
         }
@@ -222,7 +222,7 @@ fn bytes_before_a_request_are_never_its_answer() {
 }
 
 #[test]
-fn a_connection_that_the_backend_ends_is_not_used_again() {
+fn does_not_reuse_connection_closed_by_the_backend() {
     let fixture = Fixture::new(scripted(|peer| {
         peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello");
         peer.rest();
@@ -243,7 +243,8 @@ fn a_connection_that_the_backend_ends_is_not_used_again() {
     );
 }
 
-/// An origin whose first connection answers once, and then ends by `end` when the second request has come.
+/// An origin that responds once on its first connection and runs `end` when the second request
+/// arrives.
 fn stale(end: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         while let Some(request) = peer.request() {
@@ -256,7 +257,7 @@ fn stale(end: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
 }
 
 #[test]
-fn a_request_on_a_stale_connection_is_replayed_only_when_that_is_safe() {
+fn retries_idempotent_request_on_closed_keepalive() {
     for reset in [false, true] {
         for (method, status, seen) in [("GET", 200, 3), ("POST", 502, 2)] {
             let fixture = Fixture::new(stale(move |peer| {
@@ -274,7 +275,7 @@ fn a_request_on_a_stale_connection_is_replayed_only_when_that_is_safe() {
 }
 
 #[test]
-fn a_request_that_was_answered_in_part_is_not_replayed() {
+fn does_not_retry_partially_answered_request() {
     let fixture = Fixture::new(stale(|peer| {
         peer.send("HTTP/1.1 2");
     }));
@@ -285,7 +286,7 @@ fn a_request_that_was_answered_in_part_is_not_replayed() {
 }
 
 #[test]
-fn a_request_on_a_new_connection_is_not_replayed() {
+fn does_not_retry_request_on_new_connection() {
     for reset in [false, true] {
         let fixture = Fixture::new(scripted(move |peer| {
             if reset {
@@ -303,13 +304,13 @@ fn a_request_on_a_new_connection_is_not_replayed() {
 }
 
 #[test]
-fn connections_that_end_while_idle_are_not_noticed() {
+fn idle_connection_closed_by_backend_is_invisible_to_client() {
     let (told, go) = channel();
     let go = Mutex::new(go);
     let fixture = Fixture::new(Origin::start(move |peer| {
         if peer.request().is_some() {
             peer.send(HELLO);
-            // The connection ends when the test says so.
+            // The connection closes on the test's signal.
             let _ = go.lock().expect("one reader").recv();
         }
     }));
@@ -326,14 +327,14 @@ fn connections_that_end_while_idle_are_not_noticed() {
 }
 
 #[test]
-fn an_early_answer_is_relayed_and_the_upload_ends() {
+fn relays_early_response_and_ends_the_upload() {
     let (tell, told) = channel();
     let fixture = Fixture::new(Origin::start(move |peer| {
         if peer.head().is_some() {
             peer.send(
                 "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
             );
-            // The test may have ended.
+            // Ignored: the test may have ended.
             let _ = tell.send(());
             peer.rest();
         }
@@ -354,7 +355,7 @@ fn an_early_answer_is_relayed_and_the_upload_ends() {
 }
 
 #[test]
-fn backends_that_cannot_be_reached() {
+fn unreachable_backends_are_503() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let nobody = free.local_addr().expect("bound");
     drop(free);
@@ -366,8 +367,8 @@ fn backends_that_cannot_be_reached() {
 }
 
 #[test]
-fn a_connection_that_is_never_accepted_times_out() {
-    // A queue of one that is full: the next handshake is left unanswered.
+fn unaccepted_connection_times_out() {
+    // A full backlog of one: the next handshake gets no response.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let full = listener.local_addr().expect("bound");
     let limit = socket2::SockRef::from(&listener).listen(0);

@@ -1,5 +1,5 @@
-//! What a request is taken for (E): one host, one path and one sender, the same for matching and for the backend,
-//! whatever the client writes.
+//! Interpretation of requests (E): host, path and sender are the same for matching and for the
+//! backend.
 
 use ipnet::IpNet;
 
@@ -9,7 +9,7 @@ use crate::harness::origin::Origin;
 use crate::harness::server::TestServer;
 use crate::harness::yaml;
 
-/// Two hosts with an origin each, on one HTTP port.
+/// Two hosts, each with an origin, on one HTTP port.
 struct Hosts {
     server: TestServer,
     a: Origin,
@@ -31,7 +31,7 @@ impl Hosts {
 }
 
 #[test]
-fn an_absolute_target_decides_the_host() {
+fn absolute_target_determines_the_host() {
     let hosts = Hosts::start();
     for field in ["b.example", "a.example", "nowhere.example"] {
         let mut client = Client::connect(hosts.server.at(80));
@@ -72,7 +72,7 @@ fn an_absolute_target_decides_the_host() {
 }
 
 #[test]
-fn a_request_has_one_host() {
+fn rejects_several_hosts() {
     let fixture = Fixture::new(Origin::hello());
     for lines in [
         "",
@@ -104,7 +104,7 @@ fn a_request_has_one_host() {
 }
 
 #[test]
-fn hosts_are_compared_without_case_and_port() {
+fn matches_hosts_without_case_and_port() {
     let hosts = Hosts::start();
     for host in ["A.Example", "a.example:8080", "A.EXAMPLE:1"] {
         assert_eq!(get(hosts.server.at(80), host, "/x").status, 200, "{host}");
@@ -123,7 +123,7 @@ fn hosts_are_compared_without_case_and_port() {
 }
 
 #[test]
-fn the_path_that_is_matched_is_the_path_that_is_forwarded() {
+fn forwards_the_matched_path() {
     let (open, admin) = (Origin::hello(), Origin::hello());
     let server = TestServer::start(&[
         yaml::gateway("gateway", &[yaml::http("http", 80, "")]),
@@ -195,13 +195,13 @@ fn the_path_that_is_matched_is_the_path_that_is_forwarded() {
     assert_eq!((open.requests().len(), admin.requests().len()), (9, 4));
 }
 
-/// Everything that a client may say of itself.
+/// All forwarding headers that a client can set.
 const CLAIMS: &str = "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 7.7.7.7, evil\r\nX-Forwarded-Proto: https\r\n\
                       X-Forwarded-Host: evil.example\r\nX-Forwarded-Port: 1\r\nForwarded: for=6.6.6.6;proto=https\r\n\
                       Forwarded: for=\"malformed\r\nX-Real-IP: 6.6.6.6\r\nX-Request-Id: known\r\n";
 
 #[test]
-fn clients_are_not_believed() {
+fn overwrites_forwarding_headers_of_clients() {
     let fixture = Fixture::new(Origin::hello());
     for mut client in [fixture.client(), Client::connect_tls(fixture.https(), HOST)] {
         let tls = fixture.origin.requests().len() == 1;
@@ -227,7 +227,7 @@ fn clients_are_not_believed() {
 }
 
 #[test]
-fn trusted_peers_speak_for_others() {
+fn accepts_forwarding_headers_of_trusted_peers() {
     let loopback: IpNet = "127.0.0.0/8".parse().expect("a network");
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.trusted_proxies = vec![loopback]
@@ -245,7 +245,7 @@ fn trusted_peers_speak_for_others() {
 }
 
 #[test]
-fn connection_options_drop_what_they_may_drop() {
+fn connection_options_drop_only_droppable_headers() {
     let fixture = Fixture::new(Origin::hello());
     let named = "x-forwarded-for, x-forwarded-proto, x-forwarded-host, x-request-id, forwarded, host, authorization, \
                  cookie, content-length, x-secret, Keep-Alive";
@@ -280,7 +280,7 @@ fn connection_options_drop_what_they_may_drop() {
 }
 
 #[test]
-fn connection_options_of_backends_end_here() {
+fn removes_connection_options_of_backends() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 200 OK\r\nConnection: x-secret, keep-alive\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\n\
          Proxy-Connection: keep-alive\r\nUpgrade: h2c\r\nX-Other: 2\r\nContent-Length: 5\r\n\r\nhello",
@@ -301,7 +301,7 @@ fn connection_options_of_backends_end_here() {
 }
 
 #[test]
-fn methods_that_are_not_for_gateways_are_refused() {
+fn rejects_methods_not_allowed_for_gateways() {
     let fixture = Fixture::new(Origin::hello());
     for line in [
         "CONNECT a.example:443",
@@ -332,14 +332,14 @@ fn methods_that_are_not_for_gateways_are_refused() {
 }
 
 #[test]
-fn fragments_do_not_reach_backends() {
+fn drops_fragments() {
     let fixture = Fixture::new(Origin::hello());
     let answer = fixture.ask(format!("GET /x#/../admin HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!((answer.status, fixture.origin.last().target()), (200, "/x"));
 }
 
 #[test]
-fn routes_without_a_usable_backend_answer_as_the_api_says() {
+fn routes_without_usable_backend_respond_as_specified() {
     let origin = Origin::hello();
     let mut documents = documents(origin.address, "");
     let rule = |path: &str, backends: &str| {
@@ -388,7 +388,7 @@ fn routes_without_a_usable_backend_answer_as_the_api_says() {
 }
 
 #[test]
-fn an_http_1_0_request_without_host_reaches_the_backend_with_one() {
+fn adds_host_to_http10_request() {
     let origin = Origin::hello();
     let server = TestServer::start(&[
         yaml::gateway("gateway", &[yaml::http("http", 80, "")]),
@@ -404,7 +404,7 @@ fn an_http_1_0_request_without_host_reaches_the_backend_with_one() {
 }
 
 #[test]
-fn an_absolute_target_without_host_is_refused_in_http_1_1() {
+fn rejects_absolute_target_without_host_in_http11() {
     let hosts = Hosts::start();
     let mut client = Client::connect(hosts.server.at(80));
     let response = client.ask("GET http://a.example/x HTTP/1.1\r\n\r\n");

@@ -1,5 +1,6 @@
-//! Peers that are slow, stalled or too many (B, and every limit that hyper leaves to the proxy), over HTTP/1 and in the
-//! handshake. Limits are a second or less here; what matters is which one ends what, and that nothing else does.
+//! Slow, stalled or too many peers (B, and all limits that hyper leaves to the proxy), over HTTP/1
+//! and TLS handshakes. Limits are at most a second here; the tests check which limit ends which
+//! peer, and that others are unaffected.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use crate::harness::http::Fill;
 use crate::harness::origin::Origin;
 use crate::harness::tls;
 
-/// The limit under test; every other one stays far away.
+/// The limit under test; all others are much longer.
 const SHORT: Duration = Duration::from_millis(800);
 
-/// Waits until the server ends these connections, and that it took about the limit.
+/// Waits until the server has closed these connections after about the limit.
 fn all_end(began: Instant, clients: &mut [Client]) {
     for client in clients {
         client.ends();
@@ -28,7 +29,7 @@ fn all_end(began: Instant, clients: &mut [Client]) {
 }
 
 #[test]
-fn heads_that_do_not_come_end_the_connection() {
+fn stalled_head_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = SHORT;
     });
@@ -55,7 +56,7 @@ fn heads_that_do_not_come_end_the_connection() {
 }
 
 #[test]
-fn a_later_head_that_does_not_come_ends_the_connection() {
+fn stalled_later_head_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = SHORT;
         settings.limits.park_after = Duration::from_millis(200);
@@ -77,7 +78,7 @@ fn a_later_head_that_does_not_come_ends_the_connection() {
 }
 
 #[test]
-fn a_head_in_drops_does_not_win_time() {
+fn slow_head_does_not_extend_the_timeout() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.header_timeout = SHORT;
     });
@@ -88,7 +89,7 @@ fn a_head_in_drops_does_not_win_time() {
     let mut bytes = head.bytes();
     loop {
         client.send([bytes.next().expect("it ends before")]);
-        // Waiting for the end is what paces the drops.
+        // Waiting for EOF paces the bytes.
         match client.wire.fill() {
             Fill::Silent => {}
             Fill::End | Fill::Failed(_) => break,
@@ -101,7 +102,7 @@ fn a_head_in_drops_does_not_win_time() {
 }
 
 #[test]
-fn handshakes_that_do_not_come_end_the_connection() {
+fn stalled_handshake_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.handshake_timeout = SHORT;
     });
@@ -116,7 +117,7 @@ fn handshakes_that_do_not_come_end_the_connection() {
         socket.write_all(part).expect("sent");
         socket
     });
-    // A whole ClientHello is answered; silence afterwards is as bad.
+    // A complete ClientHello gets a response; the silence after it counts as a stall.
     let mut whole = fixture.https_raw();
     whole.send(&hello);
     for socket in &mut sockets {
@@ -134,7 +135,7 @@ fn handshakes_that_do_not_come_end_the_connection() {
 }
 
 #[test]
-fn a_body_that_does_not_come_ends_the_request() {
+fn stalled_body_aborts_the_request() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -164,7 +165,7 @@ fn a_body_that_does_not_come_ends_the_request() {
 }
 
 #[test]
-fn a_body_in_drops_may_take_its_time() {
+fn slow_body_is_served() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = SHORT;
         settings.limits.header_timeout = SHORT;
@@ -184,11 +185,11 @@ fn a_body_in_drops_may_take_its_time() {
     fixture.ended_by(TimeoutKind::Body, 0);
 }
 
-/// More than all buffers on the way hold.
+/// More than all buffers can hold.
 const MUCH: usize = 64 << 20;
 
 #[test]
-fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
+fn unread_response_closes_the_connection_and_the_backend() {
     let (origin, told) = flooding(MUCH);
     let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = 2 * SHORT);
     let mut plain = fixture.client();
@@ -211,7 +212,7 @@ fn an_answer_that_is_never_read_ends_the_connection_and_stops_the_origin() {
 }
 
 #[test]
-fn an_idle_connection_ends_after_its_keep_alive_time() {
+fn idle_connection_closes_after_the_keep_alive_timeout() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.keep_alive_timeout = SHORT;
         settings.limits.park_after = Duration::from_millis(200);
@@ -228,7 +229,7 @@ fn an_idle_connection_ends_after_its_keep_alive_time() {
 }
 
 #[test]
-fn a_parked_connection_serves_again() {
+fn parked_connection_serves_again() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.park_after = Duration::from_millis(100);
     });
@@ -249,7 +250,7 @@ fn a_parked_connection_serves_again() {
 }
 
 #[test]
-fn a_backend_that_never_answers_is_given_up() {
+fn unresponsive_backend_times_out() {
     let fixture = Fixture::with(
         Origin::start(|peer| {
             while let Some(request) = peer.request() {
@@ -278,7 +279,7 @@ fn a_backend_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn a_quiet_answer_lasts_as_long_as_bytes_come() {
+fn slow_response_continues_while_bytes_arrive() {
     let fixture = Fixture::with(
         Origin::start(|peer| {
             peer.request();
@@ -304,7 +305,7 @@ fn a_quiet_answer_lasts_as_long_as_bytes_come() {
 }
 
 #[test]
-fn connections_beyond_the_cap_are_closed_at_once() {
+fn closes_connections_beyond_the_limit_at_once() {
     let cap = |settings: &mut Settings| settings.limits.max_connections = 4;
     let fixture = Fixture::with(Origin::hello(), cap);
     let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
@@ -333,7 +334,7 @@ fn connections_beyond_the_cap_are_closed_at_once() {
 }
 
 #[test]
-fn an_upload_waits_for_a_backend_that_does_not_read() {
+fn slow_backend_applies_backpressure_to_an_upload() {
     let (go, gone) = std::sync::mpsc::channel();
     let gone = std::sync::Mutex::new(gone);
     let fixture = Fixture::new(Origin::start(move |peer| {

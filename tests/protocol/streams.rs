@@ -1,5 +1,5 @@
-//! What one HTTP/2 stream gets that the others of its connection do not: responses without content, cancellations,
-//! timeouts and resets.
+//! Outcomes of single HTTP/2 streams: responses without content, cancellations, timeouts and
+//! resets.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// The limit under test; every other one stays far away.
+/// The limit under test; all others are much longer.
 const SHORT: Duration = Duration::from_millis(800);
 
-/// The headers of a request with this method.
+/// Headers of a request with this method.
 fn request<'a>(method: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut headers = get(more);
     headers[0] = (":method", method);
@@ -33,8 +33,8 @@ fn next(raw: &mut Raw) -> Frame {
 }
 
 #[test]
-fn answers_head_without_data() {
-    // A rule for one path only: everything else is a 404 of the proxy's own.
+fn responds_to_head_without_data() {
+    // A rule for one path only: everything else gets a local 404.
     let rules = r#"[{matches: [{path: {type: Exact, value: /here}}], backendRefs: [{name: origin, port: 80}]}]"#;
     let fixture = Fixture::routed(Origin::hello(), rules, |_| {});
     let mut raw = Raw::open(&fixture, &[]);
@@ -47,7 +47,7 @@ fn answers_head_without_data() {
 }
 
 #[test]
-fn refuses_empty_scheme() {
+fn rejects_empty_scheme() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
     let mut headers = get(&[]);
@@ -58,7 +58,7 @@ fn refuses_empty_scheme() {
 }
 
 #[test]
-fn answers_408_when_the_body_stalls_without_content_length() {
+fn responds_408_to_stalled_body_without_content_length() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -69,7 +69,7 @@ fn answers_408_when_the_body_stalls_without_content_length() {
     fixture.ended_by(TimeoutKind::Body, 1);
 }
 
-/// An origin that responds to a request's head, and never ends its response.
+/// An origin that sends a response head and never ends its response.
 fn early() -> Origin {
     Origin::start(|peer| {
         while let Some(request) = peer.head() {
@@ -85,7 +85,7 @@ fn early() -> Origin {
 }
 
 #[test]
-fn resets_stream_when_the_body_stalls_behind_the_response_head() {
+fn resets_stream_when_the_body_stalls_after_the_response_head() {
     let fixture = Fixture::with(early(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -98,7 +98,7 @@ fn resets_stream_when_the_body_stalls_behind_the_response_head() {
 }
 
 #[test]
-fn leaves_quiet_streams_in_both_directions_open() {
+fn keeps_idle_bidirectional_streams_open() {
     let fixture = Fixture::with(early(), |settings| {
         settings.limits.body_timeout = SHORT;
     });
@@ -120,7 +120,7 @@ fn leaves_quiet_streams_in_both_directions_open() {
     fixture.ended_by(TimeoutKind::Body, 0);
 }
 
-/// Requests that are never answered, each cancelled once the origin has it.
+/// Requests without a response, each cancelled once the origin has received it.
 fn cancel(fixture: &Fixture, raw: &mut Raw, first: u32, count: u32) {
     let head = block(&get(&[]));
     let before = fixture.origin.requests().len();
@@ -142,11 +142,11 @@ fn cancel(fixture: &Fixture, raw: &mut Raw, first: u32, count: u32) {
 fn tolerates_cancelled_requests_over_a_long_time() {
     let fixture = Fixture::new(scripted(|_| true));
     let mut raw = Raw::open(&fixture, &[]);
-    // More than ever pass at once, at a rate that the allowance refills.
+    // More than the burst limit, at a rate that the allowance refills.
     for round in 0..12 {
         let began = Instant::now();
         cancel(&fixture, &mut raw, 1 + 100 * round, 50);
-        // The rate is what is tested.
+        // The rate is the subject of the test.
         std::thread::sleep(Duration::from_millis(500).saturating_sub(began.elapsed()));
     }
     let mut fresh = get(&[]);
@@ -156,7 +156,7 @@ fn tolerates_cancelled_requests_over_a_long_time() {
 }
 
 #[test]
-fn announces_the_end_before_it_ends_a_flood_of_cancelled_requests() {
+fn sends_goaway_before_closing_a_flood_of_cancelled_requests() {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let fixture = Fixture::new(Origin::start(move |peer| {
@@ -204,7 +204,7 @@ fn announces_the_end_before_it_ends_a_flood_of_cancelled_requests() {
 }
 
 #[test]
-fn ends_a_flood_of_cancelled_requests_that_goes_on() {
+fn closes_continued_flood_of_cancelled_requests() {
     const STREAMS: u32 = 10_000;
     let fixture = Fixture::new(scripted(|_| true));
     let mut raw = Raw::open(&fixture, &[]);
@@ -219,7 +219,8 @@ fn ends_a_flood_of_cancelled_requests_that_goes_on() {
     fixture.is_well(seen);
 }
 
-/// Requests that are cancelled at once, in separate writes: the proxy may forward them before.
+/// Requests that are cancelled at once in separate writes: the proxy may forward them before the
+/// reset.
 fn cancel_unseen(raw: &mut Raw, first: u32, count: u32) {
     let head = block(&get(&[]));
     let streams = (0..count).map(|index| first + 2 * index);
@@ -228,7 +229,7 @@ fn cancel_unseen(raw: &mut Raw, first: u32, count: u32) {
         .flat_map(|stream| frame(HEADERS, END_STREAM | END_HEADERS, stream, &head))
         .collect();
     raw.client.send(heads);
-    // The frames must not arrive in one read: h2 ends connections with many streams that nobody has accepted yet.
+    // Not in one read: h2 closes connections with many resets of unaccepted streams.
     std::thread::sleep(Duration::from_millis(5));
     let resets: Vec<u8> = streams
         .flat_map(|stream| frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()))
@@ -237,11 +238,11 @@ fn cancel_unseen(raw: &mut Raw, first: u32, count: u32) {
 }
 
 #[test]
-fn resets_stream_at_the_end_of_the_routes_request_timeout() {
+fn resets_stream_at_the_request_timeout() {
     let rules = r#"[{backendRefs: [{name: origin, port: 80}], timeouts: {request: 800ms}}]"#;
     let (origin, _told) = crate::fixture::flooding(64 << 20);
     let fixture = Fixture::routed(origin, rules, |_| {});
-    // The stream's window is closed from the beginning.
+    // The initial stream window is empty.
     let mut raw = Raw::open(&fixture, &[(4, 0)]);
     let began = Instant::now();
     raw.request(1, &get(&[]), true);
@@ -252,7 +253,7 @@ fn resets_stream_at_the_end_of_the_routes_request_timeout() {
         took > Duration::from_millis(700) && took < Duration::from_secs(5),
         "{took:?}"
     );
-    // The connection serves on.
+    // The connection still serves requests.
     let mut fresh = get(&[]);
     fresh[2] = (":path", "/fresh");
     raw.request(3, &fresh, true);
@@ -260,7 +261,7 @@ fn resets_stream_at_the_end_of_the_routes_request_timeout() {
 }
 
 #[test]
-fn invites_the_body_that_waits_for_100_continue() {
+fn sends_100_continue_to_waiting_client() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);
     let headers = [("content-length", "5"), ("expect", "100-continue")];

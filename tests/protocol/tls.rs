@@ -1,5 +1,5 @@
-//! TLS: handshakes that stall or are none (G1), which listener a connection and its requests belong to (G2), and
-//! listeners that ask for client certificates (G5).
+//! TLS: stalled or invalid handshakes (G1), the listener of a connection and its requests (G2), and
+//! client certificate validation (G5).
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ fn hello() -> Vec<u8> {
     hello
 }
 
-/// Stalls so many handshakes behind their ClientHello.
+/// Starts handshakes that stall after the ClientHello.
 fn stall(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let hello = hello();
     let stalled = (0..count).map(|_| {
@@ -45,8 +45,8 @@ fn ended(mut socket: TcpStream) {
     }
 }
 
-/// Fresh handshakes and requests work.
-fn neighbours_are_served(fixture: &Fixture) {
+/// Checks that new handshakes and requests succeed.
+fn assert_new_clients_are_served(fixture: &Fixture) {
     for _ in 0..20 {
         let mut client = Client::connect_tls(fixture.https(), HOST);
         let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
@@ -55,13 +55,13 @@ fn neighbours_are_served(fixture: &Fixture) {
 }
 
 #[test]
-fn stalled_handshakes_end_and_disturb_nobody() {
+fn stalled_handshakes_close_without_affecting_others() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.handshake_timeout = Duration::from_secs(3);
     });
     let stalled = stall(fixture.https(), 300);
     let began = Instant::now();
-    neighbours_are_served(&fixture);
+    assert_new_clients_are_served(&fixture);
     assert!(
         began.elapsed() < Duration::from_secs(3),
         "{:?}",
@@ -75,13 +75,13 @@ fn stalled_handshakes_end_and_disturb_nobody() {
 }
 
 #[test]
-fn handshakes_beyond_the_cap_disturb_nobody() {
+fn handshakes_beyond_the_limit_do_not_affect_others() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.limits.max_handshakes = 32;
     });
     let stalled = stall(fixture.https(), 200);
-    neighbours_are_served(&fixture);
-    // Those that had to make place have ended long before their time.
+    assert_new_clients_are_served(&fixture);
+    // The evicted handshakes have ended long before their timeout.
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("the cap", |_| stats.open() <= 32);
     drop(stalled);
@@ -89,7 +89,7 @@ fn handshakes_beyond_the_cap_disturb_nobody() {
 }
 
 #[test]
-fn what_is_no_handshake_ends_at_once() {
+fn invalid_handshake_closes_at_once() {
     let fixture = Fixture::new(Origin::hello());
     let began = Instant::now();
     let ssl2 = [
@@ -126,8 +126,8 @@ fn what_is_no_handshake_ends_at_once() {
     fixture.is_well(0);
 }
 
-/// The listeners of port 443, with a route each: `a.example`, `*.wild.example`, `b.wild.example`, and one for every
-/// other host if `fallback`.
+/// The listeners of port 443, each with a route: `a.example`, `*.wild.example`, `b.wild.example`,
+/// and one for all other hosts if `fallback`.
 fn listeners(fallback: bool) -> (TestServer, Origin) {
     let origin = Origin::hello();
     let mut hosts = vec![
@@ -164,7 +164,8 @@ fn listeners(fallback: bool) -> (TestServer, Origin) {
     (TestServer::start(&documents), origin)
 }
 
-/// What requests for a host get on connections opened for a name, without and with a listener for the rest.
+/// Status of requests for a host on connections with a server name, without and with a fallback
+/// listener.
 const ROWS: [(&str, &str, u16, u16); 15] = [
     ("a.example", "a.example", 200, 200),
     ("a.example", "A.Example:443", 200, 200),
@@ -183,7 +184,7 @@ const ROWS: [(&str, &str, u16, u16); 15] = [
     ("b.wild.example", "unknown.example", 404, 421),
 ];
 
-/// What requests get on connections that only the listener for the rest takes.
+/// Status of requests on connections of the fallback listener.
 const REST: [(&str, &str, u16); 7] = [
     ("other.example", "other.example", 200),
     ("unknown.example", "other.example", 200),
@@ -204,7 +205,7 @@ fn rows(fallback: bool) -> Vec<(&'static str, &'static str, u16)> {
 }
 
 #[test]
-fn a_connection_serves_one_listener_over_http1() {
+fn connection_serves_one_listener_over_http1() {
     for fallback in [false, true] {
         let (server, origin) = listeners(fallback);
         let mut served = 0;
@@ -222,14 +223,14 @@ fn a_connection_serves_one_listener_over_http1() {
 }
 
 #[test]
-fn a_connection_serves_one_listener_over_http2() {
+fn connection_serves_one_listener_over_http2() {
     for fallback in [false, true] {
         let (server, origin) = listeners(fallback);
         let mut served = 0;
         for (name, host, status) in rows(fallback) {
             block_on(async {
                 let (sender, _ended) = h2::connect_tls(server.at(443), name).await;
-                // A refusal ends one request, never the connection.
+                // A rejection ends one request, not the connection.
                 for _ in 0..2 {
                     let request = h2::get(&format!("https://{host}/x"));
                     let (head, _) = h2::ask(&sender, request).await.expect("an answer");
@@ -246,7 +247,7 @@ fn a_connection_serves_one_listener_over_http2() {
 }
 
 #[test]
-fn names_that_no_listener_has_get_no_connection() {
+fn rejects_server_names_without_a_listener() {
     let (server, origin) = listeners(false);
     for name in ["unknown.example", "wild.example", "", "a.example.evil"] {
         let outcome = Client::handshake(server.at(443), name, tls::client(&["http/1.1"]));
@@ -262,7 +263,7 @@ fn names_that_no_listener_has_get_no_connection() {
     assert_eq!(origin.requests().len(), 0);
 }
 
-/// A client that shows a certificate of its own making.
+/// A client with a self-signed certificate.
 fn certified() -> Arc<rustls::ClientConfig> {
     let own = Certificate::new(&["client"]);
     let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("a key");
@@ -276,7 +277,7 @@ fn certified() -> Arc<rustls::ClientConfig> {
 }
 
 #[test]
-fn listeners_that_ask_for_client_certificates_do_not_fall_open() {
+fn listeners_with_client_validation_fail_closed() {
     let origin = Origin::hello();
     let authority = Certificate::new(&["authority"]);
     let bundle: String = authority
@@ -304,7 +305,7 @@ fn listeners_that_ask_for_client_certificates_do_not_fall_open() {
         let more = format!("  tls: {{frontend: {frontend}}}\n");
         documents[0] = yaml::gateway_with("gateway", &listeners, &more);
         let server = TestServer::start(&documents);
-        // HTTP listeners have nothing to do with it.
+        // HTTP listeners are unaffected.
         assert_eq!(
             crate::harness::client::get(server.at(80), HOST, "/x").status,
             200
@@ -318,7 +319,7 @@ fn listeners_that_ask_for_client_certificates_do_not_fall_open() {
                 continue;
             };
             client.send(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
-            // In TLS 1.3 the refusal of a client's certificate comes after the client's handshake.
+            // In TLS 1.3 the server rejects the client's certificate after the client's handshake.
             let rest = client.rest();
             assert!(
                 rest.is_empty(),

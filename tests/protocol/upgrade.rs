@@ -1,5 +1,4 @@
-//! Connections that switch protocols, and those that must not (F): bytes are relayed as a tunnel only after a 101 that
-//! was asked for.
+//! Upgraded and rejected connections (F): bytes are tunneled only after a requested 101.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -15,7 +14,7 @@ const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\
 const AGREE: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Answers `/fresh`, and does `script` with the first other request.
+/// Responds to `/fresh` and runs `script` for the first other request.
 fn origin(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     scripted(move |peer| {
         script(peer);
@@ -23,7 +22,7 @@ fn origin(script: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     })
 }
 
-/// Agrees, and sends everything back until the client ends its side.
+/// Accepts the upgrade and echoes everything until the client half-closes.
 fn echo(peer: &mut Peer) {
     peer.send(AGREE);
     loop {
@@ -38,7 +37,7 @@ fn echo(peer: &mut Peer) {
 }
 
 #[test]
-fn a_websocket_is_relayed_both_ways() {
+fn relays_websocket_in_both_directions() {
     let fixture = Fixture::new(origin(echo));
     for (index, mut client) in [fixture.client(), Client::connect_tls(fixture.https(), HOST)]
         .into_iter()
@@ -71,7 +70,7 @@ fn a_websocket_is_relayed_both_ways() {
 }
 
 #[test]
-fn bytes_sent_with_the_request_follow_the_agreement() {
+fn relays_bytes_sent_with_the_upgrade_request() {
     let fixture = Fixture::new(origin(echo));
     let mut client = fixture.client();
     client.send(format!("{ASK}early bytes"));
@@ -80,7 +79,7 @@ fn bytes_sent_with_the_request_follow_the_agreement() {
 }
 
 #[test]
-fn bytes_sent_with_the_agreement_reach_the_client() {
+fn relays_bytes_sent_with_the_101() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(format!("{AGREE}first words"));
         peer.rest();
@@ -91,7 +90,7 @@ fn bytes_sent_with_the_agreement_reach_the_client() {
 }
 
 #[test]
-fn each_side_of_a_tunnel_ends_by_itself() {
+fn tunnel_directions_half_close_independently() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(AGREE);
         let all = peer.rest();
@@ -122,23 +121,23 @@ fn each_side_of_a_tunnel_ends_by_itself() {
 }
 
 #[test]
-fn the_last_bytes_arrive_although_the_backend_fails() {
+fn relays_last_bytes_after_backend_failure() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(AGREE);
         assert_eq!(peer.wire.take(3).expect("a word"), b"die");
-        // Small enough to leave at once: a reset discards what has not left.
+        // Small enough to be sent at once: a reset discards unsent data.
         peer.send(vec![b'z'; 1000]);
     }));
     let mut client = fixture.client();
     assert_eq!(client.ask(ASK).status, 101);
     client.send("die");
-    // More of it makes the closed origin answer with a reset.
+    // More data makes the closed origin respond with a reset.
     client.send(vec![b'x'; 100_000]);
     assert_eq!(client.rest().len(), 1000);
 }
 
 #[test]
-fn nothing_behind_a_refused_upgrade_is_relayed() {
+fn relays_nothing_after_a_rejected_upgrade() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
         "HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nhello",
@@ -151,7 +150,7 @@ fn nothing_behind_a_refused_upgrade_is_relayed() {
         let first = client.response("GET");
         assert!(answer.starts_with(&first.start), "{}", first.start);
         assert_eq!(first.text(), "hello");
-        // What follows is an HTTP request of its own, on its way through the routes, or nothing.
+        // The following bytes are a separate HTTP request that is routed, or nothing.
         if client.try_response("GET").is_ok() {
             let request = fixture.origin.last();
             assert_eq!(request.target(), "/admin");
@@ -169,7 +168,7 @@ fn nothing_behind_a_refused_upgrade_is_relayed() {
 }
 
 #[test]
-fn an_agreement_to_something_else_is_an_error() {
+fn upgrade_to_another_protocol_is_an_error() {
     for answer in [
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\nraw bytes",
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\r\nraw bytes",
@@ -198,7 +197,7 @@ fn an_agreement_to_something_else_is_an_error() {
 }
 
 #[test]
-fn an_agreement_that_nobody_asked_for_is_an_error() {
+fn unsolicited_101_is_an_error() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(format!("{AGREE}raw bytes"));
         peer.rest();
@@ -221,7 +220,7 @@ fn an_agreement_that_nobody_asked_for_is_an_error() {
 }
 
 #[test]
-fn http2_is_not_spoken_through_an_upgrade() {
+fn rejects_upgrade_to_http2() {
     let fixture = Fixture::new(Origin::hello());
     let settings = "HTTP2-Settings: AAMAAABkAAQAAP__\r\n";
     for (connection, protocol) in [
@@ -251,7 +250,7 @@ fn http2_is_not_spoken_through_an_upgrade() {
 }
 
 #[test]
-fn other_protocols_may_be_agreed_on() {
+fn relays_other_upgrade_protocols() {
     let fixture = Fixture::new(origin(|peer| {
         peer.send(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo/2\r\n\r\n",
@@ -271,10 +270,10 @@ fn other_protocols_may_be_agreed_on() {
 }
 
 #[test]
-fn a_quiet_tunnel_ends() {
+fn idle_tunnel_closes() {
     let fixture = Fixture::with(origin(echo), |settings| {
         settings.limits.tunnel_idle_timeout = Duration::from_millis(800);
-        // None of these is meant for tunnels.
+        // None of these limits applies to tunnels.
         settings.limits.stream_idle_timeout = Duration::from_millis(200);
         settings.limits.keep_alive_timeout = Duration::from_millis(200);
         settings.limits.header_timeout = Duration::from_millis(400);

@@ -1,6 +1,6 @@
-//! What a cluster gets for a Gateway, pinned by example: every `<rule>.yaml` beside this file holds a Gateway with its
-//! class and parameters, and then the objects that it needs. `UPDATE_GOLDEN=1` rewrites those. Also holds that the files
-//! of `deploy` agree with the program.
+//! Goldens of the objects that a Gateway needs in a cluster: each `<rule>.yaml` contains a Gateway
+//! with its class and parameters, and then the resulting objects. `UPDATE_GOLDEN=1` rewrites those.
+//! Also checks that the files in `deploy` match the program.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -19,7 +19,7 @@ use portcullis::snapshot::Snapshot;
 use portcullis::translate::{Mode, Options, translate};
 use serde_json::{Value, json};
 
-/// What stands between the two halves of a golden.
+/// Separator of the two parts of a golden.
 const NEEDS: &str = "--- # Needs:\n";
 /// The image that a controller gives its pods.
 const IMAGE: &str = "ghcr.io/portcullis/portcullis:0.1.0";
@@ -42,7 +42,7 @@ fn documents(text: &str) -> Vec<Value> {
     read.filter(|value: &Value| !value.is_null()).collect()
 }
 
-/// The objects that the Gateways among `values` need.
+/// The desired objects of the Gateways in `values`.
 fn needs(values: Vec<Value>) -> Vec<Child> {
     let mut snapshot = Snapshot::default();
     let mut permissions = Permissions::default();
@@ -84,7 +84,7 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
 }
 
 #[test]
-fn gateways_get_what_they_need() {
+fn provisions_objects_as_in_goldens() {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut failures = Vec::new();
     for path in goldens() {
@@ -109,7 +109,7 @@ fn gateways_get_what_they_need() {
 }
 
 #[test]
-fn children_say_of_themselves_what_their_objects_say() {
+fn child_metadata_matches_its_object() {
     for path in goldens() {
         let text = fs::read_to_string(&path).unwrap();
         let (input, _) = text.split_once(NEEDS).unwrap();
@@ -134,9 +134,9 @@ fn children_say_of_themselves_what_their_objects_say() {
     }
 }
 
-/// Every flag that pods are given exists, and takes the value.
+/// All flags of the pod template exist and accept their values.
 #[test]
-fn pods_start_with_arguments_that_the_program_knows() {
+fn pod_arguments_are_valid_flags() {
     let mut seen = 0;
     for path in goldens() {
         let text = fs::read_to_string(&path).unwrap();

@@ -1,5 +1,5 @@
-//! The files of `deploy` against the program: CRDs against the embedded schemas, rights against what is watched and made,
-//! copies against their originals.
+//! Checks the files in `deploy` against the program: CRDs against the embedded schemas, RBAC rules
+//! against watched and written kinds, copies against their originals.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ fn names(folder: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A schema of a CRD without what has no part in validation, spelled as ours are.
+/// A CRD schema reduced to validation, in the form of the embedded schemas.
 fn of_crd(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
@@ -36,7 +36,7 @@ fn of_crd(schema: &Value) -> Value {
                     "x-kubernetes-validations" => {
                         out.insert("rules".to_owned(), value.clone());
                     }
-                    // Names of properties are no keywords.
+                    // Names of properties are not keywords.
                     "properties" => {
                         let members = value.as_object().unwrap().iter();
                         let members = members.map(|(name, schema)| (name.clone(), of_crd(schema)));
@@ -57,7 +57,7 @@ fn of_crd(schema: &Value) -> Value {
     }
 }
 
-/// An embedded schema with its shared parts in their places.
+/// An embedded schema with shared parts inlined.
 fn of_ours(node: &Value, shared: &[Value]) -> Value {
     match node {
         Value::Object(fields) => match fields.get("ref").and_then(Value::as_u64) {
@@ -74,7 +74,7 @@ fn of_ours(node: &Value, shared: &[Value]) -> Value {
 }
 
 #[test]
-fn crds_agree_with_the_schemas_that_folders_are_checked_against() {
+fn crds_match_embedded_schemas() {
     for file in names("deploy/crds") {
         let crd = documents(&read(&format!("deploy/crds/{file}"))).remove(0);
         let spec = &crd["spec"];
@@ -103,7 +103,7 @@ fn crds_agree_with_the_schemas_that_folders_are_checked_against() {
 }
 
 #[test]
-fn every_field_of_a_crd_is_described() {
+fn every_crd_field_has_a_description() {
     fn undescribed(schema: &Value, place: &str, found: &mut Vec<String>) {
         for (name, member) in schema["properties"].as_object().into_iter().flatten() {
             let place = format!("{place}.{name}");
@@ -124,7 +124,7 @@ fn every_field_of_a_crd_is_described() {
 }
 
 #[test]
-fn the_chart_carries_the_crds() {
+fn chart_contains_the_crds() {
     let chart = "deploy/helm/portcullis/crds";
     assert_eq!(
         names("deploy/crds"),
@@ -144,7 +144,7 @@ fn the_chart_carries_the_crds() {
 }
 
 #[test]
-fn the_chart_has_the_version_of_the_program() {
+fn chart_version_matches_the_program() {
     let chart = documents(&read("deploy/helm/portcullis/Chart.yaml")).remove(0);
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
@@ -158,12 +158,12 @@ fn the_chart_has_the_version_of_the_program() {
     );
 }
 
-/// Every value of the chart is in the schema of values, and has another value where all are tried.
+/// All chart values are in the values schema, and the test values override each of them.
 #[test]
-fn every_value_of_the_chart_is_checked_and_tried() {
+fn every_chart_value_is_in_the_schema_and_tested() {
     fn compare(values: &Value, tried: &Value, schema: &Value, place: &str, seen: &mut usize) {
         let fields = values.as_object().filter(|fields| !fields.is_empty());
-        // A map is a value where its keys are not ours.
+        // A map with arbitrary keys counts as one value.
         match fields.filter(|_| schema["additionalProperties"] == false) {
             Some(fields) => {
                 let known = schema["properties"].as_object().unwrap().keys();
@@ -205,7 +205,7 @@ fn rules(kind: &str, name: &str) -> Vec<Value> {
     role.unwrap()["rules"].as_array().unwrap().clone()
 }
 
-/// What rules allow, as `group/resource verb`, with the names of objects where that is all.
+/// Permissions as `group/resource verb`, with object names where restricted.
 fn allowed(rules: &[Value]) -> BTreeSet<String> {
     let list = |value: &Value| {
         let texts = value.as_array().into_iter().flatten();
@@ -231,7 +231,7 @@ fn allowed(rules: &[Value]) -> BTreeSet<String> {
     allowed
 }
 
-/// What the controller may do anywhere.
+/// Cluster-wide permissions of the controller.
 fn rights() -> BTreeSet<String> {
     allowed(&rules("ClusterRole", "portcullis-controller"))
 }
@@ -249,9 +249,9 @@ fn resource(kind: &Kind) -> String {
 }
 
 #[test]
-fn controller_may_read_what_is_watched() {
+fn controller_may_read_watched_kinds() {
     let verbs = |kind: &Kind| match kind.kind {
-        // Read one by one when something begins to name them.
+        // Fetched individually when referenced.
         "Secret" | "ConfigMap" => vec!["get", "list", "watch"],
         _ => vec!["list", "watch"],
     };
@@ -266,7 +266,7 @@ fn controller_may_read_what_is_watched() {
 }
 
 #[test]
-fn controller_may_make_what_gateways_need() {
+fn controller_may_write_provisioned_kinds() {
     let rights = rights();
     for kind in ChildKind::ALL {
         for verb in ["get", "list", "watch", "create", "patch", "delete"] {
@@ -283,7 +283,7 @@ fn controller_may_make_what_gateways_need() {
 }
 
 #[test]
-fn controller_may_check_who_wants_a_stream() {
+fn controller_may_review_tokens_and_read_owners() {
     let rights = rights();
     for right in [
         "authentication.k8s.io/tokenreviews create",
@@ -304,9 +304,10 @@ fn controller_may_check_who_wants_a_stream() {
     }
 }
 
-/// Whoever may bind or change roles could give away rights that pods of Gateways no longer have.
+/// A subject that may bind or change roles could grant permissions that pods of Gateways must not
+/// have.
 #[test]
-fn nobody_may_give_rights_away() {
+fn no_role_can_escalate_privileges() {
     let of_roles = |right: &String| right.starts_with("rbac.authorization.k8s.io/");
     let of_roles: Vec<_> = rights().into_iter().filter(of_roles).collect();
     let expected = ["clusterrolebindings", "clusterroles"].map(|plural| {
@@ -325,9 +326,9 @@ fn nobody_may_give_rights_away() {
     assert_eq!(bound, ["\"portcullis-controller\"".to_owned()].into());
 }
 
-/// The parts of the controller's stream find each other.
+/// The parts of the controller's stream refer to each other correctly.
 #[test]
-fn pods_reach_the_stream_of_the_controller() {
+fn stream_service_selects_the_controller() {
     let manifests = documents(&read("deploy/install.yaml"));
     let find = |kind: &str, name: &str| {
         let mut objects = manifests.iter();

@@ -1,5 +1,5 @@
-//! The pages about installation and GatewayParameters: their examples are objects without a fault, and the table of fields
-//! is that of the CRD.
+//! The documentation of installation and GatewayParameters: examples are valid, and the field table
+//! matches the CRD.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn examples_are_accepted() {
     assert!(seen >= 6, "only {seen} examples");
 }
 
-/// A policy for pods of a Gateway lets clients in at the ports that pods listen on.
+/// The NetworkPolicy of a Gateway's pods admits clients on the container ports.
 fn check_policy(policy: &Value) {
     let spec = &policy["spec"];
     let selected = spec["podSelector"]["matchLabels"].as_object().unwrap();
@@ -51,7 +51,7 @@ fn check_policy(policy: &Value) {
 }
 
 #[test]
-fn the_table_has_the_fields_of_the_crd() {
+fn table_lists_all_crd_fields() {
     let crd = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/crds/gatewayparameters.yaml");
     let crd = documents(&fs::read_to_string(crd).unwrap()).remove(0);
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
@@ -103,9 +103,9 @@ fn row(name: &str, schema: &Value) -> String {
     format!("| `{name}` | {kind} | {} |\n", what.replace('|', "\\|"))
 }
 
-/// What the CRD says of defaults is what the flags say.
+/// Defaults in the CRD's descriptions match those of the flags.
 #[test]
-fn times_have_the_defaults_of_their_flags() {
+fn crd_time_defaults_match_flags() {
     let crd = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/crds/gatewayparameters.yaml");
     let crd = documents(&fs::read_to_string(crd).unwrap()).remove(0);
     let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];

@@ -1,4 +1,4 @@
-//! What is refused, what hangs, and who is told.
+//! Rejected and hanging requests, and how failures are reported.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::scene::{Asked, Scene, asked};
 use crate::server::{Fault, Server};
 
 #[tokio::test]
-async fn refusal_is_a_failure_with_the_servers_words_and_is_retried() {
+async fn rejection_is_reported_with_the_servers_message_and_retried() {
     let server = Server::start();
     let web = asked("web");
     server.rule(|request| {
@@ -43,7 +43,7 @@ async fn refusal_is_a_failure_with_the_servers_words_and_is_retried() {
 }
 
 #[tokio::test]
-async fn refused_budget_stops_no_pods() {
+async fn rejected_disruption_budget_does_not_block_pods() {
     let server = Server::start();
     let web = asked("web");
     server.rule(|request| {
@@ -56,7 +56,7 @@ async fn refused_budget_stops_no_pods() {
 }
 
 #[tokio::test]
-async fn pods_are_not_made_without_what_they_need() {
+async fn creates_prerequisites_before_pods() {
     let server = Server::start();
     let web = asked("web");
     server.rule(|request| {
@@ -69,7 +69,7 @@ async fn pods_are_not_made_without_what_they_need() {
 }
 
 #[tokio::test]
-async fn server_error_is_not_a_refusal() {
+async fn server_error_is_not_a_rejection() {
     let server = Server::start();
     let web = asked("web");
     server.rule(|request| {
@@ -91,7 +91,7 @@ async fn server_error_is_not_a_refusal() {
 }
 
 #[tokio::test]
-async fn namespace_in_which_requests_hang_delays_nobody_else() {
+async fn hanging_namespace_does_not_delay_others() {
     let server = Server::start();
     let slow = |count: u32| Asked {
         namespace: "slow".to_owned(),
@@ -116,7 +116,7 @@ async fn namespace_in_which_requests_hang_delays_nobody_else() {
     for asked in &quick {
         scene.has_all(asked).await;
     }
-    // A request that hangs takes 10 s.
+    // A hanging request takes 10 s.
     assert!(
         start.elapsed() < Duration::from_secs(8),
         "{:?}",
@@ -125,12 +125,12 @@ async fn namespace_in_which_requests_hang_delays_nobody_else() {
 }
 
 #[tokio::test]
-async fn ports_of_another_field_manager_are_taken_over() {
+async fn takes_over_ports_of_another_field_manager() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
-    // What a real server does with a list of another manager: it answers that names are there twice.
+    // A real server rejects a duplicate port name of another manager.
     server.with(|state| {
         state.edit(&web.key("services"), |service| {
             service["spec"]["ports"] = json!([{"name": "port-80", "port": 81}]);

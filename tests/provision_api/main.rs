@@ -1,5 +1,5 @@
-//! What provisioning does to a cluster: an API server in memory, the controller's part that writes objects, and what is
-//! there afterwards.
+//! Provisioning against an in-memory API server: the controller's reconciler and the resulting
+//! objects.
 //!
 //! | subject | tests |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Whose an object is: UID of the Gateway and field manager decide, never a label or a name.
+//! Ownership of objects: UID of the Gateway and field manager decide, labels and names do not.
 
 use portcullis::provision::FailureReason;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::scene::{Asked, MANAGER, Scene, asked, gateway_key};
 use crate::server::{Server, key};
 
-/// An object with the labels of ours, that somebody else made.
+/// An object with the controller's labels, created by another client.
 fn forged(asked: &Asked, kind: &str, owner: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": kind,
@@ -68,7 +68,7 @@ async fn removes_field_that_is_no_longer_desired() {
 }
 
 #[tokio::test]
-async fn second_gateway_of_same_object_names_fails_and_touches_nothing() {
+async fn gateway_with_taken_object_names_fails_without_changes() {
     let server = Server::start();
     let first = Asked {
         class: "internal-portcullis".to_owned(),
@@ -85,8 +85,8 @@ async fn second_gateway_of_same_object_names_fails_and_touches_nothing() {
     assert_eq!(failure.reason, FailureReason::NameTaken);
     assert_eq!(
         failure.message,
-        "ServiceAccount shop/web-internal-portcullis exists already and belongs to Gateway web: \
-         rename Gateway web-internal, or delete that object"
+        "ServiceAccount shop/web-internal-portcullis already exists and belongs to Gateway web: \
+         rename Gateway web-internal or delete that object"
     );
     server
         .until("an event", |state| {
@@ -100,7 +100,7 @@ async fn second_gateway_of_same_object_names_fails_and_touches_nothing() {
     assert_eq!(touched.count(), 0, "{writes:?}");
     assert_eq!(server.object(&first.key("services")).unwrap(), before);
 
-    // The name is free as soon as the first has gone.
+    // The name becomes free when the first Gateway is deleted.
     scene
         .desired
         .send_replace(crate::scene::desired(std::slice::from_ref(&second)));
@@ -113,7 +113,7 @@ async fn second_gateway_of_same_object_names_fails_and_touches_nothing() {
 }
 
 #[tokio::test]
-async fn object_of_somebody_else_is_left_alone_whatever_it_says() {
+async fn never_changes_objects_of_another_owner() {
     let server = Server::start();
     let web = asked("web");
     let owner = json!([{
@@ -127,7 +127,7 @@ async fn object_of_somebody_else_is_left_alone_whatever_it_says() {
     let failure = scene.failure(&web, |_| true).await;
     assert_eq!(failure.reason, FailureReason::NameTaken);
     assert_eq!(server.object(&web.key("serviceaccounts")), before);
-    // Neither is one deleted that looks like a superfluous one of ours.
+    // Unowned objects that look obsolete are not deleted either.
     let stray = key("services", "shop", "stray");
     let service = forged(&web, "Service", &owner);
     server.with(|state| state.put(&stray, service));
@@ -136,10 +136,10 @@ async fn object_of_somebody_else_is_left_alone_whatever_it_says() {
 }
 
 #[tokio::test]
-async fn objects_of_the_previous_version_are_adopted_without_being_made_anew() {
+async fn adopts_objects_of_the_previous_version() {
     let server = Server::start();
     let web = asked("web");
-    // That version applied everything, and let Services have ports of two records.
+    // The previous version applied everything; Services could have ports of two field managers.
     server.with(|state| {
         for child in web.children() {
             let mut object = child.object.clone();
@@ -185,7 +185,7 @@ async fn objects_of_the_previous_version_are_adopted_without_being_made_anew() {
 }
 
 #[tokio::test]
-async fn objects_of_a_former_gateway_of_the_same_name_are_replaced() {
+async fn replaces_objects_of_a_deleted_gateway_of_the_same_name() {
     let server = Server::start();
     let former = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&former));
@@ -194,7 +194,7 @@ async fn objects_of_a_former_gateway_of_the_same_name_are_replaced() {
         uid: "another".to_owned(),
         ..former.clone()
     };
-    // The garbage collector is slow.
+    // The garbage collector has not run yet.
     server.with(|state| {
         state.edit(&gateway_key(&former), |gateway| {
             gateway["metadata"]["uid"] = json!("another")
@@ -214,7 +214,7 @@ async fn objects_of_a_former_gateway_of_the_same_name_are_replaced() {
 }
 
 #[tokio::test]
-async fn rights_of_the_previous_version_go() {
+async fn deletes_rbac_of_the_previous_version() {
     let server = Server::start();
     let web = asked("web");
     let ours = json!({"metadata": {"labels": {"app.kubernetes.io/name": "portcullis"}}});
@@ -234,7 +234,7 @@ async fn rights_of_the_previous_version_go() {
 }
 
 #[tokio::test]
-async fn role_of_somebody_else_stays() {
+async fn keeps_roles_of_other_owners() {
     let server = Server::start();
     let role = key("clusterroles", "", "portcullis-data-plane");
     server.with(|state| state.put(&role, json!({"metadata": {"labels": {"team": "shop"}}})));

@@ -1,4 +1,4 @@
-//! What somebody changes is repaired, and what goes with its Gateway is let go.
+//! Repairs of changed objects, and deletion with the Gateway.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use crate::scene::{Asked, Scene, asked, desired, gateway_key};
 use crate::server::{Server, key};
 
 #[tokio::test]
-async fn deleted_objects_are_made_anew() {
+async fn recreates_deleted_objects() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
@@ -25,7 +25,7 @@ async fn deleted_objects_are_made_anew() {
 }
 
 #[tokio::test]
-async fn changed_objects_are_restored() {
+async fn restores_changed_objects() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
@@ -44,7 +44,7 @@ async fn changed_objects_are_restored() {
         });
     });
     scene.has_all(&web).await;
-    // Without the label, watches no longer tell of an object; without the owner it is nobody's.
+    // Without the label, the watch no longer selects the object; without the owner, it is unowned.
     server.with(|state| {
         state.edit(&web.key("deployments"), |deployment| {
             let labels = deployment["metadata"]["labels"].as_object_mut().unwrap();
@@ -65,7 +65,7 @@ async fn changed_objects_are_restored() {
 }
 
 #[tokio::test]
-async fn unchanged_state_costs_no_write() {
+async fn unchanged_state_needs_no_write() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
@@ -92,12 +92,12 @@ async fn unchanged_state_costs_no_write() {
 }
 
 #[tokio::test]
-async fn gateway_that_is_being_deleted_gets_nothing_applied() {
+async fn applies_nothing_for_a_terminating_gateway() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
-    // What is known of the Gateway is older than what is known of its objects.
+    // The controller's view of the Gateway is older than that of its objects.
     server.with(|state| {
         state.edit(&gateway_key(&web), |gateway| {
             gateway["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -124,7 +124,7 @@ async fn gateway_that_is_being_deleted_gets_nothing_applied() {
         .filter(|write| write.namespace == "shop")
         .collect();
     assert!(of_web.is_empty(), "{of_web:?}");
-    // Then it is known.
+    // Then the deletion becomes known.
     let other = Asked {
         namespace: "barrier".to_owned(),
         ..asked("two")
@@ -144,7 +144,7 @@ async fn gateway_that_is_being_deleted_gets_nothing_applied() {
 }
 
 #[tokio::test]
-async fn objects_of_a_deleted_gateway_go_with_or_without_a_garbage_collector() {
+async fn deletes_objects_of_a_deleted_gateway() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
@@ -159,12 +159,13 @@ async fn objects_of_a_deleted_gateway_go_with_or_without_a_garbage_collector() {
 }
 
 #[tokio::test]
-async fn orphaned_objects_stay() {
+async fn keeps_orphaned_objects() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.come_to_rest(std::slice::from_ref(&web)).await;
-    // The garbage collector takes the owners away, and then lets the Gateway go.
+    // Orphan deletion: the garbage collector removes the owner references and then deletes the
+    // Gateway.
     server.with(|state| {
         for child in web.children() {
             let name = key(child.kind.plural(), &child.namespace, &child.name);
@@ -184,7 +185,7 @@ async fn orphaned_objects_stay() {
 }
 
 #[tokio::test]
-async fn objects_of_a_gateway_that_is_no_longer_ours_are_deleted() {
+async fn deletes_objects_of_a_gateway_of_another_class() {
     let server = Server::start();
     let (web, other) = (asked("web"), asked("other"));
     let scene = Scene::start(&server, &[web.clone(), other.clone()]);
@@ -201,7 +202,7 @@ async fn objects_of_a_gateway_that_is_no_longer_ours_are_deleted() {
 }
 
 #[tokio::test]
-async fn superfluous_objects_go_only_when_their_successors_are_there() {
+async fn deletes_replaced_objects_after_creating_their_successors() {
     let server = Server::start();
     let web = asked("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));

@@ -1,4 +1,4 @@
-//! Changes of the controller itself reach one Gateway after the other.
+//! Rollouts of the controller's own changes, one Gateway after the other.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn three() -> (Server, [Asked; 3], Scene) {
 }
 
 #[tokio::test]
-async fn new_image_reaches_the_next_gateway_when_the_last_serves() {
+async fn rolls_out_to_the_next_gateway_when_the_last_one_serves() {
     let (server, all, scene) = three().await;
     let new = all.each_ref().map(upgraded);
     let [a, b, c] = &new;
@@ -61,7 +61,7 @@ async fn new_image_reaches_the_next_gateway_when_the_last_serves() {
     scene.serve(&[a, b, c]);
     have_image(&server, &[b], "portcullis:2").await;
 
-    // It serves with its old pods, but is not complete.
+    // It serves with its old pods, but the rollout is not complete.
     scene.catch_up(&new, "two").await;
     have_image(&server, &[c], "portcullis:1").await;
     server.with(|state| state.settle(&b.key("deployments")));
@@ -69,7 +69,7 @@ async fn new_image_reaches_the_next_gateway_when_the_last_serves() {
 }
 
 #[tokio::test]
-async fn rollout_leaves_no_trace_but_the_version() {
+async fn completed_rollout_leaves_only_the_version() {
     let (server, all, scene) = three().await;
     let new = all.each_ref().map(upgraded);
     scene.desire(&new);
@@ -88,7 +88,7 @@ async fn rollout_leaves_no_trace_but_the_version() {
 }
 
 #[tokio::test]
-async fn change_of_a_user_waits_for_nobody() {
+async fn user_changes_apply_at_once() {
     let (server, all, scene) = three().await;
     server.stop_controllers();
     let mut new = all.each_ref().map(upgraded);
@@ -106,7 +106,7 @@ async fn change_of_a_user_waits_for_nobody() {
 }
 
 #[tokio::test]
-async fn other_objects_do_not_wait() {
+async fn other_objects_apply_at_once() {
     let (server, all, scene) = three().await;
     server.stop_controllers();
     let mut new = all.each_ref().map(upgraded);
@@ -141,7 +141,7 @@ async fn new_ca_replaces_no_pods() {
 }
 
 #[tokio::test]
-async fn controller_that_starts_anew_goes_on_with_the_rollout() {
+async fn restarted_controller_resumes_the_rollout() {
     let (server, all, scene) = three().await;
     server.stop_controllers();
     let new = all.each_ref().map(upgraded);
@@ -158,7 +158,7 @@ async fn controller_that_starts_anew_goes_on_with_the_rollout() {
 }
 
 #[tokio::test]
-async fn controller_that_starts_anew_with_the_same_image_replaces_no_pods() {
+async fn restarted_controller_replaces_no_pods() {
     let (server, all, scene) = three().await;
     let generations = |server: &Server| {
         all.each_ref().map(|one| {
@@ -172,7 +172,7 @@ async fn controller_that_starts_anew_with_the_same_image_replaces_no_pods() {
 }
 
 #[tokio::test]
-async fn gateway_that_did_not_serve_before_is_not_waited_for_beyond_the_deadline() {
+async fn skips_broken_gateway_after_the_deadline() {
     let server = Server::start();
     let all = ["a", "b"].map(asked);
     let scene = Scene::with_deadline(&server, &all, Duration::from_millis(300));
@@ -194,7 +194,7 @@ async fn gateway_that_did_not_serve_before_is_not_waited_for_beyond_the_deadline
 }
 
 #[tokio::test]
-async fn gateway_that_served_before_stops_the_rollout_until_it_serves_again() {
+async fn rollout_stops_until_a_working_gateway_serves_again() {
     let server = Server::start();
     let all = ["a", "b"].map(asked);
     let scene = Scene::with_deadline(&server, &all, Duration::from_millis(300));
@@ -216,7 +216,7 @@ async fn gateway_that_served_before_stops_the_rollout_until_it_serves_again() {
 }
 
 #[tokio::test]
-async fn gateway_whose_workload_is_refused_does_not_stop_the_others() {
+async fn rejected_workload_does_not_stop_the_rollout() {
     let (server, all, scene) = three().await;
     server.rule(|request| {
         let is_refused = request.verb == "APPLY"
@@ -234,7 +234,7 @@ async fn gateway_whose_workload_is_refused_does_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn rights_of_the_previous_version_stay_until_all_pods_are_replaced() {
+async fn keeps_rbac_of_the_previous_version_until_all_pods_are_replaced() {
     let server = Server::start();
     let role = key("clusterroles", "", "portcullis-data-plane");
     let all = ["a", "b"].map(asked);

@@ -1,4 +1,4 @@
-//! A controller's provisioning against an API server in memory.
+//! A controller's provisioning against an in-memory API server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use tokio::task::JoinHandle;
 
 use crate::server::{Key, Server, key};
 
-/// The owner of our fields.
+/// Field manager of the controller.
 pub(crate) const MANAGER: &str = "portcullis.dev/controller";
 
-/// A Gateway and what it asks for.
+/// A Gateway and its parameters.
 #[derive(Clone)]
 pub(crate) struct Asked {
     pub(crate) namespace: String,
@@ -94,7 +94,7 @@ impl Asked {
     }
 }
 
-/// What a controller of these Gateways desires.
+/// Desired state of these Gateways.
 pub(crate) fn desired(gateways: &[Asked]) -> Option<Arc<DesiredState>> {
     let children = gateways
         .iter()
@@ -121,7 +121,7 @@ impl Drop for Scene {
 }
 
 impl Scene {
-    /// A controller of these Gateways, which exist.
+    /// Starts a controller for these Gateways and creates them.
     pub(crate) fn start(server: &Server, gateways: &[Asked]) -> Self {
         Self::with_deadline(server, gateways, Duration::from_secs(600))
     }
@@ -164,12 +164,12 @@ impl Scene {
         }
     }
 
-    /// Another controller takes over.
+    /// Replaces the controller by a new one.
     pub(crate) fn restart(self, gateways: &[Asked]) -> Self {
         Self::start(&self.server.clone(), gateways)
     }
 
-    /// What is desired changes, after Gateways that are new have been made.
+    /// Changes the desired state and creates new Gateways.
     pub(crate) fn desire(&self, gateways: &[Asked]) {
         self.server.with(|state| {
             for asked in gateways {
@@ -181,13 +181,13 @@ impl Scene {
         self.desired.send_replace(desired(gateways));
     }
 
-    /// The ready replicas of these Gateways serve.
+    /// Reports that the ready replicas of these Gateways serve.
     pub(crate) fn serve(&self, gateways: &[&Asked]) {
         let names = gateways.iter().map(|asked| asked.object_ref());
         self.serving.send_replace(names.collect());
     }
 
-    /// The failure of a Gateway, as soon as there is one that is as `wanted`.
+    /// Waits for a failure of a Gateway that matches.
     pub(crate) async fn failure(
         &self,
         asked: &Asked,
@@ -199,13 +199,13 @@ impl Scene {
         found.await.unwrap()[&name].clone()
     }
 
-    /// Waits until nothing fails.
+    /// Waits until there are no failures.
     pub(crate) async fn is_well(&self) {
         let mut failures = self.failures.clone();
         failures.wait_for(Failures::is_empty).await.unwrap();
     }
 
-    /// Waits until a Gateway has all its objects, as applied.
+    /// Waits until a Gateway has all its objects.
     pub(crate) async fn has_all(&self, asked: &Asked) {
         for child in asked.children() {
             let name = key(child.kind.plural(), &child.namespace, &child.name);
@@ -223,7 +223,7 @@ impl Scene {
         }
     }
 
-    /// Waits until these Gateways have all their objects and nothing is done any more.
+    /// Waits until these Gateways have all their objects and no work is left.
     pub(crate) async fn come_to_rest(&self, gateways: &[Asked]) {
         for asked in gateways {
             self.has_all(asked).await;
@@ -231,7 +231,8 @@ impl Scene {
         self.catch_up(gateways, "rest").await;
     }
 
-    /// Waits until all that has happened so far has had its effect: a new Gateway has its last object.
+    /// Waits until all previous events were processed, by creating another Gateway and waiting for
+    /// its last object.
     pub(crate) async fn catch_up(&self, gateways: &[Asked], with: &str) {
         let mut all = gateways.to_vec();
         all.push(Asked {
@@ -247,7 +248,7 @@ pub(crate) fn gateway_key(asked: &Asked) -> Key {
     key("gateways", &asked.namespace, &asked.name)
 }
 
-/// Whether an object has all that another has.
+/// Whether an object contains all fields of another.
 fn includes(object: &Value, part: &Value) -> bool {
     match part {
         Value::Object(fields) => fields

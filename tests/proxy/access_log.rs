@@ -1,4 +1,4 @@
-//! The program itself, in a process of its own: what it logs of requests, and how it leaves when it is told to.
+//! The program in its own process: its access log and its shutdown.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -19,18 +19,18 @@ use crate::scene::{Objects, http, prefix, write};
 /// A running program.
 struct Program {
     child: Child,
-    /// What it writes to standard output until it ends.
+    /// Its standard output until it exits.
     output: JoinHandle<String>,
     _folder: tempfile::TempDir,
 }
 
 impl Program {
-    /// Starts it with these objects, and waits until it listens.
+    /// Starts it with these objects and waits until it listens.
     fn start(objects: &Objects) -> Self {
         Self::start_with(objects, &[])
     }
 
-    /// As [`Self::start`], with more arguments.
+    /// Like [`Self::start`], with additional arguments.
     fn start_with(objects: &Objects, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), "objects.yaml", &objects.text());
@@ -63,7 +63,7 @@ impl Program {
         let last = listens
             .take_while(|line| !line.contains("is served"))
             .last();
-        // Else it would wait for somebody to read the rest.
+        // Otherwise the program would block on a full pipe.
         std::thread::spawn(move || log.for_each(drop));
         assert!(last.is_some_and(|line| line.contains("listening on")));
         Self {
@@ -73,7 +73,7 @@ impl Program {
         }
     }
 
-    /// Sends SIGTERM, and returns the access log, line by line.
+    /// Sends SIGTERM and returns the lines of the access log.
     fn stop(mut self) -> Vec<Value> {
         let id = self.child.id().to_string();
         let told = Command::new("kill").args(["-TERM", &id]).status();
@@ -81,7 +81,7 @@ impl Program {
         let status = self.child.wait().expect("ended");
         assert_eq!(status.code(), Some(0), "{status}");
         let output = self.output.join().expect("no panic");
-        // Nothing that a terminal interprets, or that hides text.
+        // No characters that a terminal interprets or that hide text.
         let is_plain =
             |character: char| matches!(character, '\n' | '…') || (' '..='~').contains(&character);
         assert!(output.chars().all(is_plain), "{output}");
@@ -94,7 +94,7 @@ impl Program {
     }
 }
 
-/// Objects that listen on a port that was free just now.
+/// Objects with a listener on a port that was free just now.
 fn objects(origin: &Origin) -> (Objects, SocketAddr) {
     let free = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = free.local_addr().expect("an address");
@@ -111,11 +111,11 @@ fn objects(origin: &Origin) -> (Objects, SocketAddr) {
     (objects, address)
 }
 
-/// Credentials, in every place where clients put them.
+/// A credential, in every place where clients send credentials.
 const SECRET: &str = "s3cr3t";
 
 #[tokio::test]
-async fn every_request_is_one_line_and_no_credential_is_in_it() {
+async fn logs_one_line_per_request_without_credentials() {
     let echo = Origin::echo("echo").await;
     let (objects, address) = objects(&echo);
     let program = tokio::task::spawn_blocking(move || Program::start(&objects))
@@ -190,7 +190,7 @@ async fn names_the_timeout_that_cut_a_response() {
                 && flood
             {}
             if flood {
-                // The test has ended, if nobody listens.
+                // Ignored: the test may have ended.
                 let _ = cut.send(());
             }
             sender.closed().await;
@@ -202,21 +202,18 @@ async fn names_the_timeout_that_cut_a_response() {
     let mut limited = prefix("/limited", "echo");
     limited["timeouts"] = json!({"request": "300ms"});
     let objects = objects.route("limited", &[limited]);
-    // Apart, so that only one of them can be due.
+    // Far apart, so that only one of them can expire.
     let limits = ["--stream-idle-timeout", "2s", "--write-timeout", "500ms"];
     let program = tokio::task::spawn_blocking(move || Program::start_with(&objects, &limits))
         .await
         .expect("no panic");
     let cases = [
-        ("/echo/stall", "cut: the backend was silent for too long"),
+        ("/echo/stall", "aborted: timed out waiting for the backend"),
         (
             "/limited",
-            "cut: no complete response within the route's request timeout",
+            "aborted: no complete response within the route's request timeout",
         ),
-        (
-            "/echo/write",
-            "cut: the client did not take the response in time",
-        ),
+        ("/echo/write", "aborted: timed out writing to the client"),
     ];
     for (path, _) in cases {
         for mut client in [Client::http1(address).await, Client::http2(address).await] {
@@ -226,7 +223,7 @@ async fn names_the_timeout_that_cut_a_response() {
             let response = client.send(request.expect("a request")).await;
             let mut body = response.expect("a head").into_body();
             if path == "/echo/write" {
-                // Whoever reads gives the proxy no reason to cut.
+                // A reader gives the proxy no reason to abort.
                 let cut = timeout(PATIENCE, cuts.recv()).await;
                 cut.expect("the response is cut").expect("the origin runs");
             }
@@ -247,7 +244,7 @@ async fn names_the_timeout_that_cut_a_response() {
 }
 
 fn assert_lines(lines: &[Value]) {
-    // Of a request that is refused for its form, the host is not believed.
+    // The host of a malformed request is not logged.
     let rows = [
         ("GET", "a.com", "/echo/x", "HTTP/1.1", 200),
         ("POST", "a.com", "/echo", "HTTP/1.1", 200),

@@ -1,4 +1,5 @@
-//! What operators see: health, metrics that count what happened, and a configuration without its keys.
+//! The admin server: health, metrics of real traffic, and a configuration page without private
+//! keys.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +21,7 @@ async fn page(scene: &Scene, path: &str) -> String {
     answer.text().to_owned()
 }
 
-/// The value of a metric with exactly these labels, as text; 0 when it is not there.
+/// Value of a metric with exactly these labels; 0 if missing.
 async fn metric(scene: &Scene, name: &str) -> f64 {
     let page = page(scene, "/metrics").await;
     let line = page
@@ -43,7 +44,7 @@ async fn health_and_readiness() {
 }
 
 #[tokio::test]
-async fn requests_and_their_fate_are_counted() {
+async fn counts_requests_and_failures() {
     let echo = Origin::echo("echo").await;
     let mut named = prefix("/named", "echo");
     named["name"] = "named".into();
@@ -114,7 +115,7 @@ async fn requests_and_their_fate_are_counted() {
 }
 
 #[tokio::test]
-async fn handshakes_and_bad_requests_are_counted() {
+async fn counts_handshakes_and_bad_requests() {
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[
         http("http", 80, ""),
@@ -178,7 +179,7 @@ async fn counts_requests_without_a_rule_by_status() {
 }
 
 #[tokio::test]
-async fn reloads_are_counted() {
+async fn counts_reloads() {
     let echo = Origin::echo("echo").await;
     let base = Objects::http().service("echo", &[echo.address]);
     let mut scene = Scene::start(&base.clone().route("route", &[to("echo")]));
@@ -193,13 +194,13 @@ async fn reloads_are_counted() {
         .await;
     assert_eq!(metric(&scene, "config_generation").await, 2.0);
     assert!(metric(&scene, "config_problems").await >= 1.0);
-    // Counters of what stayed go on.
+    // Counters of unchanged rules continue.
     let requests = r#"requests_total{route="HTTPRoute default/route",rule="0",code="2xx"}"#;
     assert_eq!(metric(&scene, requests).await, 3.0);
 }
 
 #[tokio::test]
-async fn the_configuration_is_shown_without_keys() {
+async fn config_page_contains_no_private_keys() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
@@ -211,7 +212,7 @@ async fn the_configuration_is_shown_without_keys() {
     let parsed: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(parsed["ports"][0]["bind"], json!("*:443"));
     assert!(shown.contains("shown-route"));
-    // Also not where a faulty Secret is told of.
+    // Also not in messages about an invalid Secret.
     let swapped = crate::scene::secret_of("certificate", &certificate.key, &certificate.pem);
     scene
         .change(|folder| {
@@ -233,21 +234,21 @@ async fn the_configuration_is_shown_without_keys() {
     }
 }
 
-/// Connects from an address of this machine.
+/// Connects from a local address.
 async fn connect_from(host: [u8; 4], admin: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind((host, 0).into()).expect("an own address");
     socket.connect(admin).await.expect("a connection")
 }
 
-/// Whether a connection that has said nothing is open. One that is not ends at once.
+/// Whether an idle connection is open. A rejected one closes at once.
 async fn is_open(stream: &mut TcpStream) -> bool {
     let read = timeout(Duration::from_millis(100), stream.read(&mut [0])).await;
     read.is_err()
 }
 
 #[tokio::test]
-async fn idle_connections_keep_no_probe_out() {
+async fn idle_connections_do_not_block_probes() {
     let scene = Scene::start(&Objects::http());
     let admin = scene.admin_address();
     let mut idle = Vec::new();
@@ -272,7 +273,7 @@ async fn idle_connections_keep_no_probe_out() {
 }
 
 #[tokio::test]
-async fn one_client_cannot_take_the_place_of_others() {
+async fn one_client_cannot_occupy_all_admin_connections() {
     let scene = Scene::start(&Objects::http());
     let admin = scene.admin_address();
     let mut other = connect_from([127, 0, 1, 1], admin).await;
@@ -280,7 +281,7 @@ async fn one_client_cannot_take_the_place_of_others() {
     for _ in 0..100 {
         many.push(connect_from([127, 0, 1, 2], admin).await);
     }
-    // The oldest of the greedy client are gone by the time that its last is served.
+    // The oldest connections of the greedy client are closed once its last one is served.
     let last = many.last_mut().expect("many");
     say(last, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(hear(last, "ok\n").await.starts_with("HTTP/1.1 200"));
@@ -289,7 +290,7 @@ async fn one_client_cannot_take_the_place_of_others() {
 }
 
 #[tokio::test]
-async fn the_configuration_shows_values_only_when_asked() {
+async fn config_page_redacts_values_unless_requested() {
     let echo = Origin::echo("echo").await;
     let name_and_value = |name: &str| json!({"name": name, "value": format!("value-of-{name}")});
     let changes =

@@ -1,5 +1,5 @@
-//! TLS to backends as BackendTLSPolicies ask for it: what is answered, and what is on the wire, where never a byte is in
-//! plain text.
+//! TLS to backends by BackendTLSPolicy: responses, and bytes on the wire, which are never plain
+//! text.
 
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use crate::harness::yaml;
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::{Asks, Authority, Issued, TlsOrigin};
 
-/// In every request: nobody on the wire may read it.
+/// Part of every request; must not be readable on the wire.
 pub(crate) const SECRET: &str = "/for-the-backend-only";
-/// The name that policies ask for.
+/// Hostname of the policies.
 pub(crate) const NAME: &str = "app.example.com";
 
 pub(crate) async fn status(scene: &Scene, port: u16) -> u16 {
     get(scene.at(port), "shop.example", SECRET).await.status
 }
 
-/// A ConfigMap with authorities.
+/// A ConfigMap with CA certificates.
 fn authorities(name: &str, pem: &str) -> String {
     let pem: String = pem.lines().map(|line| format!("    {line}\n")).collect();
     format!(
@@ -26,7 +26,7 @@ fn authorities(name: &str, pem: &str) -> String {
     )
 }
 
-/// A policy for a Service, as JSON, which is YAML too.
+/// A policy for a Service as JSON, which is valid YAML.
 fn policy(service: &str, validation: &Value, options: &Value) -> String {
     let policy = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
@@ -39,18 +39,18 @@ fn policy(service: &str, validation: &Value, options: &Value) -> String {
     policy.to_string()
 }
 
-/// Trust in the ConfigMap `ca`, for a name.
+/// Validation with the ConfigMap `ca` and a hostname.
 pub(crate) fn trust(name: &str) -> Value {
     json!({"hostname": name, "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]})
 }
 
-/// A Gateway that sends everything to this backend, without policy.
+/// A Gateway that sends everything to this backend, without a policy.
 fn before(origin: &TlsOrigin) -> Objects {
     let objects = Objects::http().service("app", &[origin.address]);
     objects.route("route", &[to("app")])
 }
 
-/// The same with a policy and the authority that it names.
+/// The same with a policy and its CA.
 pub(crate) fn with_policy(
     origin: &TlsOrigin,
     authority: &Authority,
@@ -62,7 +62,7 @@ pub(crate) fn with_policy(
 }
 
 #[tokio::test]
-async fn requests_go_out_in_tls_on_connections_that_are_used_again() {
+async fn sends_requests_over_reused_tls_connections() {
     let authority = Authority::new();
     for version in [&TLS12, &TLS13] {
         let asks = Asks {
@@ -84,7 +84,7 @@ async fn requests_go_out_in_tls_on_connections_that_are_used_again() {
 }
 
 #[tokio::test]
-async fn certificates_that_do_not_verify_get_no_request() {
+async fn sends_no_request_to_unverified_backend() {
     let (authority, other) = (Authority::new(), Authority::new());
     let alternatives = |kind: &str, field: &str, name: &str| {
         let mut validation = trust(NAME);
@@ -158,7 +158,7 @@ async fn certificates_that_do_not_verify_get_no_request() {
 }
 
 #[tokio::test]
-async fn one_of_the_alternative_names_is_enough() {
+async fn accepts_any_configured_subject_alt_name() {
     let authority = Authority::new();
     let uri = "spiffe://example.com/app";
     let origin = TlsOrigin::start(&authority.issue(&["*.internal.example", uri])).await;
@@ -179,12 +179,12 @@ async fn one_of_the_alternative_names_is_enough() {
 }
 
 #[tokio::test]
-async fn plain_backend_behind_a_policy_gets_no_request() {
+async fn sends_no_request_to_plain_text_backend_with_a_policy() {
     let authority = Authority::new();
     let origin = TlsOrigin::plain().await;
     let scene = Scene::with(
         &with_policy(&origin, &authority, &trust(NAME)),
-        // It never answers a ClientHello.
+        // The backend never responds to a ClientHello.
         |settings| settings.limits.connect_timeout = std::time::Duration::from_millis(200),
     );
     let status = status(&scene, 80).await;
@@ -195,7 +195,7 @@ async fn plain_backend_behind_a_policy_gets_no_request() {
 }
 
 #[tokio::test]
-async fn authority_removed_while_serving_stops_requests() {
+async fn removed_ca_stops_requests() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&[NAME])).await;
     let whole = with_policy(&origin, &authority, &trust(NAME));
@@ -213,18 +213,18 @@ async fn authority_removed_while_serving_stops_requests() {
 }
 
 #[tokio::test]
-async fn idle_connections_of_a_former_authority_are_not_used() {
+async fn ca_rotation_does_not_reuse_old_connections() {
     let (former, next) = (Authority::new(), Authority::new());
     let origin = TlsOrigin::start(&former.issue(&[NAME])).await;
     let mut scene = Scene::start(&with_policy(&origin, &former, &trust(NAME)));
     assert_eq!(status(&scene, 80).await, 200);
-    // The backend is verified again, and fails.
+    // The backend is verified again and fails.
     scene
         .replace(&with_policy(&origin, &next, &trust(NAME)))
         .await;
     assert_eq!(status(&scene, 80).await, 503);
     assert_eq!(origin.requests(), 1);
-    // An overlap of both is what a rotation needs.
+    // A rotation overlaps both CAs.
     let both = format!("{}{}", former.pem, next.pem);
     let objects = before(&origin)
         .with(policy("app", &trust(NAME), &json!({})))
@@ -235,7 +235,7 @@ async fn idle_connections_of_a_former_authority_are_not_used() {
 }
 
 #[tokio::test]
-async fn policy_that_comes_later_ends_plain_text() {
+async fn new_policy_ends_plain_text() {
     let authority = Authority::new();
     let origin = TlsOrigin::plain().await;
     let mut scene = Scene::with(&before(&origin), |settings| {
@@ -251,7 +251,7 @@ async fn policy_that_comes_later_ends_plain_text() {
 }
 
 #[tokio::test]
-async fn policies_of_one_endpoint_share_no_connection() {
+async fn policies_of_one_endpoint_share_no_connections() {
     let authority = Authority::new();
     let names = ["one.example.com", "two.example.com"];
     let origin = TlsOrigin::start(&authority.issue(&names)).await;
@@ -276,7 +276,7 @@ async fn policies_of_one_endpoint_share_no_connection() {
 }
 
 #[tokio::test]
-async fn options_choose_protocol_and_version() {
+async fn options_select_protocol_and_tls_version() {
     let authority = Authority::new();
     let both = ["h2", "http/1.1"];
     let rows: [(Value, &[_], u16, Option<&str>); 5] = [
@@ -325,8 +325,8 @@ async fn options_choose_protocol_and_version() {
     }
 }
 
-/// Gateways `gateway` on port 80, without client certificate, and `known` on port 81, with the one of Secret `client`;
-/// one route of both.
+/// Gateways `gateway` on port 80 without a client certificate, and `known` on port 81 with that of
+/// Secret `client`; one route for both.
 fn two_gateways(origin: &TlsOrigin) -> Objects {
     let known = "  tls: {backend: {clientCertificateRef: {name: client}}}\n";
     let listener = [yaml::http("http", 81, "")];
@@ -342,7 +342,7 @@ fn two_gateways(origin: &TlsOrigin) -> Objects {
 }
 
 #[tokio::test]
-async fn only_the_gateway_of_the_certificate_presents_it() {
+async fn only_the_configured_gateway_presents_its_client_certificate() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let asks = Asks {
         clients_of: Some(&clients),
@@ -359,7 +359,7 @@ async fn only_the_gateway_of_the_certificate_presents_it() {
     let mut scene = Scene::start(&of_clients(&client));
     for _ in 0..6 {
         assert_eq!(status(&scene, 81).await, 200);
-        // Its connections are never those of the other Gateway.
+        // Its connections are not shared with the other Gateway.
         assert_ne!(status(&scene, 80).await, 200);
     }
     assert_eq!(origin.requests(), 6);
@@ -370,7 +370,7 @@ async fn only_the_gateway_of_the_certificate_presents_it() {
             .count()
     };
     assert_eq!(presented(&client), origin.handshakes().len());
-    // A new certificate is presented on new connections.
+    // New connections present a new certificate.
     let next = clients.issue(&["gateway.example"]);
     scene.replace(&of_clients(&next)).await;
     assert_eq!(status(&scene, 81).await, 200);
@@ -379,7 +379,7 @@ async fn only_the_gateway_of_the_certificate_presents_it() {
 }
 
 #[tokio::test]
-async fn without_its_client_certificate_a_gateway_sends_nothing_in_tls() {
+async fn missing_client_certificate_blocks_tls_backends() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&[NAME])).await;
     let objects = two_gateways(&origin)

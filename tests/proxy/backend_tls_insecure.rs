@@ -1,4 +1,5 @@
-//! TLS to backends without verification by authorities, and pins of their keys: what is answered, and what is on the wire.
+//! TLS to backends without verification by a CA, and pins of their keys: responses and bytes on the
+//! wire.
 
 use portcullis::permissions::{InsecureBackend, PolicyLevel};
 use portcullis::settings::Settings;
@@ -14,7 +15,7 @@ fn permit(insecure: InsecureBackend) -> impl FnOnce(&mut Settings) {
     move |settings| settings.permissions.insecure_backend = insecure
 }
 
-/// Trust in the ConfigMap `ca` and, in addition, in these keys.
+/// Validation with the ConfigMap `ca`, a hostname and these pins.
 fn trust_pinned(pins: &[&str]) -> Value {
     let mut validation = trust(NAME);
     validation["pins"] = pins.into();
@@ -30,7 +31,7 @@ fn skipped() -> Value {
 }
 
 #[tokio::test]
-async fn unverified_backend_is_asked_in_tls_with_its_name() {
+async fn skipped_verification_still_uses_tls_and_sni() {
     let authority = Authority::new();
     let expired = authority.issue_expired(&["other.example.com"]);
     for certificate in [Issued::self_signed(&["other.example.com"]), expired] {
@@ -51,7 +52,7 @@ async fn unverified_backend_is_asked_in_tls_with_its_name() {
 }
 
 #[tokio::test]
-async fn insecure_policies_without_permission_get_no_connection() {
+async fn insecure_policies_without_permission_open_no_connection() {
     let authority = Authority::new();
     let certificate = Issued::self_signed(&[NAME]);
     let origin = TlsOrigin::start(&certificate).await;
@@ -65,7 +66,7 @@ async fn insecure_policies_without_permission_get_no_connection() {
         let scene = Scene::with(&objects, permit(permitted));
         assert_eq!(status(&scene, 80).await, 500, "{permitted} {validation}");
     }
-    // The producer's level is the least precise one.
+    // Producer is the least specific level.
     let objects = with_policy(&origin, &authority, &skipped());
     let scene = Scene::with(&objects, |settings| {
         settings.permissions.insecure_backend = InsecureBackend::SkipVerify;
@@ -76,7 +77,7 @@ async fn insecure_policies_without_permission_get_no_connection() {
 }
 
 #[tokio::test]
-async fn pins_count_with_and_without_authorities() {
+async fn verifies_pins_with_and_without_ca() {
     let (authority, other) = (Authority::new(), Authority::new());
     let right = authority.issue(&[NAME]);
     let wrong = other.issue(&[NAME]);
@@ -114,7 +115,7 @@ async fn pins_count_with_and_without_authorities() {
 }
 
 #[tokio::test]
-async fn failed_pins_are_counted() {
+async fn counts_pin_failures() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&[NAME])).await;
     let other = Issued::self_signed(&[NAME]);
@@ -150,7 +151,7 @@ async fn renewed_certificate_of_the_same_key_has_the_same_pin() {
 }
 
 #[tokio::test]
-async fn connection_of_an_unverified_backend_is_not_used_once_it_has_to_verify() {
+async fn does_not_reuse_unverified_connections_once_verification_is_required() {
     let authority = Authority::new();
     let certificate = Issued::self_signed(&[NAME]);
     let origin = TlsOrigin::start(&certificate).await;

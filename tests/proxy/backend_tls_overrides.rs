@@ -1,5 +1,5 @@
-//! TLS to backends as those ask for it who send requests to them (GEP-3875): each story of the proposal, with real
-//! certificates, and what is on the wire.
+//! TLS to backends by consumer overrides (GEP-3875): each user story of the proposal with real
+//! certificates, checked on the wire.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ const SECRET: &str = "/for-the-backend-only";
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 const OURS: &str = "portcullis.dev/v1alpha1";
 
-/// A Gateway on this port that takes routes of all namespaces.
+/// A Gateway on this port that accepts routes of all namespaces.
 fn gateway(namespace: &str, name: &str, port: u16) -> String {
     let routes = json!({"namespaces": {"from": "All"}});
     let listener =
@@ -24,7 +24,7 @@ fn gateway(namespace: &str, name: &str, port: u16) -> String {
     .to_string()
 }
 
-/// Route `name` of namespace `app` for a path, which sends everything to its Service `app`.
+/// Route `name` of namespace `app` for a path that sends everything to its Service `app`.
 fn route(name: &str, path: &str, parents: &[(&str, &str)]) -> String {
     let parents = parents
         .iter()
@@ -59,7 +59,8 @@ fn authorities(namespace: &str, authority: &Authority) -> String {
     .to_string()
 }
 
-/// Trust in ConfigMap `ca` of the policy's namespace for this name, or plain text for none.
+/// Validation with ConfigMap `ca` of the policy's namespace and this hostname; plain text without
+/// one.
 fn policy(
     kind: &str,
     namespace: &str,
@@ -119,7 +120,7 @@ fn three_gateways(origin: &TlsOrigin, authority: &Authority) -> Objects {
         .with(route("b", "/b", &parents))
 }
 
-/// Sends a request, and returns the name that the backend was asked for, if it was asked in TLS.
+/// Sends a request; returns the status and the SNI that the backend received, if any.
 async fn asked(scene: &Scene, origin: &TlsOrigin, port: u16, path: &str) -> (u16, Option<String>) {
     let before = origin.handshakes().len();
     let path = format!("{path}{SECRET}");
@@ -130,7 +131,7 @@ async fn asked(scene: &Scene, origin: &TlsOrigin, port: u16, path: &str) -> (u16
 }
 
 #[tokio::test]
-async fn consumer_goes_over_producer_for_gateways_of_its_namespace() {
+async fn consumer_override_wins_for_gateways_of_its_namespace() {
     let authority = Authority::new();
     let names = ["producer.example", "consumer.example"];
     let origin = TlsOrigin::start(&authority.issue(&names)).await;
@@ -147,7 +148,7 @@ async fn consumer_goes_over_producer_for_gateways_of_its_namespace() {
 }
 
 #[tokio::test]
-async fn gateway_and_route_go_over_the_namespace() {
+async fn gateway_and_route_overrides_win_over_namespace() {
     let authority = Authority::new();
     let names = ["consumer.example", "gateway.example", "route.example"];
     let origin = TlsOrigin::start(&authority.issue(&names)).await;
@@ -166,7 +167,7 @@ async fn gateway_and_route_go_over_the_namespace() {
             &from("Gateway", "one"),
             Some(names[1]),
         ))
-        // The route is of the producer's namespace, and so is the policy for it.
+        // Route and policy are in the producer's namespace.
         .with(consumer(
             "app",
             "a",
@@ -184,13 +185,13 @@ async fn gateway_and_route_go_over_the_namespace() {
         assert_eq!(asked, (200, name.map(str::to_owned)), "{port} {path}");
     }
     origin.assert_encrypted(SECRET);
-    // Nobody has a policy for these requests.
+    // No policy applies to these requests.
     let (status, _) = asked(&scene, &origin, 82, "/b").await;
     assert_ne!(status, 200);
 }
 
 #[tokio::test]
-async fn mode_none_is_plain_text_for_those_who_ask_for_it() {
+async fn mode_none_is_plain_text_for_its_consumer_only() {
     let authority = Authority::new();
     let name = "producer.example";
     let (plain, encrypted) = (
@@ -206,12 +207,12 @@ async fn mode_none_is_plain_text_for_those_who_ask_for_it() {
     let short = |settings: &mut portcullis::settings::Settings| {
         settings.limits.connect_timeout = std::time::Duration::from_millis(200);
     };
-    // A backend in plain text: only Gateway `one` reaches it.
+    // A plain-text backend: only Gateway `one` reaches it.
     let scene = Scene::with(&objects(&plain), short);
     assert_eq!(asked(&scene, &plain, 80, "/a").await, (200, None));
     assert_ne!(asked(&scene, &plain, 81, "/a").await.0, 200);
     assert_eq!(plain.requests(), 1);
-    // A backend in TLS: Gateway `one` speaks plain text to it, which it does not understand.
+    // A TLS backend: Gateway `one` sends plain text, which it does not understand.
     let scene = Scene::with(&objects(&encrypted), short);
     assert_eq!(asked(&scene, &encrypted, 81, "/a").await.0, 200);
     encrypted.assert_encrypted(SECRET);
@@ -220,7 +221,7 @@ async fn mode_none_is_plain_text_for_those_who_ask_for_it() {
 }
 
 #[tokio::test]
-async fn broken_override_is_not_passed_over() {
+async fn broken_override_is_not_ignored() {
     let authority = Authority::new();
     let origin = TlsOrigin::start(&authority.issue(&["producer.example"])).await;
     let objects = three_gateways(&origin, &authority).with(producer("producer.example"));

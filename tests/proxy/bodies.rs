@@ -1,5 +1,5 @@
-//! Bodies on their way through: long ones whole, slow ones piece by piece and without being gathered, and answers that
-//! have none.
+//! Relaying of bodies: large ones completely, slow ones without buffering, and responses without a
+//! body.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -22,10 +22,10 @@ use crate::origin::{Origin, Payload, empty, full, stream};
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 
 const LARGE: usize = 64 << 20;
-/// Prime, so that no lost or doubled piece of a round size goes unnoticed.
+/// A prime, so that lost or duplicated chunks of round sizes are detected.
 const PERIOD: usize = 65_521;
 
-/// Bytes that tell their place.
+/// Bytes that depend on their position.
 fn pattern() -> Bytes {
     let mut state = 1_u32;
     let mut next = || {
@@ -52,7 +52,7 @@ fn large() -> Payload {
     body
 }
 
-/// Reads a body to its end, and says how many bytes of the pattern it was.
+/// Reads a body and checks it against the pattern; returns its length.
 async fn verify(mut body: Incoming) -> usize {
     let (pattern, mut read) = (pattern(), 0);
     while let Some(frame) = timeout(PATIENCE, body.frame()).await.expect("in time") {
@@ -75,7 +75,7 @@ async fn store_or_serve(request: Request<Incoming>) -> Response<Payload> {
 }
 
 #[tokio::test]
-async fn large_bodies_pass_whole_in_both_directions() {
+async fn relays_large_bodies_completely() {
     let origin = Origin::new(store_or_serve).await;
     let objects = Objects::gateway(&[
         http("http", 80, ""),
@@ -111,15 +111,15 @@ async fn large_bodies_pass_whole_in_both_directions() {
     }
 }
 
-/// What fits into the sockets' buffers and the proxy's at most, by far.
+/// Far more than the buffers of the sockets and the proxy can hold.
 const HELD: usize = 48 << 20;
-/// Nothing moves for so long.
+/// No progress for this time counts as a stall.
 const STALL: Duration = Duration::from_millis(700);
 
 #[tokio::test]
-async fn a_backend_that_does_not_read_slows_the_client() {
+async fn slow_backend_applies_backpressure_to_the_client() {
     let origin = Origin::new(|request| async move {
-        // Holds the body unread.
+        // Never reads the body.
         std::future::pending::<()>().await;
         drop(request);
         Response::new(empty())
@@ -141,7 +141,7 @@ async fn a_backend_that_does_not_read_slows_the_client() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_slows_the_backend() {
+async fn slow_client_applies_backpressure_to_the_backend() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counted = sent.clone();
     let origin = Origin::raw(move |mut stream| {
@@ -170,7 +170,7 @@ async fn a_client_that_does_not_read_slows_the_backend() {
         assert!(before < HELD, "the proxy takes everything");
         tokio::time::sleep(STALL).await;
     }
-    // What was held comes as soon as it is read.
+    // Buffered data arrives as soon as it is read.
     let mut buffer = vec![0; 1 << 20];
     let mut read = 0;
     while read <= before {
@@ -182,7 +182,7 @@ async fn a_client_that_does_not_read_slows_the_backend() {
 }
 
 #[tokio::test]
-async fn pieces_pass_as_they_come() {
+async fn relays_chunks_without_buffering() {
     let (pieces, received) = mpsc::channel(1);
     let origin = Origin::new(move |request: Request<Incoming>| {
         let pieces = pieces.clone();
@@ -231,7 +231,7 @@ async fn pieces_pass_as_they_come() {
 }
 
 #[tokio::test]
-async fn answers_without_a_body_leave_the_connection_usable() {
+async fn responses_without_a_body_keep_the_connection() {
     let origin = Origin::raw(|mut stream| async move {
         loop {
             let head = hear(&mut stream, "\r\n\r\n").await;
@@ -269,7 +269,7 @@ async fn answers_without_a_body_leave_the_connection_usable() {
         }
     }
     assert!(origin.connections() <= 2, "{}", origin.connections());
-    // An answer of the proxy's own to HEAD has no body either.
+    // A local response to HEAD has no body either.
     let mut client = connect(scene.at(80)).await;
     say(&mut client, "HEAD /%zz HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
     let heard = hear_out(&mut client).await;

@@ -1,5 +1,4 @@
-//! Clients: one connection each, HTTP/1.1 or HTTP/2, plain or TLS, that a test drives request by request.
-
+//! Test clients: one connection each, HTTP/1.1 or HTTP/2, plain or TLS.
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use tokio_rustls::client::TlsStream;
 use crate::harness::PATIENCE;
 use crate::origin::{Payload, empty, full};
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -32,7 +31,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A header field, or nothing.
+    /// A header value; empty if missing.
     pub(crate) fn header(&self, name: &str) -> &str {
         let value = self.headers.get(name).map(|value| value.to_str());
         value.map_or("", |value| value.expect("text"))
@@ -43,13 +42,13 @@ impl Answer {
         std::str::from_utf8(&self.body).expect("text")
     }
 
-    /// What an echo backend received.
+    /// The request that an echo backend received.
     pub(crate) fn received(&self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         serde_json::from_slice(&self.body).expect("an echo")
     }
 
-    /// The name of the echo backend that answered, or the status.
+    /// Name of the echo backend, or the status.
     pub(crate) fn name(&self) -> String {
         if self.status != 200 {
             return self.status.to_string();
@@ -66,7 +65,7 @@ enum Sender {
 /// One connection.
 pub(crate) struct Client {
     sender: Sender,
-    /// Done when the connection has ended.
+    /// Completes when the connection ends.
     pub(crate) connection: JoinHandle<hyper::Result<()>>,
 }
 
@@ -81,7 +80,7 @@ impl Client {
         Self::http2_on(connect(address).await).await
     }
 
-    /// TLS, and what was agreed by ALPN.
+    /// Connects with TLS and ALPN.
     pub(crate) async fn tls(address: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> Self {
         let stream = handshake(address, name, config).await.expect("a handshake");
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
@@ -117,7 +116,7 @@ impl Client {
         }
     }
 
-    /// A request in the terms of this connection's version.
+    /// Starts a request in the form of this connection's HTTP version.
     pub(crate) fn request(&self, method: Method, host: &str, path: &str) -> http::request::Builder {
         let request = Request::builder().method(method);
         match self.sender {
@@ -126,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, and returns with the head of its answer.
+    /// Sends a request; returns the response head.
     pub(crate) async fn send(
         &mut self,
         request: Request<Payload>,
@@ -146,18 +145,18 @@ impl Client {
         timeout(PATIENCE, answer).await.expect("an answer in time")
     }
 
-    /// Sends a request, and returns with the whole answer.
+    /// Sends a request; returns the complete response.
     pub(crate) async fn fetch(&mut self, request: Request<Payload>) -> Answer {
         whole(self.send(request).await.expect("an answer")).await
     }
 
-    /// Sends a GET, and returns with the whole answer.
+    /// Sends a GET; returns the complete response.
     pub(crate) async fn get(&mut self, host: &str, path: &str) -> Answer {
         let request = self.request(Method::GET, host, path);
         self.fetch(request.body(empty()).expect("a request")).await
     }
 
-    /// Sends a GET with fields, and returns with the whole answer.
+    /// Sends a GET with headers; returns the complete response.
     pub(crate) async fn get_with(
         &mut self,
         host: &str,
@@ -171,22 +170,22 @@ impl Client {
         self.fetch(request.body(empty()).expect("a request")).await
     }
 
-    /// Sends a POST, and returns with the whole answer.
+    /// Sends a POST; returns the complete response.
     pub(crate) async fn post(&mut self, host: &str, path: &str, body: &'static str) -> Answer {
         let request = self.request(Method::POST, host, path);
         self.fetch(request.body(full(body)).expect("a request"))
             .await
     }
 
-    /// Waits until the connection has ended.
+    /// Waits until the connection ends.
     pub(crate) async fn ended(self) {
         let ended = timeout(PATIENCE, self.connection).await;
-        // Whether it ended in order is for the test to see in its answers.
+        // The result is ignored: tests check responses.
         let _ = ended.expect("ended in time").expect("no panic");
     }
 }
 
-/// Reads a whole answer.
+/// Reads a complete response.
 pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
     let (head, body) = response.into_parts();
     let body = timeout(PATIENCE, body.collect()).await.expect("in time");
@@ -199,7 +198,7 @@ pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
     }
 }
 
-/// Sends one GET on a connection of its own.
+/// Sends one GET on a new connection.
 pub(crate) async fn get(address: SocketAddr, host: &str, path: &str) -> Answer {
     Client::http1(address).await.get(host, path).await
 }
@@ -211,18 +210,18 @@ pub(crate) async fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Waits until nothing listens there any more.
+/// Waits until the port is closed.
 pub(crate) async fn refuses(address: SocketAddr) {
     let refused = async {
         while TcpStream::connect(address).await.is_ok() {
-            // Sockets tell nobody that they are closed.
+            // Closed sockets have no notification.
             sleep(Duration::from_millis(2)).await;
         }
     };
     timeout(PATIENCE, refused).await.expect("refused in time");
 }
 
-/// A TLS connection, or why there is none.
+/// Performs a TLS handshake.
 pub(crate) async fn handshake(
     address: SocketAddr,
     name: &str,
@@ -236,7 +235,7 @@ pub(crate) async fn handshake(
         .expect("a handshake in time")
 }
 
-/// Writes bytes as they are.
+/// Writes raw bytes.
 pub(crate) async fn say<S: AsyncWrite + Unpin>(stream: &mut S, bytes: impl AsRef<[u8]>) {
     let written = async {
         stream.write_all(bytes.as_ref()).await?;
@@ -246,7 +245,7 @@ pub(crate) async fn say<S: AsyncWrite + Unpin>(stream: &mut S, bytes: impl AsRef
     written.expect("written in time").expect("written");
 }
 
-/// Reads until `end` has come, and returns everything so far.
+/// Reads until `end`; returns everything so far.
 pub(crate) async fn hear<S: AsyncRead + Unpin>(stream: &mut S, end: &str) -> String {
     let mut heard = Vec::new();
     while !heard.ends_with(end.as_bytes()) {
@@ -261,7 +260,7 @@ pub(crate) async fn hear<S: AsyncRead + Unpin>(stream: &mut S, end: &str) -> Str
 pub(crate) async fn hear_out<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
     let mut heard = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
-    // A reset ends it as well.
+    // A reset ends the stream as well.
     let _ = read.expect("an end in time");
     heard
 }

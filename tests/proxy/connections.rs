@@ -1,4 +1,4 @@
-//! Client connections at rest: spread evenly over the workers, parked when idle, and bounded in number.
+//! Idle client connections: distribution over workers, parking, and limits.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn origin() -> Origin {
     Origin::new(|_| async { Response::new(full("done")) }).await
 }
 
-/// Open connections by worker, as metrics tell them.
+/// Open connections by worker, from the metrics.
 async fn by_worker(scene: &Scene) -> Vec<i64> {
     let page = get(scene.admin_address(), "admin", "/metrics").await;
     let lines = page.text().lines();
@@ -35,7 +35,7 @@ async fn by_worker(scene: &Scene) -> Vec<i64> {
         .collect()
 }
 
-/// 10 % of all.
+/// Within 10 % of all connections.
 fn assert_even(workers: &[i64], all: i64) {
     assert_eq!(workers.iter().sum::<i64>(), all);
     assert_eq!(workers.len(), 2);
@@ -43,7 +43,7 @@ fn assert_even(workers: &[i64], all: i64) {
 }
 
 #[tokio::test]
-async fn keep_alive_connections_are_spread_evenly() {
+async fn spreads_keep_alive_connections_evenly() {
     let origin = origin().await;
     let scene = scene(&origin, |_| {}).await;
     let config = tls::client(&["http/1.1"]);
@@ -57,7 +57,7 @@ async fn keep_alive_connections_are_spread_evenly() {
         clients.push(client);
     }
     assert_even(&by_worker(&scene).await, 64);
-    // Half of them go, whichever worker they were on; the next ones even that out.
+    // Half of them close, on any worker; new connections restore the balance.
     let mut index = 0;
     clients.retain(|_| {
         index += 1;
@@ -75,7 +75,7 @@ async fn keep_alive_connections_are_spread_evenly() {
 }
 
 #[tokio::test]
-async fn idle_connections_are_parked_and_come_back() {
+async fn parks_and_resumes_idle_connections() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
         settings.limits.park_after = Duration::from_millis(200)
@@ -96,7 +96,7 @@ async fn idle_connections_are_parked_and_come_back() {
             .await;
         assert_eq!(origin.requests(), 400 * round);
     }
-    // A body that comes after parking is read whole.
+    // A body after parking is read completely.
     for client in &mut clients[..2] {
         assert_eq!(client.post("a.com", "/", "body").await.text(), "done");
     }
@@ -107,7 +107,7 @@ async fn idle_connections_are_parked_and_come_back() {
 }
 
 #[tokio::test]
-async fn parked_connections_end_after_their_keep_alive_time() {
+async fn parked_connections_close_after_the_keep_alive_timeout() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
         settings.limits.park_after = Duration::from_millis(100);
@@ -128,7 +128,7 @@ async fn parked_connections_end_after_their_keep_alive_time() {
 }
 
 #[tokio::test]
-async fn connections_over_the_cap_are_closed() {
+async fn closes_connections_over_the_limit() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
     let mut clients = Vec::new();

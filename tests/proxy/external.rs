@@ -1,4 +1,4 @@
-//! Backends at names in DNS: XBackends, whose names a server of the test resolves to loopback.
+//! XBackends, with hostnames that a name server of the test resolves to loopback.
 
 use portcullis::settings::Settings;
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use crate::harness::yaml;
 use crate::scene::{Objects, Scene};
 use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
-/// In every request: nobody on the wire may read it.
+/// Part of every request; must not be readable on the wire.
 const SECRET: &str = "/for-the-backend-only";
-/// The name of the backend.
+/// Hostname of the backend.
 const NAME: &str = "api.example.com";
 
 async fn status(scene: &Scene) -> u16 {
     get(scene.at(80), "shop.example", SECRET).await.status
 }
 
-/// Waits until requests have this status: what names resolve to tells nobody of its changes.
+/// Waits until requests have this status: address changes are not observable otherwise.
 async fn until(scene: &Scene, expected: u16) {
     let reached = async {
         while status(scene).await != expected {
@@ -29,7 +29,7 @@ async fn until(scene: &Scene, expected: u16) {
     assert!(reached.is_ok(), "no {expected} in time");
 }
 
-/// An XBackend `api` at the port of an origin.
+/// An XBackend `api` with the port of an origin.
 fn xbackend(origin: &TlsOrigin, protocol: &str, tls: &Value) -> String {
     let backend = json!({
         "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackend", "metadata": {"name": "api"},
@@ -41,7 +41,7 @@ fn xbackend(origin: &TlsOrigin, protocol: &str, tls: &Value) -> String {
     backend.to_string()
 }
 
-/// A Gateway that sends everything to the XBackend.
+/// A Gateway that routes all requests to the XBackend.
 fn objects(origin: &TlsOrigin, protocol: &str, tls: &Value) -> Objects {
     let reference =
         json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "api"});
@@ -56,13 +56,13 @@ fn authorities(authority: &Authority) -> String {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}).to_string()
 }
 
-/// Trust in the ConfigMap `ca`, for a name.
+/// Mode ServerOnly with the ConfigMap `ca` and a hostname.
 fn server_only(name: &str) -> Value {
     let authority = json!({"group": "", "kind": "ConfigMap", "name": "ca"});
     json!({"mode": "ServerOnly", "validation": {"hostname": name, "caCertificateRefs": [authority]}})
 }
 
-/// Resolves names at the server, and allows loopback.
+/// Uses the name server, and allows loopback addresses.
 fn resolving(server: &NameServer) -> impl FnOnce(&mut Settings) {
     let server = server.address;
     move |settings| {
@@ -72,19 +72,19 @@ fn resolving(server: &NameServer) -> impl FnOnce(&mut Settings) {
 }
 
 #[tokio::test]
-async fn plain_text_goes_to_the_addresses_of_the_name_as_they_change() {
+async fn plaintext_requests_follow_address_changes() {
     let (first, names) = (TlsOrigin::plain().await, NameServer::start().await);
     let scene = Scene::with(&objects(&first, "HTTP", &json!(null)), resolving(&names));
-    // There is no address yet.
+    // The hostname is not resolved yet.
     assert_eq!(status(&scene).await, 503);
     names.set(NAME, &["127.0.0.1"], 1);
     until(&scene, 200).await;
     let generation = scene.last().generation;
-    // A server that fails takes nothing away.
+    // Addresses stay in use while the name server fails.
     names.put(NAME, Records::Failure);
-    names.is_asked(NAME, names.queries(NAME) + 2).await;
+    names.wait_for_queries(NAME, names.queries(NAME) + 2).await;
     assert_eq!(status(&scene).await, 200);
-    // Nothing listens at the next address.
+    // Nothing listens on the next address.
     names.set(NAME, &["127.66.0.1"], 1);
     until(&scene, 503).await;
     assert_eq!(scene.last().generation, generation);
@@ -103,14 +103,14 @@ async fn plain_text_goes_to_the_addresses_of_the_name_as_they_change() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_to_loopback_that_is_not_allowed() {
+async fn does_not_connect_to_loopback_unless_allowed() {
     let (origin, names) = (TlsOrigin::plain().await, NameServer::start().await);
     names.set(NAME, &["127.0.0.1", "::ffff:127.0.0.1"], 1);
     let dns = names.address;
     let scene = Scene::with(&objects(&origin, "HTTP", &json!(null)), |settings| {
         settings.dns_servers = vec![dns];
     });
-    names.is_asked(NAME, 2).await;
+    names.wait_for_queries(NAME, 2).await;
     assert_eq!(status(&scene).await, 503);
     assert_eq!(origin.connections(), 0);
     let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
@@ -122,7 +122,7 @@ async fn nothing_is_sent_to_loopback_that_is_not_allowed() {
 }
 
 #[tokio::test]
-async fn server_only_verifies_the_backend_and_presents_nothing() {
+async fn server_only_verifies_the_backend_without_client_certificate() {
     let authority = Authority::new();
     let names = NameServer::start().await;
     names.set(NAME, &["127.0.0.1"], 60);
@@ -145,7 +145,7 @@ async fn server_only_verifies_the_backend_and_presents_nothing() {
 }
 
 #[tokio::test]
-async fn backend_of_another_name_sees_nothing_but_a_handshake() {
+async fn backend_with_another_hostname_receives_no_request() {
     let authority = Authority::new();
     let names = NameServer::start().await;
     names.set(NAME, &["127.0.0.1"], 60);
@@ -165,7 +165,7 @@ async fn backend_of_another_name_sees_nothing_but_a_handshake() {
 }
 
 #[tokio::test]
-async fn client_and_server_presents_the_certificate_of_the_backend_and_not_of_the_gateway() {
+async fn client_and_server_presents_the_certificate_of_the_xbackend_not_of_the_gateway() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let names = NameServer::start().await;
     names.set(NAME, &["127.0.0.1"], 60);
@@ -204,7 +204,7 @@ async fn client_and_server_presents_the_certificate_of_the_backend_and_not_of_th
 }
 
 #[tokio::test]
-async fn tls_that_comes_later_ends_plain_text() {
+async fn adding_tls_stops_plaintext_requests() {
     let authority = Authority::new();
     let names = NameServer::start().await;
     names.set(NAME, &["127.0.0.1"], 60);
@@ -213,7 +213,7 @@ async fn tls_that_comes_later_ends_plain_text() {
         &objects(&origin, "HTTP", &json!({"mode": "None"})),
         |settings| {
             resolving(&names)(settings);
-            // It never answers a ClientHello.
+            // The plaintext origin never answers a ClientHello.
             settings.limits.connect_timeout = std::time::Duration::from_millis(200);
         },
     );
@@ -229,7 +229,7 @@ async fn tls_that_comes_later_ends_plain_text() {
 }
 
 #[tokio::test]
-async fn the_example_of_the_documentation_is_accepted_and_served() {
+async fn serves_the_example_in_the_documentation() {
     let names = NameServer::start().await;
     let page = include_str!("../../docs/xbackend.md");
     let example = page.split("```yaml\n").nth(1).expect("an example");
@@ -240,7 +240,7 @@ async fn the_example_of_the_documentation_is_accepted_and_served() {
     assert_eq!(last.load.problems, []);
     assert_eq!(last.report.problems().collect::<Vec<_>>(), []);
     let name = "api.payments.example.com";
-    names.is_asked(name, 1).await;
+    names.wait_for_queries(name, 1).await;
     let answer = get(scene.at(8080), "shop.example", "/payments").await;
     assert_eq!(answer.status, 503);
 }

@@ -1,5 +1,5 @@
-//! What filters do to requests and answers, end to end. The tables are those of the API (HTTPHeaderFilter,
-//! HTTPRequestRedirectFilter, HTTPPathModifier).
+//! Effects of filters on requests and responses, end to end. The tables are those of the API
+//! (HTTPHeaderFilter, HTTPRequestRedirectFilter, HTTPPathModifier).
 
 use http::Response;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn modify(side: &str, changes: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn request_fields_of_the_rule_and_then_of_the_backend() {
+async fn applies_request_header_filters_of_rule_then_backend() {
     let echo = Origin::echo("echo").await;
     let rule = json!({
         "set": [{"name": "X-Set", "value": "rule"}, {"name": "X-Both", "value": "rule"}],
@@ -59,7 +59,7 @@ async fn request_fields_of_the_rule_and_then_of_the_backend() {
 }
 
 #[tokio::test]
-async fn response_fields_of_the_backend_and_then_of_the_rule() {
+async fn applies_response_header_filters_of_backend_then_rule() {
     let origin = Origin::new(|_| async {
         Response::builder()
             .header("x-set", "origin")
@@ -114,7 +114,7 @@ fn redirect(path: &str, filter: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn redirects_say_where() {
+async fn redirects_have_the_specified_location() {
     let full_path = json!({"type": "ReplaceFullPath", "replaceFullPath": "/full"});
     let prefix_path = json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": "/new"});
     let rules = [
@@ -163,7 +163,7 @@ async fn redirects_say_where() {
             443 => Client::tls(address, "a.com", &tls::client(&["http/1.1"])).await,
             _ => Client::http1(address).await,
         };
-        // The port of the Host field is not that of the new location.
+        // The port of the Host header is not used in the new location.
         let answer = client.get("a.com:1234", path).await;
         assert_eq!(
             (answer.status, answer.header("location")),
@@ -175,7 +175,7 @@ async fn redirects_say_where() {
 }
 
 #[tokio::test]
-async fn prefixes_are_replaced_and_the_rest_is_kept() {
+async fn replaces_prefix_match() {
     let rows = [
         ("/foo/bar?q=1", "/foo", "/xyz", "/xyz/bar?q=1"),
         ("/foo/b%2Fr", "/foo/", "/xyz/", "/xyz/b%2Fr"),
@@ -203,7 +203,7 @@ async fn prefixes_are_replaced_and_the_rest_is_kept() {
 }
 
 #[tokio::test]
-async fn full_paths_and_hosts_are_rewritten() {
+async fn rewrites_full_path_and_host() {
     let echo = Origin::echo("echo").await;
     let full_path = json!({"type": "ReplaceFullPath", "replaceFullPath": "/all"});
     let rewrite = |filter: Value| json!([{"type": "URLRewrite", "urlRewrite": filter}]);
@@ -230,13 +230,13 @@ async fn full_paths_and_hosts_are_rewritten() {
     assert_eq!(received["headers"]["x-forwarded-host"], "a.com:81");
     let received = client.get("a.com:81", "/backend").await.received();
     assert_eq!(received["headers"]["host"], "inner.org");
-    // Else it is forwarded as it came, port included.
+    // Otherwise the host is forwarded unchanged, including the port.
     let received = client.get("a.com:81", "/plain").await.received();
     assert_eq!(received["headers"]["host"], "a.com:81");
 }
 
 #[tokio::test]
-async fn a_filter_that_is_not_supported_is_never_skipped() {
+async fn unsupported_filter_is_never_skipped() {
     let echo = Origin::echo("echo").await;
     let extension = json!([{
         "type": "ExtensionRef",
@@ -264,14 +264,14 @@ async fn a_filter_that_is_not_supported_is_never_skipped() {
 }
 
 #[tokio::test]
-async fn another_attempt_runs_the_filters_of_the_backend_anew() {
+async fn retry_reruns_backend_filters() {
     let echo = Origin::echo("echo").await;
     let add = |value: &str| json!({"add": [{"name": "X-Add", "value": value}]});
     let names: Vec<String> = (0..20).map(|index| format!("service-{index}")).collect();
     let mut objects = Objects::http();
     let mut rules = Vec::new();
     for name in &names {
-        // Every other first attempt goes to the endpoint that refuses.
+        // Every second first attempt goes to the endpoint that refuses connections.
         objects = objects.service(name, &[echo.address, Origin::dead()]);
         let filters = json!([
             modify("Request", &add("rule")),
@@ -301,7 +301,7 @@ async fn another_attempt_runs_the_filters_of_the_backend_anew() {
 }
 
 #[tokio::test]
-async fn a_redirect_passes_the_response_filters_before_it() {
+async fn preceding_response_filters_apply_to_a_redirect() {
     let added = modify(
         "Response",
         &json!({"add": [{"name": "X-Add", "value": "1"}]}),

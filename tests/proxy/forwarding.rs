@@ -1,4 +1,4 @@
-//! What backends are told about clients, and which of it clients may say themselves.
+//! Forwarding headers: what backends receive, and which values clients may set.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn id(headers: &Value) -> String {
 }
 
 #[tokio::test]
-async fn claims_of_strangers_are_overwritten() {
+async fn overwrites_forwarding_headers_of_untrusted_clients() {
     let echo = Origin::echo("echo").await;
     let scene = Scene::start(&objects(&echo));
     let mut ids = Vec::new();
@@ -68,7 +68,7 @@ async fn claims_of_strangers_are_overwritten() {
 }
 
 #[tokio::test]
-async fn claims_of_trusted_proxies_are_kept_and_continued() {
+async fn extends_forwarding_headers_of_trusted_proxies() {
     let echo = Origin::echo("echo").await;
     let trusted = "127.0.0.0/8".parse().expect("a network");
     let scene = Scene::with(&objects(&echo), |settings| {
@@ -83,7 +83,7 @@ async fn claims_of_trusted_proxies_are_kept_and_continued() {
                 assert_eq!(headers[*name], *value, "{name}");
             }
         }
-        // Where nothing is claimed, it is as with anybody.
+        // Without forwarding headers, it is like any other client.
         let received = client.get("a.com", "/").await.received();
         let headers = &received["headers"];
         assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
@@ -94,7 +94,7 @@ async fn claims_of_trusted_proxies_are_kept_and_continued() {
 }
 
 #[tokio::test]
-async fn another_network_is_not_trusted() {
+async fn does_not_trust_other_networks() {
     let echo = Origin::echo("echo").await;
     let trusted = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().expect("a network"));
     let scene = Scene::with(&objects(&echo), |settings| {
@@ -106,7 +106,7 @@ async fn another_network_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn rules_match_what_backends_get_and_not_what_strangers_claim() {
+async fn rules_match_sanitized_forwarding_headers() {
     let (inner, outer) = (Origin::echo("inner").await, Origin::echo("outer").await);
     let rule = |name: &str, value: &str| {
         let headers = json!([{"name": name, "value": value}]);
@@ -146,7 +146,7 @@ async fn rules_match_what_backends_get_and_not_what_strangers_claim() {
 }
 
 #[tokio::test]
-async fn rules_match_headers_that_the_proxy_sets() {
+async fn rules_match_headers_set_by_the_proxy() {
     let echo = Origin::echo("echo").await;
     let headers = json!([
         {"name": "x-forwarded-for", "value": "127.0.0.1"},
@@ -167,7 +167,7 @@ async fn rules_match_headers_that_the_proxy_sets() {
 }
 
 #[tokio::test]
-async fn a_trailing_dot_of_the_host_is_ignored_for_matching_only() {
+async fn ignores_trailing_dot_of_the_host_for_matching_only() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::gateway(&[
         http("http", 80, "a.com"),
@@ -185,7 +185,7 @@ async fn a_trailing_dot_of_the_host_is_ignored_for_matching_only() {
 }
 
 #[tokio::test]
-async fn errors_of_grpc_calls_carry_a_grpc_status() {
+async fn grpc_errors_have_a_grpc_status() {
     let objects = Objects::http()
         .service("none", &[])
         .route("route", &[prefix("/none", "none")]);

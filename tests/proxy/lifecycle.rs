@@ -1,4 +1,5 @@
-//! Leaving: not ready first, then nothing new, what is in flight to its end, and never later than the deadline.
+//! Graceful shutdown: readiness fails, listeners close, requests in flight complete, all within the
+//! deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::scene::{Objects, Scene, http, https, secret, to};
 
 /// Long enough that a test would notice waiting for it.
 const DEADLINE: Duration = Duration::from_secs(12);
-/// Long enough for a busy machine to look at a server that is about to leave.
+/// Long enough for a busy machine to observe a terminating server.
 const DELAY: Duration = Duration::from_secs(3);
 
 fn objects(origin: &Origin) -> Objects {
@@ -38,7 +39,7 @@ fn draining(
     move |settings| settings.drain = Drain { delay, deadline }
 }
 
-/// Answers `/held` when the gate opens, and everything else at once.
+/// Responds to `/held` when the gate opens, and to everything else at once.
 async fn gated(gate: &Arc<Semaphore>) -> Origin {
     let gate = gate.clone();
     Origin::new(move |request| {
@@ -54,7 +55,7 @@ async fn gated(gate: &Arc<Semaphore>) -> Origin {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
+async fn shutdown_completes_requests_in_flight() {
     let gate = Arc::new(Semaphore::new(0));
     let origin = gated(&gate).await;
     let mut scene = Scene::with(&objects(&origin), draining(DELAY, DEADLINE));
@@ -81,7 +82,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
 
     let begin = Instant::now();
-    let left = scene.begin_to_leave();
+    let left = scene.begin_shutdown();
     while get(admin, "admin", "/readyz").await.status != 503 {
         assert!(begin.elapsed() < DELAY, "too slow to tell");
     }
@@ -91,7 +92,7 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     busy.ended().await;
     assert!(begin.elapsed() < DELAY, "too slow to tell");
     idle.ended().await;
-    frames.until_told_to_go().await;
+    frames.until_goaway().await;
     refuses(plain).await;
     refuses(secure).await;
     assert_eq!(get(admin, "admin", "/healthz").await.status, 200);
@@ -111,14 +112,14 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_taken() {
     assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
 }
 
-/// HTTP/2, frame by frame.
+/// An HTTP/2 client at frame level.
 struct Frames(TcpStream);
 
 impl Frames {
     const PING: u8 = 6;
     const GO_AWAY: u8 = 7;
 
-    /// Opens a connection, and no stream.
+    /// Opens a connection without streams.
     async fn open(address: std::net::SocketAddr) -> Self {
         let mut stream = connect(address).await;
         say(
@@ -132,7 +133,7 @@ impl Frames {
         frames
     }
 
-    /// Type and payload of the next frame; nothing at the end.
+    /// Type and payload of the next frame; `None` at EOF.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0; 9];
         let read = timeout(PATIENCE, self.0.read_exact(&mut head)).await;
@@ -147,8 +148,8 @@ impl Frames {
         Some((head[3], payload))
     }
 
-    /// Reads to the end of the connection: a GOAWAY without error must have come.
-    async fn until_told_to_go(&mut self) {
+    /// Reads until EOF; a GOAWAY with NO_ERROR must have arrived.
+    async fn until_goaway(&mut self) {
         let mut told = false;
         while let Some((kind, payload)) = self.next().await {
             if kind == Self::GO_AWAY {
@@ -161,7 +162,7 @@ impl Frames {
 }
 
 #[tokio::test]
-async fn idle_connections_hold_nobody_up() {
+async fn idle_connections_do_not_delay_shutdown() {
     let origin = Origin::new(|_| async { Response::new(full("done")) }).await;
     let mut scene = Scene::with(&objects(&origin), |settings| {
         settings.limits.park_after = Duration::from_millis(100);
@@ -181,14 +182,14 @@ async fn idle_connections_hold_nobody_up() {
     scene
         .until_stats("20 are parked", |stats| stats.parked == 20)
         .await;
-    // And some that are not idle yet, or have never said anything.
+    // Also connections that are not idle yet, or have never sent anything.
     clients.push(Client::http1(plain).await);
     clients.push(Client::tls(secure, "a.com", &config).await);
     let mut silent = connect(plain).await;
     let mut halting = connect(secure).await;
     halting.write_all(&[22, 3, 1]).await.expect("written");
     let begin = Instant::now();
-    let left = scene.begin_to_leave();
+    let left = scene.begin_shutdown();
     for client in clients {
         client.ended().await;
     }
@@ -200,7 +201,7 @@ async fn idle_connections_hold_nobody_up() {
 }
 
 #[tokio::test]
-async fn connections_that_are_just_being_accepted_hold_nobody_up() {
+async fn new_connections_do_not_delay_shutdown() {
     let origin = Origin::echo("echo").await;
     for _ in 0..5 {
         let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, DEADLINE));
@@ -219,14 +220,14 @@ async fn connections_that_are_just_being_accepted_hold_nobody_up() {
             .until_stats("some are open", |stats| stats.accepted > 100)
             .await;
         let begin = Instant::now();
-        scene.begin_to_leave().await.expect("left");
+        scene.begin_shutdown().await.expect("left");
         assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
         drop(storm.join().expect("no panic"));
     }
 }
 
 #[tokio::test]
-async fn the_deadline_holds_against_clients_that_never_read() {
+async fn drain_deadline_closes_clients_that_never_read() {
     let origin = Origin::raw(|mut stream| async move {
         say(
             &mut stream,
@@ -256,7 +257,7 @@ async fn the_deadline_holds_against_clients_that_never_read() {
     plain.read_exact(&mut byte).await.expect("an answer");
     secure.read_exact(&mut byte).await.expect("an answer");
     let begin = Instant::now();
-    scene.begin_to_leave().await.expect("left");
+    scene.begin_shutdown().await.expect("left");
     let took = begin.elapsed();
     assert!(
         took >= deadline && took < deadline + Duration::from_secs(4),

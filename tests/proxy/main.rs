@@ -1,5 +1,5 @@
-//! The data plane as clients and backends see it: the whole library in this process, from a folder of YAML, between
-//! real connections on loopback. One module per subject.
+//! The data plane between real clients and backends: the library in this process, configured by a
+//! YAML folder, on loopback. One module per topic.
 
 #[path = "../harness/mod.rs"]
 mod harness;

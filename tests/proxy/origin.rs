@@ -1,5 +1,5 @@
-//! Backends in this process: HTTP servers of both versions that count what reaches them, and raw sockets that do
-//! exactly what a test says.
+//! Backends in this process: HTTP servers of both versions that count requests, and scripted raw
+//! sockets.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::harness::PATIENCE;
 
-/// A body that is sent.
+/// A response body.
 pub(crate) type Payload = UnsyncBoxBody<Bytes, BoxError>;
 /// Any error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -39,7 +39,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Answers every request over HTTP/1.1, and over HTTP/2 with prior knowledge.
+    /// A backend that responds over HTTP/1.1, and over HTTP/2 with prior knowledge.
     pub(crate) async fn new<F, R>(answer: F) -> Self
     where
         F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
@@ -56,10 +56,10 @@ impl Origin {
             });
             async move {
                 let mut first = [0; 3];
-                // Three bytes tell `PRI` from every method that tests use.
+                // Three bytes distinguish `PRI` from every method in the tests.
                 let _ = stream.peek(&mut first).await;
                 let io = TokioIo::new(stream);
-                // How a connection ends is for the test to see elsewhere.
+                // Connection errors are ignored here: tests check responses.
                 if &first == b"PRI" {
                     let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                     let _ = server.serve_connection(io, service).await;
@@ -74,12 +74,12 @@ impl Origin {
         origin
     }
 
-    /// Answers every request with what it received, under this name.
+    /// A backend that responds with the received request under this name.
     pub(crate) async fn echo(name: &'static str) -> Self {
         Self::new(move |request| echo(name, request)).await
     }
 
-    /// Gives every connection to `serve`.
+    /// A backend that passes every connection to `serve`.
     pub(crate) async fn raw<F, R>(serve: F) -> Self
     where
         F: Fn(TcpStream) -> R + Send + 'static,
@@ -110,17 +110,17 @@ impl Origin {
         listener.local_addr().expect("an address")
     }
 
-    /// Connections so far.
+    /// Number of connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(SeqCst)
     }
 
-    /// Requests so far.
+    /// Number of requests.
     pub(crate) fn requests(&self) -> usize {
         *self.requests.borrow()
     }
 
-    /// Waits for so many requests in all.
+    /// Waits for this total number of requests.
     pub(crate) async fn until_requests(&self, count: usize) {
         let mut requests = self.requests.subscribe();
         let enough = timeout(PATIENCE, requests.wait_for(|seen| *seen >= count)).await;
@@ -176,7 +176,7 @@ pub(crate) fn empty() -> Payload {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that is sent as it comes, and ends when the sender is dropped. Holds one frame at a time.
+/// A body that streams frames until the sender is dropped. Buffers one frame.
 pub(crate) fn stream() -> (mpsc::Sender<Frame<Bytes>>, Payload) {
     let (sender, receiver) = mpsc::channel(1);
     (sender, Streamed(receiver).boxed_unsync())

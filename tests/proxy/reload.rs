@@ -1,5 +1,5 @@
-//! Changes of the folder: they are live when their outcome is told, a fault leaves what was good, and ports open and
-//! close without touching each other.
+//! Changes of the folder: in service when their outcome is published, invalid changes keep the
+//! previous configuration, ports open and close independently.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -12,7 +12,7 @@ use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, publish, route, secret, to, write};
 
 #[tokio::test]
-async fn an_edit_is_live_when_it_is_told() {
+async fn edit_is_in_service_when_its_outcome_is_published() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http()
@@ -35,7 +35,7 @@ async fn an_edit_is_live_when_it_is_told() {
         .await;
     assert_eq!(client.get("a.com", "/new").await.name(), "404");
     assert_eq!(client.get("b.com", "/").await.name(), "one");
-    // Of several files, each is an edit of its own.
+    // Each of several files can be edited separately.
     scene
         .change(|folder| {
             write(
@@ -53,7 +53,7 @@ async fn an_edit_is_live_when_it_is_told() {
 }
 
 #[tokio::test]
-async fn endpoints_come_and_go() {
+async fn follows_endpoint_changes() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http().route("route", &[to("echo")]);
@@ -79,7 +79,7 @@ async fn endpoints_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_fault_leaves_what_was_good() {
+async fn invalid_files_keep_the_previous_configuration() {
     let one = Origin::echo("one").await;
     let base = Objects::http().service("one", &[one.address]);
     let good = base.clone().route("route", &[to("one")]);
@@ -97,7 +97,7 @@ async fn a_fault_leaves_what_was_good() {
         assert!(!outcome.load.problems.is_empty(), "{text}");
         assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "one");
     }
-    // An object that breaks a rule of the API stays as it was, and the others change.
+    // An invalid object keeps its previous version, while others change.
     let bad = yaml::route("route", "gateway", &["not a host!"], "[]");
     let fine = route("fine", &["fine.com"], &[to("one")]);
     let outcome = scene
@@ -112,7 +112,7 @@ async fn a_fault_leaves_what_was_good() {
     assert!(!outcome.load.problems.is_empty());
     assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "one");
     assert_eq!(get(scene.at(80), "fine.com", "/").await.name(), "one");
-    // Mended, all is as written.
+    // After the fix, everything is as written.
     let outcome = scene
         .replace(&base.route("route", &[prefix("/mended", "one")]))
         .await;
@@ -122,7 +122,7 @@ async fn a_fault_leaves_what_was_good() {
 }
 
 #[tokio::test]
-async fn ports_open_and_close_without_touching_others() {
+async fn opens_and_closes_ports_independently() {
     let one = Origin::echo("one").await;
     let objects = |listeners: &[String]| {
         Objects::gateway(listeners)
@@ -155,7 +155,7 @@ async fn ports_open_and_close_without_touching_others() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_and_tried_again() {
+async fn reports_and_retries_port_in_use() {
     let one = Origin::echo("one").await;
     let taken = TcpListener::bind("127.0.0.1:0").expect("bound");
     let port = taken.local_addr().expect("an address").port();
@@ -198,7 +198,7 @@ async fn a_port_in_use_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn addresses_change_without_touching_connections_that_they_cover() {
+async fn address_change_keeps_covered_connections() {
     let one = Origin::echo("one").await;
     let free = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = free.local_addr().expect("an address");
@@ -227,7 +227,7 @@ async fn addresses_change_without_touching_connections_that_they_cover() {
         &["0.0.0.0"],
         &["127.0.0.1", "127.0.0.2"],
     ] {
-        // The first outcome: nothing is tried again.
+        // In the first outcome: nothing is retried.
         let outcome = scene.replace(&objects(addresses)).await;
         let report = outcome.binds;
         assert!(report.values().all(Result::is_ok), "{report:?}");
@@ -244,7 +244,7 @@ async fn addresses_change_without_touching_connections_that_they_cover() {
 }
 
 #[tokio::test]
-async fn change_of_protocol_ends_connections_that_speak_the_former() {
+async fn protocol_change_closes_connections() {
     let one = Origin::echo("one").await;
     let objects = |listener: String| {
         Objects::gateway(&[listener, http("other", 81, "")])
@@ -270,7 +270,7 @@ async fn change_of_protocol_ends_connections_that_speak_the_former() {
 }
 
 #[tokio::test]
-async fn volumes_are_followed_by_their_symlink() {
+async fn follows_symlink_swap_of_kubernetes_volumes() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let base = Objects::http()

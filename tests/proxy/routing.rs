@@ -1,5 +1,5 @@
-//! Which route a request gets: by port, listener, hostname and the conditions of rules, end to end. The order itself is
-//! tested in `table`; here it meets real requests.
+//! Route selection by port, listener, hostname and matches, end to end. The precedence itself is
+//! tested in `table`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::scene::{Objects, Scene, http, prefix, route, route_of, to};
 /// Header fields of a request.
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// A rule that marks its requests with its name.
+/// A rule that marks its requests with a name.
 fn marked(name: &str, condition: &Value) -> Value {
     json!({
         "matches": [condition],
@@ -24,7 +24,7 @@ fn marked(name: &str, condition: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_host_belongs_to_its_most_specific_listener() {
+async fn most_specific_listener_serves_a_host() {
     let exact = Origin::echo("exact").await;
     let wildcard = Origin::echo("wildcard").await;
     let any = Origin::echo("any").await;
@@ -50,7 +50,7 @@ async fn a_host_belongs_to_its_most_specific_listener() {
         ("example.com", "/", "any"),
         ("other.org", "/", "any"),
         ("127.0.0.1", "/", "any"),
-        // The most specific listener has no route for these, and no other one is asked.
+        // The most specific listener has no route for these, and others are not tried.
         ("a.example.com", "/other", "404"),
         ("x.narrow.example.com", "/", "404"),
     ];
@@ -60,7 +60,7 @@ async fn a_host_belongs_to_its_most_specific_listener() {
 }
 
 #[tokio::test]
-async fn ports_have_routes_of_their_own() {
+async fn ports_have_separate_routes() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::gateway(&[
         http("one", 80, ""),
@@ -87,7 +87,7 @@ async fn ports_have_routes_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_host_without_a_fitting_rule_falls_through_to_less_specific_hosts() {
+async fn host_without_matching_rule_falls_back_to_wildcards() {
     let echo = Origin::echo("echo").await;
     let rules = |name: &str, path: &str| {
         [marked(
@@ -119,7 +119,7 @@ async fn a_host_without_a_fitting_rule_falls_through_to_less_specific_hosts() {
     }
 }
 
-/// Rules in no particular order, of two routes.
+/// Rules of two routes in arbitrary order.
 fn precedence() -> Objects {
     let path = |kind: &str, value: &str| json!({"path": {"type": kind, "value": value}});
     let with = |mut condition: Value, field: &str, value: Value| {
@@ -155,7 +155,7 @@ fn precedence() -> Objects {
 }
 
 #[tokio::test]
-async fn the_order_of_matches_is_that_of_the_api() {
+async fn match_precedence_follows_the_api() {
     let echo = Origin::echo("echo").await;
     let scene = Scene::start(&precedence().service("echo", &[echo.address]));
     let mut client = Client::http1(scene.at(80)).await;
@@ -192,7 +192,7 @@ async fn the_order_of_matches_is_that_of_the_api() {
 }
 
 #[tokio::test]
-async fn conditions_of_headers_and_query() {
+async fn matches_headers_and_query() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http().service("echo", &[echo.address]).route(
         "route",
@@ -210,7 +210,7 @@ async fn conditions_of_headers_and_query() {
         ],
     );
     let scene = Scene::start(&objects);
-    // Over HTTP/2, where names are in lower case and fields may come apart.
+    // Over HTTP/2, with lower-case names and split header fields.
     let mut client = Client::http2(scene.at(80)).await;
     let rows: [(&str, Fields<'_>, &str); 11] = [
         ("/", &[("x-kind", "one")], "header"),
@@ -223,7 +223,7 @@ async fn conditions_of_headers_and_query() {
         ("/?kind=12", &[], "query pattern"),
         ("/?kind=12x", &[], "404"),
         ("/?Kind=12", &[], "404"),
-        // Of equal names the first counts.
+        // The first of equal names counts.
         ("/?kind=x&kind=12", &[], "404"),
     ];
     for (path, fields, name) in rows {

@@ -1,5 +1,5 @@
-//! A data plane for tests that wait for events: its configuration is changed file by file, and every change is awaited
-//! by its outcome. Rules are given as JSON, which is YAML too.
+//! A data plane for event-driven tests: files are changed one by one, and the outcome of each
+//! change is awaited. Rules are given as JSON, which is valid YAML.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::origin::Origin;
 
 pub(crate) use crate::harness::yaml::{http, https, secret, secret_of};
 
-/// The file that holds the objects of [`Scene::start`].
+/// The file with the objects of [`Scene::start`].
 const FILE: &str = "objects.yaml";
 
 /// A running data plane.
@@ -39,18 +39,18 @@ impl Scene {
         Self::with(objects, |_| {})
     }
 
-    /// Sends everything to this backend.
+    /// Sends all requests to this backend.
     pub(crate) fn before(origin: &Origin) -> Self {
         let objects = Objects::http().service("origin", &[origin.address]);
         Self::start(&objects.route("route", &[to("origin")]))
     }
 
-    /// Serves these objects, with other settings.
+    /// Serves these objects with changed settings.
     pub(crate) fn with(objects: &Objects, tune: impl FnOnce(&mut Settings)) -> Self {
         Self::prepared(|folder| write(folder, FILE, &objects.text()), tune)
     }
 
-    /// Serves what `prepare` leaves in the folder.
+    /// Serves the content that `prepare` writes to the folder.
     pub(crate) fn prepared(prepare: impl FnOnce(&Path), tune: impl FnOnce(&mut Settings)) -> Self {
         let server = TestServer::start_from(prepare, |settings| {
             settings.admin = Some(([127, 0, 0, 1], 0).into());
@@ -68,12 +68,12 @@ impl Scene {
         self.outcome.borrow().clone().expect("an outcome")
     }
 
-    /// Where the admin server listens.
+    /// Address of the admin server.
     pub(crate) fn admin_address(&self) -> SocketAddr {
         self.admin().expect("an admin address")
     }
 
-    /// Replaces the objects, and returns when the new ones are served.
+    /// Replaces the objects and waits until the new ones are in service.
     pub(crate) async fn replace(&mut self, objects: &Objects) -> Outcome {
         let before = self.last().generation;
         write(self.folder(), FILE, &objects.text());
@@ -81,7 +81,7 @@ impl Scene {
             .await
     }
 
-    /// Changes the folder, and returns when that has come to an outcome.
+    /// Changes the folder and waits for the outcome.
     pub(crate) async fn change(&mut self, change: impl FnOnce(&Path)) -> Outcome {
         self.outcome.mark_unchanged();
         change(self.folder());
@@ -90,7 +90,7 @@ impl Scene {
         self.last()
     }
 
-    /// Waits for an outcome.
+    /// Waits for an outcome that matches.
     pub(crate) async fn outcome_with(
         &mut self,
         mut condition: impl FnMut(&Outcome) -> bool,
@@ -102,11 +102,11 @@ impl Scene {
         found.expect("alive").clone().expect("an outcome")
     }
 
-    /// Waits until the numbers of connections are as they should be.
+    /// Waits until the connection counters match.
     pub(crate) async fn until_stats(&self, what: &str, condition: impl Fn(&Numbers) -> bool) {
         let stats = &self.state().stats.connections;
         let counted = async {
-            // Figures tell nobody of their changes.
+            // Counters have no change notification.
             while !condition(&Numbers {
                 accepted: stats.accepted.load(Relaxed),
                 open: stats.open(),
@@ -119,18 +119,18 @@ impl Scene {
         assert!(counted.is_ok(), "{what}: it did not come about in time");
     }
 
-    /// Begins to leave. The handle is done when it has left.
-    pub(crate) fn begin_to_leave(&mut self) -> JoinHandle<()> {
+    /// Starts a graceful shutdown. The handle resolves when it is complete.
+    pub(crate) fn begin_shutdown(&mut self) -> JoinHandle<()> {
         let server = self.server.take().expect("running");
         let (server, folder) = server.into_server();
         tokio::task::spawn_blocking(move || {
-            Server::leave(server);
+            Server::shut_down(server);
             drop(folder);
         })
     }
 }
 
-/// Client connections.
+/// Counters of client connections.
 pub(crate) struct Numbers {
     pub(crate) accepted: u64,
     pub(crate) open: u64,
@@ -145,14 +145,14 @@ impl Deref for Scene {
     }
 }
 
-/// Writes a file as a careful writer does: never half of it under its name.
+/// Writes a file and renames it into place.
 pub(crate) fn write(folder: &Path, file: &str, text: &str) {
     let draft = folder.join(".draft");
     fs::write(&draft, text).expect("written");
     fs::rename(draft, folder.join(file)).expect("renamed");
 }
 
-/// Publishes a file as Kubernetes publishes volumes: in a directory named for the version, behind a symlink that is
+/// Publishes a file like a Kubernetes volume: in a directory per version, behind a symlink that is
 /// swapped.
 pub(crate) fn publish(folder: &Path, version: &str, text: &str) {
     let real = folder.join(format!("..{version}"));
@@ -166,7 +166,7 @@ pub(crate) fn publish(folder: &Path, version: &str, text: &str) {
     fs::rename(folder.join("..data_tmp"), folder.join("..data")).expect("renamed");
 }
 
-/// Objects of one file.
+/// Objects of a file.
 #[derive(Clone, Default)]
 pub(crate) struct Objects(Vec<String>);
 
@@ -181,7 +181,7 @@ impl Objects {
         Self::gateway(&[http("http", 80, "")])
     }
 
-    /// One document more.
+    /// Adds a document.
     pub(crate) fn with(mut self, document: String) -> Self {
         self.0.push(document);
         self
@@ -224,7 +224,7 @@ pub(crate) fn to(service: &str) -> Value {
     json!({"backendRefs": [{"name": service, "port": 80}]})
 }
 
-/// A rule that sends what begins with a path to a Service.
+/// A rule that sends a path prefix to a Service.
 pub(crate) fn prefix(path: &str, service: &str) -> Value {
     let mut rule = to(service);
     rule["matches"] = json!([{"path": {"type": "PathPrefix", "value": path}}]);

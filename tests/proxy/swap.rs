@@ -1,4 +1,4 @@
-//! Configurations swapped under load: every answer is whole, and comes from one configuration alone.
+//! Reloads under load: every response is complete and comes from exactly one configuration.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,15 @@ use crate::origin::Origin;
 use crate::scene::{Objects, Scene, route, write};
 
 const FLIPS: usize = 1000;
-/// Answers of each flip: 2,000 a second and a flip every 15 ms, which is as fast as flips come.
+/// Responses per reload: 2,000 a second and a reload every 15 ms, which is the maximum rate of
+/// reloads.
 const ANSWERS: usize = 30;
 const CLIENTS: usize = 8;
-/// All clients together send 2,666 requests a second, and what they are late with as soon as they can.
+/// All clients together send 2,666 requests a second, and catch up when late.
 const PERIOD: Duration = Duration::from_millis(3);
 
-/// The route of one configuration: hostname, path, both directions' fields, path rewrite and backend all tell its name.
+/// The route of one configuration. Hostname, path, header filters, path rewrite and backend all
+/// contain its name.
 fn configuration(name: &str) -> String {
     let (host, path) = match name {
         "a" => (
@@ -42,7 +44,7 @@ fn configuration(name: &str) -> String {
     route("swapped", &[host], &[rule])
 }
 
-/// The configuration that an answer comes from; nothing when it is an error or mixes two.
+/// The configuration of a response; `None` for an error or a mix of two.
 fn source(answer: &Answer) -> Option<String> {
     if answer.status != 200 {
         return None;
@@ -56,7 +58,7 @@ fn source(answer: &Answer) -> Option<String> {
     agree.then_some(name)
 }
 
-/// Answers by the configuration that they come from.
+/// Responses by configuration.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     a: usize,
@@ -73,7 +75,7 @@ impl Seen {
     }
 }
 
-/// Sends requests until nobody looks at what was seen.
+/// Sends requests until the receiver is dropped.
 async fn load(mut client: Client, seen: watch::Sender<Seen>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -88,7 +90,7 @@ async fn load(mut client: Client, seen: watch::Sender<Seen>) {
     }
 }
 
-/// Publishes a configuration, and returns when it has been served among enough answers.
+/// Publishes a configuration and waits until it has served enough responses.
 async fn flip(scene: &mut Scene, name: &str, seen: &mut watch::Receiver<Seen>) {
     let before = *seen.borrow();
     let generation = scene.last().generation;
@@ -101,10 +103,10 @@ async fn flip(scene: &mut Scene, name: &str, seen: &mut watch::Receiver<Seen>) {
     enough.expect("clients");
 }
 
-/// Flips are paced by answers and not by the clock: a machine that is busy with other work takes longer over both, and
-/// every flip still meets as many requests as it would at 2,000 a second.
+/// Reloads are paced by responses and not by time: on a busy machine both take longer, and every
+/// reload still overlaps as many requests as at 2,000 a second.
 #[tokio::test]
-async fn no_answer_is_lost_or_mixed_while_routes_flip() {
+async fn no_response_is_lost_or_mixed_during_reloads() {
     let a = Origin::echo("a").await;
     let b = Origin::echo("b").await;
     let objects = Objects::http()
@@ -120,7 +122,7 @@ async fn no_answer_is_lost_or_mixed_while_routes_flip() {
     let (sender, mut seen) = watch::channel(Seen::default());
     let mut clients = JoinSet::new();
     for index in 0..CLIENTS {
-        // Half of them over HTTP/2.
+        // Half of them use HTTP/2.
         let client = match index % 2 {
             0 => Client::http1(scene.at(80)).await,
             _ => Client::http2(scene.at(80)).await,

@@ -1,4 +1,4 @@
-//! The timeouts of rules, and their absence: what takes long is not cut unless its route asks for it.
+//! Route timeouts: slow exchanges are aborted only if their rule has a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn limited(path: &str, timeouts: serde_json::Value) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn no_answer_in_time_is_a_504() {
+async fn timeout_without_response_is_504() {
     let origin = Origin::new(|request| async move {
         if request.uri().path().ends_with("/never") {
             std::future::pending::<()>().await;
@@ -51,14 +51,14 @@ async fn no_answer_in_time_is_a_504() {
         assert!(begin.elapsed() >= Duration::from_millis(200), "{path}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{path}");
     }
-    // The connection goes on, and what is in time is answered.
+    // The connection stays open, and requests in time succeed.
     for path in ["/request", "/backend", "/zero"] {
         assert_eq!(client.get("a.com", path).await.text(), "in time", "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_request_timeout_ends_an_answer_that_never_ends() {
+async fn request_timeout_aborts_endless_response() {
     let origin = Origin::new(|_| async {
         let (sender, body) = stream();
         tokio::spawn(async move {
@@ -91,7 +91,7 @@ async fn a_request_timeout_ends_an_answer_that_never_ends() {
 }
 
 #[tokio::test]
-async fn without_a_timeout_a_slow_stream_goes_on() {
+async fn slow_stream_without_timeout_continues() {
     let (events, next) = mpsc::channel::<&'static str>(1);
     let next = std::sync::Arc::new(Mutex::new(next));
     let origin = Origin::new(move |_| {
@@ -107,7 +107,7 @@ async fn without_a_timeout_a_slow_stream_goes_on() {
     let objects = Objects::http()
         .service("origin", &[origin.address])
         .route("route", &[prefix("/", "origin")]);
-    // What bounds requests and connections does not bound the time between events.
+    // Limits of requests and connections do not apply to the time between events.
     let scene = Scene::with(&objects, |settings| {
         let limits = &mut settings.limits;
         let short = Duration::from_millis(200);
@@ -127,7 +127,7 @@ async fn without_a_timeout_a_slow_stream_goes_on() {
         .expect("a head");
     let mut body = answer.into_body();
     for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
-        // The silence is what is tested.
+        // The pause is the subject of the test.
         tokio::time::sleep(Duration::from_millis(700)).await;
         events.send(event).await.expect("fed");
         let frame = timeout(PATIENCE, body.frame())
@@ -152,7 +152,7 @@ fn feed(next: std::sync::Arc<Mutex<mpsc::Receiver<&'static str>>>) -> Payload {
 }
 
 #[tokio::test]
-async fn a_timeout_of_one_rule_is_not_that_of_another() {
+async fn timeouts_are_per_rule() {
     let origin = Origin::new(|_| async {
         tokio::time::sleep(Duration::from_millis(400)).await;
         Response::new(full("late"))

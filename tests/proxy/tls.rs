@@ -1,4 +1,4 @@
-//! TLS towards clients: which certificate is shown, what is agreed, and what changes while connections are open.
+//! TLS to clients: certificate selection, negotiation, and changes during open connections.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn shown(scene: &Scene, name: &str) -> CertificateDer<'static> {
 }
 
 #[tokio::test]
-async fn the_server_name_chooses_the_certificate() {
+async fn selects_certificate_by_server_name() {
     let exact = Certificate::new(&["a.example.com"]);
     let wildcard = Certificate::new(&["*.example.com"]);
     let second = Certificate::new(&["b.example.com"]);
@@ -52,7 +52,7 @@ async fn the_server_name_chooses_the_certificate() {
         ("x.c.example.com", &wildcard),
         ("example.com", &any),
         ("other.org", &any),
-        // An address is never sent as a name.
+        // An IP address is never sent as SNI.
         ("127.0.0.1", &any),
     ];
     for (name, certificate) in rows {
@@ -60,7 +60,7 @@ async fn the_server_name_chooses_the_certificate() {
     }
 }
 
-/// A client that can verify these signatures only.
+/// A client that verifies these signature schemes only.
 fn verifying(
     schemes: &'static [SignatureScheme],
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -69,7 +69,7 @@ fn verifying(
 }
 
 #[tokio::test]
-async fn a_client_gets_a_certificate_that_it_can_verify() {
+async fn selects_certificate_by_signature_algorithm() {
     const RSA: &[SignatureScheme] = &[
         SignatureScheme::RSA_PSS_SHA256,
         SignatureScheme::RSA_PKCS1_SHA256,
@@ -111,7 +111,7 @@ async fn a_client_gets_a_certificate_that_it_can_verify() {
 }
 
 #[tokio::test]
-async fn versions_and_protocols_are_agreed() {
+async fn negotiates_tls_version_and_alpn() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com", "new.com"]);
     let mut strict = https("strict", 443, "new.com", &["certificate"]);
@@ -156,7 +156,7 @@ async fn versions_and_protocols_are_agreed() {
 }
 
 #[tokio::test]
-async fn an_unknown_server_name_is_refused() {
+async fn rejects_unknown_server_name() {
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
         .with(secret("certificate", &certificate));
@@ -171,7 +171,7 @@ async fn an_unknown_server_name_is_refused() {
             "{name}: {error}"
         );
     }
-    // Plain text on such a port is no handshake at all.
+    // Plain text on a TLS port is not a handshake.
     let address = scene.at(443);
     let plain = tokio::task::spawn_blocking(move || {
         let mut client = raw::Client::connect(address);
@@ -183,7 +183,7 @@ async fn an_unknown_server_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_connection_serves_the_hosts_of_one_listener() {
+async fn connection_serves_hosts_of_one_listener() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com", "b.com", "*.c.com"]);
     let listener = |name: &str, host: &str| https(name, 443, host, &["certificate"]);
@@ -207,7 +207,7 @@ async fn a_connection_serves_the_hosts_of_one_listener() {
         (443, "x.c.com", "y.c.com", 200),
         (443, "x.c.com", "a.com", 421),
         (8443, "a.com", "a.com", 200),
-        // The listener for any host is another one.
+        // Another listener serves all other hosts.
         (8443, "a.com", "unknown.org", 421),
         (8443, "unknown.org", "unknown.org", 200),
         (8443, "unknown.org", "other.org", 200),
@@ -223,7 +223,7 @@ async fn a_connection_serves_the_hosts_of_one_listener() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_shown_and_no_connection_closed() {
+async fn certificate_rotation_keeps_connections() {
     let echo = Origin::echo("echo").await;
     let (old, new) = (Certificate::new(&["a.com"]), Certificate::new(&["a.com"]));
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
@@ -249,7 +249,7 @@ async fn a_new_certificate_is_shown_and_no_connection_closed() {
     assert!(outcome.generation > before);
     assert_eq!(shown(&scene, "a.com").await, new.der);
 
-    // Neither text that is no certificate nor a key of another certificate takes the place of a good one.
+    // Neither invalid PEM nor a key of another certificate replaces a valid one.
     for bad in [
         secret_of("certificate", "no certificate", "no key"),
         secret_of("certificate", &old.pem, &new.key),
@@ -267,7 +267,7 @@ async fn a_new_certificate_is_shown_and_no_connection_closed() {
 }
 
 #[tokio::test]
-async fn a_listener_without_any_good_certificate_serves_nothing() {
+async fn listener_without_valid_certificate_serves_nothing() {
     let good = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[
         https("bad", 443, "bad.com", &["missing"]),
@@ -281,14 +281,14 @@ async fn a_listener_without_any_good_certificate_serves_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_is_resumed_after_a_change_of_routes() {
+async fn resumes_tls_session_after_a_route_change() {
     let echo = Origin::echo("echo").await;
     let certificate = Certificate::new(&["a.com"]);
     let objects = Objects::gateway(&[https("tls", 443, "a.com", &["certificate"])])
         .with(secret("certificate", &certificate))
         .service("echo", &[echo.address]);
     let mut scene = Scene::start(&objects.clone().route("route", &[to("echo")]));
-    // The configuration holds the tickets that the client was given.
+    // The client configuration stores the session tickets.
     let config = tls::client(&["http/1.1"]);
     let mut first = Client::tls(scene.at(443), "a.com", &config).await;
     assert_eq!(first.get("a.com", "/").await.name(), "echo");

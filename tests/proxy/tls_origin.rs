@@ -1,5 +1,4 @@
-//! Backends that speak TLS, with certificates of an authority made for the test. They keep every byte that arrives, before
-//! any of it is decrypted.
+//! TLS backends with certificates of a test CA. They record all received bytes before decryption.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -33,7 +32,7 @@ pub(crate) struct Issued {
     pub(crate) pem: String,
     pub(crate) key_pem: String,
     pub(crate) der: CertificateDer<'static>,
-    /// What `validation.pins` has of its key.
+    /// Pin of its key, as in `validation.pins`.
     pub(crate) pin: String,
     key: Vec<u8>,
 }
@@ -51,7 +50,7 @@ impl Authority {
         }
     }
 
-    /// A certificate for these names; those with `://` are URIs.
+    /// A certificate for these names; those with `://` are URI SANs.
     pub(crate) fn issue(&self, names: &[&str]) -> Issued {
         self.issue_with(names, |_| {})
     }
@@ -66,14 +65,14 @@ impl Authority {
         Issued::new(&params.signed_by(&key, &self.issuer).expect("signed"), &key)
     }
 
-    /// A new certificate for the key of a former one.
-    pub(crate) fn renew(&self, former: &Issued, names: &[&str]) -> Issued {
-        let key = KeyPair::from_pem(&former.key_pem).expect("a key");
+    /// A new certificate for the key of an existing one.
+    pub(crate) fn renew(&self, existing: &Issued, names: &[&str]) -> Issued {
+        let key = KeyPair::from_pem(&existing.key_pem).expect("a key");
         let params = leaf(names, |_| {});
         Issued::new(&params.signed_by(&key, &self.issuer).expect("signed"), &key)
     }
 
-    /// A certificate whose time is over.
+    /// An expired certificate.
     pub(crate) fn issue_expired(&self, names: &[&str]) -> Issued {
         self.issue_with(names, |params| {
             params.not_before = date_time_ymd(2020, 1, 1);
@@ -82,7 +81,7 @@ impl Authority {
     }
 }
 
-/// What a leaf for these names says; those with `://` are URIs.
+/// Parameters of a leaf certificate for these names; those with `://` are URI SANs.
 fn leaf(names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> CertificateParams {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     let name = |name: &&str| {
@@ -117,7 +116,7 @@ impl Issued {
         }
     }
 
-    /// A certificate of no authority.
+    /// A self-signed certificate.
     pub(crate) fn self_signed(names: &[&str]) -> Self {
         let key = KeyPair::generate().expect("a key");
         let certificate = leaf(names, |_| {}).self_signed(&key).expect("signed");
@@ -125,12 +124,12 @@ impl Issued {
     }
 }
 
-/// What a backend asks of handshakes.
+/// TLS options of a backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Asks<'a> {
     pub(crate) versions: &'a [&'static SupportedProtocolVersion],
     pub(crate) protocols: &'a [&'a str],
-    /// Whose certificate a client must have.
+    /// CA of required client certificates.
     pub(crate) clients_of: Option<&'a Authority>,
 }
 
@@ -144,7 +143,7 @@ impl Default for Asks<'_> {
     }
 }
 
-/// A handshake that succeeded.
+/// A successful handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handshake {
     pub(crate) server_name: Option<String>,
@@ -154,13 +153,13 @@ pub(crate) struct Handshake {
 
 #[derive(Default)]
 struct Seen {
-    /// The bytes of each connection as they were on the wire.
+    /// Raw bytes of each connection.
     wire: Vec<Arc<Mutex<Vec<u8>>>>,
     handshakes: Vec<Handshake>,
     requests: usize,
 }
 
-/// A backend; it ends with the value.
+/// A backend; stopped on drop.
 pub(crate) struct TlsOrigin {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
@@ -246,7 +245,7 @@ impl TlsOrigin {
         lock(&self.seen).handshakes.clone()
     }
 
-    /// No connection has had a byte that is not of a TLS record, and nothing of the request was readable.
+    /// Checks that all connections contain TLS records only, and that `secret` is not readable.
     pub(crate) fn assert_encrypted(&self, secret: &str) {
         for wire in &lock(&self.seen).wire {
             let wire = lock(wire);
@@ -257,7 +256,7 @@ impl TlsOrigin {
     }
 }
 
-/// Whether the bytes are TLS records, the last of which may be cut off.
+/// Whether the bytes are TLS records; the last one may be truncated.
 fn is_tls(mut bytes: &[u8]) -> bool {
     while let [kind, 3, _, high, low, rest @ ..] = bytes {
         if !(20..=23).contains(kind) {
@@ -293,7 +292,7 @@ async fn serve(stream: TlsStream<Recorded>, seen: &Mutex<Seen>) {
     }
 }
 
-/// Answers every request head of HTTP/1.1; anything else is held to be one when it ends like one.
+/// Responds to every HTTP/1.1 request head; anything that ends like a head counts as one.
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, seen: &Mutex<Seen>) {
     let mut head = Vec::new();
     while let Ok(byte) = stream.read_u8().await {
@@ -313,7 +312,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A socket that keeps what is read from it.
+/// A socket that records received bytes.
 struct Recorded {
     socket: TcpStream,
     wire: Arc<Mutex<Vec<u8>>>,

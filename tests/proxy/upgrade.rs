@@ -1,5 +1,5 @@
-//! Connections that switch protocols: bytes pass both ways, each direction ends by itself, and no change of the
-//! configuration ends them.
+//! Upgraded connections: both directions are relayed, end independently, and survive configuration
+//! changes.
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -15,7 +15,7 @@ const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: a.com\r\nConnection: Upgrade\
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Switches, then echoes lines until the client ends; has the last word.
+/// Switches protocols, then echoes lines until the client half-closes, and sends a last line.
 async fn chat(mut stream: TcpStream) {
     let head = hear(&mut stream, "\r\n\r\n").await.to_ascii_lowercase();
     assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
@@ -24,7 +24,7 @@ async fn chat(mut stream: TcpStream) {
         head.contains("\r\nsec-websocket-key: dghlihnhbxbszsbub25jzq==\r\n"),
         "{head}"
     );
-    // The first words follow the head at once.
+    // The first line directly follows the head.
     say(&mut stream, format!("{SWITCH}welcome\n")).await;
     let mut lines = tokio::io::BufReader::new(stream);
     loop {
@@ -49,7 +49,7 @@ fn objects(origin: &Origin) -> Objects {
 }
 
 #[tokio::test]
-async fn both_sides_talk_and_the_last_bytes_arrive() {
+async fn relays_both_directions_to_the_last_byte() {
     let origin = Origin::raw(chat).await;
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut plain = connect(scene.at(80)).await;
@@ -75,7 +75,7 @@ async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &
         say(stream, word).await;
         assert_eq!(hear(stream, "\n").await, word);
     }
-    // The client ends its side, and still hears all that the backend has left to say.
+    // The client half-closes and still receives the rest of the backend's data.
     stream.shutdown().await.expect("ended");
     let rest = hear_out(stream).await;
     assert_eq!(rest.len(), 70_000);
@@ -83,7 +83,7 @@ async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &
 }
 
 #[tokio::test]
-async fn the_backend_may_end_first() {
+async fn backend_may_half_close_first() {
     let (heard, mut reports) = tokio::sync::mpsc::channel(1);
     let origin = Origin::raw(move |mut stream| {
         let heard = heard.clone();
@@ -101,14 +101,14 @@ async fn the_backend_may_end_first() {
     say(&mut client, REQUEST).await;
     hear(&mut client, "\r\n\r\n").await;
     assert_eq!(hear_out(&mut client).await, b"that is all");
-    // The other direction goes on.
+    // The other direction stays open.
     say(&mut client, "noted\n").await;
     let line = tokio::time::timeout(PATIENCE, reports.recv()).await;
     assert_eq!(line.expect("in time").expect("a line"), "noted\n");
 }
 
 #[tokio::test]
-async fn bytes_sent_before_the_switch_are_not_lost() {
+async fn relays_bytes_sent_before_the_switch() {
     let origin = Origin::raw(chat).await;
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
@@ -119,7 +119,7 @@ async fn bytes_sent_before_the_switch_are_not_lost() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_switch_just_answers() {
+async fn relays_response_of_backend_that_does_not_switch() {
     let origin = Origin::raw(|mut stream| async move {
         loop {
             hear(&mut stream, "\r\n\r\n").await;
@@ -142,7 +142,7 @@ async fn a_backend_that_does_not_switch_just_answers() {
 }
 
 #[tokio::test]
-async fn a_change_of_the_configuration_does_not_end_it() {
+async fn tunnel_survives_configuration_change() {
     let origin = Origin::raw(chat).await;
     let objects = objects(&origin);
     let mut scene = Scene::start(&objects.clone().route("route", &[prefix("/chat", "chat")]));
@@ -155,7 +155,7 @@ async fn a_change_of_the_configuration_does_not_end_it() {
     say(&mut secure, REQUEST).await;
     hear(&mut secure, "welcome\n").await;
 
-    // Its route, its Service and its certificate are gone.
+    // Its route, Service and certificate are deleted.
     let other = Origin::echo("other").await;
     let objects = Objects::gateway(&[
         http("http", 80, ""),
@@ -171,7 +171,7 @@ async fn a_change_of_the_configuration_does_not_end_it() {
     say(&mut secure, "still here\n").await;
     assert_eq!(hear(&mut secure, "\n").await, "still here\n");
 
-    // Nor does the end of its port.
+    // Closing the port does not end it either.
     scene
         .replace(&Objects::gateway(&[http("elsewhere", 81, "")]))
         .await;

@@ -1,4 +1,4 @@
-//! The way to backends: pooled connections, the choice of an endpoint, and HTTP/2 with prior knowledge.
+//! Upstream connections: pooling, load balancing, and HTTP/2 with prior knowledge.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::scene::{Objects, Scene, to};
 const H2C: &str = "kubernetes.io/h2c";
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn reuses_connections() {
     let echo = Origin::echo("echo").await;
     let scene = Scene::before(&echo);
     let mut client = Client::http1(scene.at(80)).await;
@@ -30,7 +30,7 @@ async fn connections_are_used_again() {
         );
     }
     assert_eq!((echo.requests(), echo.connections()), (200, 1));
-    // Each worker has connections of its own.
+    // Each worker has its own pool.
     for _ in 0..40 {
         assert_eq!(get(scene.at(80), "a.com", "/").await.name(), "echo");
     }
@@ -38,7 +38,7 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn as_many_connections_as_requests_at_one_time() {
+async fn opens_a_connection_per_concurrent_request() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let origin = Origin::new(move |_| {
@@ -62,7 +62,8 @@ async fn as_many_connections_as_requests_at_one_time() {
             assert_eq!(answer.expect("no panic").text(), "done");
         }
     }
-    // Two workers share the clients almost evenly, so neither needs many more than its half of 16.
+    // Two workers share the clients almost evenly, so that neither needs many more than its half of
+    // 16.
     assert!(
         (16..=24).contains(&origin.connections()),
         "{}",
@@ -71,7 +72,7 @@ async fn as_many_connections_as_requests_at_one_time() {
 }
 
 #[tokio::test]
-async fn the_endpoint_with_fewer_requests_is_chosen() {
+async fn selects_the_less_loaded_endpoint() {
     let slow = Origin::new(|_| std::future::pending()).await;
     let fast = Origin::echo("fast").await;
     let objects = Objects::http()
@@ -79,7 +80,7 @@ async fn the_endpoint_with_fewer_requests_is_chosen() {
         .route("route", &[to("both")]);
     let scene = Scene::start(&objects);
     let mut held = JoinSet::new();
-    // Of two idle endpoints either may be chosen: the slow one has a request soon.
+    // Either of two idle endpoints may be selected: the slow one gets a request soon.
     while slow.requests() == 0 {
         let before = fast.requests();
         held.spawn(get(scene.at(80), "a.com", "/"));
@@ -97,7 +98,7 @@ async fn the_endpoint_with_fewer_requests_is_chosen() {
 }
 
 #[tokio::test]
-async fn an_endpoint_without_connection_is_passed_over() {
+async fn skips_unreachable_endpoint() {
     let alive = Origin::echo("alive").await;
     let objects = Objects::http()
         .service("some", &[Origin::dead(), alive.address])
@@ -117,8 +118,8 @@ async fn an_endpoint_without_connection_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_is_replaced() {
-    // Every connection ends after its first answer, without a word.
+async fn replaces_stale_connection() {
+    // Every connection closes after its first response without notice.
     let origin = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
         say(
@@ -142,7 +143,7 @@ fn h2c(origin: &Origin) -> Scene {
 }
 
 #[tokio::test]
-async fn backends_of_h2c_are_spoken_to_in_http2() {
+async fn speaks_http2_to_h2c_backends() {
     let origin = Origin::echo("echo").await;
     let scene = h2c(&origin);
     for mut client in [
@@ -158,11 +159,11 @@ async fn backends_of_h2c_are_spoken_to_in_http2() {
             assert_eq!(received["headers"]["host"], serde_json::Value::Null);
         }
     }
-    // One connection of each worker carries everything.
+    // One connection per worker carries all requests.
     assert!(origin.connections() <= 2, "{}", origin.connections());
 }
 
-/// Answers each message with itself, and the stream with trailers.
+/// Echoes each message and ends the stream with trailers.
 async fn converse(
     request: http::Request<hyper::body::Incoming>,
 ) -> Response<crate::origin::Payload> {
@@ -188,7 +189,7 @@ async fn converse(
 }
 
 #[tokio::test]
-async fn messages_pass_both_ways_at_once_and_trailers_at_the_end() {
+async fn relays_bidirectional_stream_and_trailers() {
     let origin = Origin::new(converse).await;
     let scene = h2c(&origin);
     let mut client = Client::http2(scene.at(80)).await;
@@ -198,7 +199,7 @@ async fn messages_pass_both_ways_at_once_and_trailers_at_the_end() {
         .header("te", "trailers")
         .header("content-type", "application/grpc")
         .body(body);
-    // The head of the answer is there before the request has said anything.
+    // The response head arrives before the first message of the request.
     let answer = client
         .send(request.expect("a request"))
         .await
@@ -228,7 +229,7 @@ async fn messages_pass_both_ways_at_once_and_trailers_at_the_end() {
 }
 
 #[tokio::test]
-async fn an_answer_of_trailers_only_passes() {
+async fn relays_trailers_only_response() {
     let origin = Origin::new(|_| async {
         let response = Response::builder().header("content-type", "application/grpc");
         response
@@ -247,7 +248,7 @@ async fn an_answer_of_trailers_only_passes() {
 }
 
 #[tokio::test]
-async fn trailers_of_http1_pass_to_http2() {
+async fn relays_http1_trailers_to_http2() {
     let origin = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
@@ -256,7 +257,7 @@ async fn trailers_of_http1_pass_to_http2() {
             format!("{head}4\r\nbody\r\n0\r\nX-Sum: 42\r\n\r\n"),
         )
         .await;
-        // Open until the proxy is done with it.
+        // Open until the proxy closes the connection.
         crate::client::hear_out(&mut stream).await;
     })
     .await;

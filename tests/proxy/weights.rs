@@ -1,4 +1,4 @@
-//! How a rule's traffic divides among its backends, those that cannot be served included.
+//! Traffic splitting between backends, including invalid ones.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn weighted(path: &str, shares: &[(&str, u32)]) -> Value {
     rule
 }
 
-/// Sends [`REQUESTS`] and counts who answered.
+/// Sends [`REQUESTS`] and counts responses by backend.
 async fn count(scene: &Scene, path: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let mut client = Client::http1(scene.at(80)).await;
@@ -33,7 +33,8 @@ async fn count(scene: &Scene, path: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Six standard deviations of a binomial: a fair choice leaves them once in 500 million runs.
+/// Six standard deviations of a binomial distribution: a correct split exceeds them once in 500
+/// million runs.
 fn assert_share(counts: &BTreeMap<String, usize>, name: &str, share: f64) {
     let all = REQUESTS as f64;
     let count = counts.get(name).copied().unwrap_or_default() as f64;
@@ -45,7 +46,7 @@ fn assert_share(counts: &BTreeMap<String, usize>, name: &str, share: f64) {
 }
 
 #[tokio::test]
-async fn traffic_divides_by_weight() {
+async fn splits_traffic_by_weight() {
     let one = Origin::echo("one").await;
     let two = Origin::echo("two").await;
     let objects = Objects::http()
@@ -60,7 +61,7 @@ async fn traffic_divides_by_weight() {
 }
 
 #[tokio::test]
-async fn backends_that_cannot_be_served_keep_their_share() {
+async fn invalid_backends_keep_their_share() {
     let one = Origin::echo("one").await;
     let never = Origin::echo("never").await;
     let shares = [
@@ -84,7 +85,7 @@ async fn backends_that_cannot_be_served_keep_their_share() {
 }
 
 #[tokio::test]
-async fn without_a_usable_backend_the_answer_is_an_error() {
+async fn no_usable_backend_is_an_error() {
     let one = Origin::echo("one").await;
     let objects = Objects::http()
         .service("one", &[one.address])

@@ -1,4 +1,4 @@
-//! Leader election: who leads when, and where the others learn that the leader is.
+//! Leader election: who leads when, and how other candidates learn the leader's address.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ const NAME: &str = "controller";
 const DURATION: Duration = Duration::from_secs(6);
 const RENEW_DEADLINE: Duration = Duration::from_secs(4);
 
-/// A candidate on a thread of its own.
+/// A candidate on its own thread.
 struct Running {
     history: History<Leadership>,
-    /// Ends it: with true it resigns, without a word it dies.
+    /// Stops it: with true it resigns, without a message it dies.
     end: Option<oneshot::Sender<bool>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Running {
-    /// Campaigns under this name, which is its token too, and says that it serves streams at this address.
+    /// Starts a candidate with this identity, which is also its token, and stream address.
     fn start(api: &Api, identity: &str, address: &str) -> Self {
         let history = History::new();
         let (seen, api) = (history.clone(), api.clone());
@@ -58,12 +58,12 @@ impl Running {
         }
     }
 
-    /// Waits until it leads, and returns since when.
+    /// Waits until it leads; returns since when.
     fn leads(&self) -> Instant {
         self.history.wait_for(0, |known| known.is_leader).0
     }
 
-    /// Waits until it knows where another serves as leader.
+    /// Waits until it knows the address of another leader.
     fn follows(&self, address: &str) {
         let is_there = |known: &Leadership| known.leader_address.as_deref() == Some(address);
         self.history.wait_for(0, is_there);
@@ -75,7 +75,7 @@ impl Running {
         Instant::now()
     }
 
-    /// Whether it has led ever since it began to.
+    /// Whether it has led without interruption.
     fn has_led_throughout(&self) -> bool {
         let history = self.history.all();
         let mut since = history.iter().skip_while(|(_, known)| !known.is_leader);
@@ -91,7 +91,7 @@ fn is_held_by(lease: &Value, identity: &str) -> bool {
     lease["spec"]["holderIdentity"] == identity
 }
 
-/// A Lease of a holder that no longer runs.
+/// A Lease of a dead holder.
 fn abandoned(identity: &str, seconds: i32, renewed: &str) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -107,7 +107,7 @@ fn abandoned(identity: &str, seconds: i32, renewed: &str) -> Value {
 }
 
 #[test]
-fn the_first_leads_and_the_others_learn_its_address() {
+fn first_candidate_leads_and_publishes_its_address() {
     let api = Api::start();
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
@@ -122,7 +122,7 @@ fn the_first_leads_and_the_others_learn_its_address() {
 }
 
 #[test]
-fn a_leader_that_dies_is_followed_once_its_lease_has_expired() {
+fn another_candidate_leads_after_the_lease_of_a_dead_leader_expires() {
     let api = Api::start();
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
@@ -133,7 +133,7 @@ fn a_leader_that_dies_is_followed_once_its_lease_has_expired() {
     let died = one.end(false);
     let leads = two.leads();
     assert!(leads - renewed >= DURATION, "after {:?}", leads - renewed);
-    // It looks every second, and when the Lease expires.
+    // Candidates poll every second and when the Lease expires.
     let most = DURATION + Duration::from_secs(2);
     assert!(leads - died <= most, "only after {:?}", leads - died);
     let lease = lease(&api, |lease| is_held_by(lease, "two"));
@@ -146,7 +146,7 @@ fn a_leader_that_dies_is_followed_once_its_lease_has_expired() {
 }
 
 #[test]
-fn a_leader_that_resigns_is_followed_at_once() {
+fn another_candidate_leads_at_once_after_a_resignation() {
     let api = Api::start();
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
@@ -158,7 +158,7 @@ fn a_leader_that_resigns_is_followed_at_once() {
 }
 
 #[test]
-fn a_process_that_starts_under_the_identity_of_the_holder_leads_at_once() {
+fn candidate_with_the_holders_identity_leads_at_once() {
     let api = Api::start();
     api.put(abandoned("one", 15, "2026-01-01T00:00:00.000000Z"));
     let one = Running::start(&api, "one", "10.0.0.1:19443");
@@ -177,7 +177,7 @@ fn a_process_that_starts_under_the_identity_of_the_holder_leads_at_once() {
 }
 
 #[test]
-fn a_lease_expires_by_what_is_seen_of_it_whatever_its_clock_says() {
+fn lease_expires_by_the_local_clock() {
     for renewed in ["2000-01-01T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"] {
         let api = Api::start();
         api.put(abandoned("other", 1, renewed));
@@ -190,7 +190,7 @@ fn a_lease_expires_by_what_is_seen_of_it_whatever_its_clock_says() {
 }
 
 #[test]
-fn a_leader_without_answers_stops_before_another_begins() {
+fn unresponsive_api_server_ends_leadership_before_another_leads() {
     let api = Api::start();
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
@@ -210,7 +210,7 @@ fn a_leader_without_answers_stops_before_another_begins() {
 }
 
 #[test]
-fn a_failed_renewal_does_not_end_leadership() {
+fn single_failed_renewal_keeps_leadership() {
     let faults = [
         Fault::Status(500),
         Fault::RetryAfter(429, 60),
@@ -238,18 +238,18 @@ fn a_failed_renewal_does_not_end_leadership() {
 }
 
 #[test]
-fn slow_answers_do_not_end_leadership() {
+fn slow_responses_keep_leadership() {
     let api = Api::start();
     api.fail("Lease", Some(Fault::Slow(Duration::from_millis(1200))));
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
-    // Longer than a leader acts without renewing.
+    // Longer than the renew deadline.
     api.wait_for_requests(5, "PUT", "/leases/");
     assert!(one.has_led_throughout(), "{:?}", one.history.all());
 }
 
 #[test]
-fn a_lease_that_somebody_edits_or_deletes_stays_with_its_holder() {
+fn holder_keeps_an_edited_or_deleted_lease() {
     let api = Api::start();
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
@@ -268,7 +268,7 @@ fn a_lease_that_somebody_edits_or_deletes_stays_with_its_holder() {
 }
 
 #[test]
-fn a_leader_whose_lease_is_taken_stops_and_follows() {
+fn leader_steps_down_when_its_lease_is_taken() {
     let api = Api::start();
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     one.leads();
@@ -278,10 +278,10 @@ fn a_leader_whose_lease_is_taken_stops_and_follows() {
 }
 
 #[test]
-fn of_two_candidates_for_an_expired_lease_one_leads() {
+fn only_one_of_two_candidates_takes_an_expired_lease() {
     let api = Api::start();
     api.put(abandoned("other", 1, "2026-01-01T00:00:00.000000Z"));
-    // Both read before one writes.
+    // Both candidates read before one writes.
     api.fail_writes("Lease", Some(Fault::Slow(Duration::from_millis(300))));
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     let two = Running::start(&api, "two", "10.0.0.2:19443");
@@ -301,22 +301,22 @@ fn of_two_candidates_for_an_expired_lease_one_leads() {
 }
 
 #[test]
-fn an_address_that_is_none_is_not_passed_on() {
+fn invalid_stream_address_is_not_published() {
     let api = Api::start();
     let mut lease = abandoned("other", 15, "2026-01-01T00:00:00.000000Z");
     lease["metadata"]["annotations"]["portcullis.dev/stream-address"] = "evil.example/x".into();
     api.put(lease);
     let one = Running::start(&api, "one", "10.0.0.1:19443");
     api.wait_for_requests(2, "GET", "/leases/");
-    // What a holder of a version that knows no streams leaves of ours.
+    // A holder of a version without streams keeps the annotation.
     api.put(abandoned("old", 15, "2026-01-01T00:00:00.000000Z"));
     one.follows("10.0.0.9:19443");
     assert_eq!(one.history.all().len(), 1, "{:?}", one.history.all());
 }
 
-/// What the controller does with SIGSTOP and SIGCONT: time passes, and then everything is polled in order.
+/// Simulates SIGSTOP and SIGCONT: time passes, then everything is polled in order.
 #[test]
-fn a_leader_that_has_stood_still_stops_before_it_does_anything_else() {
+fn suspended_leader_steps_down_before_acting() {
     let api = Api::start();
     runtime().block_on(async {
         let client = client(&api, "one");
@@ -328,7 +328,7 @@ fn a_leader_that_has_stood_still_stops_before_it_does_anything_else() {
             () = async {
                 known.wait_for(|known| known.is_leader).await.unwrap();
                 thread::sleep(RENEW_DEADLINE + Duration::from_secs(1));
-                // Whatever is polled after the candidate sees this.
+                // Tasks that are polled after the candidate observe this.
                 tokio::task::yield_now().await;
                 assert!(!known.borrow().is_leader);
             } => {}

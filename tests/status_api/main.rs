@@ -1,5 +1,6 @@
-//! Leader election and the status writer against an API server in this process: conflicts, overload, slow and lost
-//! responses, two candidates, deleted objects. The times of a Lease are the real ones, and so a test takes some seconds.
+//! Leader election and status writer against an API server in this process: conflicts, overload,
+//! slow and lost responses, two candidates, deleted objects. Uses the real Lease durations, so that
+//! a test takes some seconds.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -19,13 +20,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::api::Api;
 
-/// How long anything may take on a busy machine.
+/// Timeout of any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Values, and when each was seen.
+/// Values with the time of observation.
 type Entries<T> = Vec<(Instant, T)>;
 
-/// What was seen of something, and when.
+/// Observed values and their times.
 struct History<T>(Arc<(Mutex<Entries<T>>, Condvar)>);
 
 impl<T> Clone for History<T> {
@@ -48,7 +49,7 @@ impl<T: Clone + Debug> History<T> {
         self.0.0.lock().unwrap().clone()
     }
 
-    /// The first that is as wanted after so many others, and when it was seen.
+    /// Waits for a matching value after `skip` others.
     fn wait_for(&self, skip: usize, wanted: impl Fn(&T) -> bool) -> (Instant, T) {
         let find = |seen: &Vec<(Instant, T)>| {
             let mut rest = seen.iter().skip(skip);
@@ -64,7 +65,7 @@ impl<T: Clone + Debug> History<T> {
     }
 }
 
-/// The controller's client, with this token.
+/// The controller's client with this token.
 fn client(api: &Api, token: &str) -> Client {
     let mut config = Config::new(api.url().parse().unwrap());
     config.auth_info = AuthInfo {

@@ -1,4 +1,4 @@
-//! The status writer: what it writes, what it retries, and what it forgets.
+//! The status writer: writes, retries and deletions.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::api::{Api, Fault};
 use crate::{PATIENCE, client, runtime};
 
 const CONTROLLER: &str = "portcullis.dev/gateway-controller";
-/// Writes under way at one time.
+/// Maximum number of concurrent writes.
 const CONCURRENT: usize = 8;
 
-/// A writer on a thread of its own, and what it is given.
+/// A writer on its own thread, with its inputs.
 struct Running {
     api: Api,
     stored: Arc<Stored>,
@@ -63,7 +63,7 @@ impl Running {
         }
     }
 
-    /// Creates a route, and shows it to the writer as a watch would.
+    /// Creates a route and passes it to the writer, like a watch.
     fn create(&self, name: &str) {
         self.api.put(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
@@ -72,15 +72,15 @@ impl Running {
         self.see(name);
     }
 
-    /// Shows a route as it is.
+    /// Passes the current route to the writer, like a watch.
     fn see(&self, name: &str) {
         let object = self.api.object("HTTPRoute", "default", name);
         let version = object["metadata"]["resourceVersion"].as_str().unwrap();
         let status = StoredStatus::new(version, &object["status"]);
-        self.stored.seen(&route(name), status);
+        self.stored.observed(&route(name), status);
     }
 
-    /// Wants these routes to be accepted, with this message.
+    /// Sets the desired status of these routes to Accepted with this message.
     fn want(&self, names: &[&str], message: &str) {
         self.want_but_hold(names, message, &[]);
     }
@@ -104,7 +104,7 @@ impl Running {
         self.api.wait_for("HTTPRoute", "default", name, is_there)
     }
 
-    /// Waits until so many writes have come to this.
+    /// Waits until the number of writes with this result is `count`.
     fn wait_for_count(&self, result: &str, count: u64) {
         let began = Instant::now();
         while self.count(result) < count {
@@ -139,7 +139,7 @@ fn parents(message: &str) -> Arc<[ParentStatus]> {
             port: None,
         },
         controller_name: CONTROLLER.into(),
-        conditions: vec![accepted.telling(message)],
+        conditions: vec![accepted.with_message(message)],
     }])
 }
 
@@ -151,7 +151,7 @@ fn message_of(route: &Value) -> &str {
 }
 
 #[test]
-fn writes_what_differs_once() {
+fn writes_each_difference_once() {
     let api = Api::start();
     let running = Running::start(&api);
     running.create("a");
@@ -159,7 +159,7 @@ fn writes_what_differs_once() {
     running.want(&["a", "b"], "first");
     running.wait_for("a", "first");
     running.wait_for("b", "first");
-    // The watch shows what was written.
+    // The watch reports the written status.
     running.see("a");
     running.see("b");
     running.want(&["a", "b"], "first");
@@ -171,11 +171,11 @@ fn writes_what_differs_once() {
 }
 
 #[test]
-fn a_conflict_is_read_again_and_retried() {
+fn conflict_is_retried_after_a_read() {
     let api = Api::start();
     let running = Running::start(&api);
     running.create("a");
-    // Somebody else is faster, and the watch has not told yet.
+    // Another client writes first; the watch has not reported it yet.
     let mut object = api.object("HTTPRoute", "default", "a");
     object["status"] = json!({"parents": [{
         "parentRef": {"name": "other"}, "controllerName": "example.com/other", "conditions": [],
@@ -195,7 +195,7 @@ fn a_conflict_is_read_again_and_retried() {
 }
 
 #[test]
-fn an_overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
+fn honors_retry_after_of_an_overloaded_api_server() {
     let api = Api::start();
     let running = Running::start(&api);
     let names: Vec<_> = (0..40).map(|number| format!("route-{number}")).collect();
@@ -220,7 +220,7 @@ fn an_overloaded_api_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[test]
-fn failures_are_retried_after_a_wait() {
+fn retries_failures_with_backoff() {
     for fault in [Fault::Status(500), Fault::Page(502), Fault::Reset] {
         let api = Api::start();
         let running = Running::start(&api);
@@ -239,7 +239,7 @@ fn failures_are_retried_after_a_wait() {
 }
 
 #[test]
-fn a_write_without_an_answer_delays_no_other() {
+fn hanging_write_does_not_delay_others() {
     let api = Api::start();
     let running = Running::start(&api);
     api.put(json!({
@@ -261,36 +261,36 @@ fn a_write_without_an_answer_delays_no_other() {
 }
 
 #[test]
-fn an_object_that_goes_while_it_is_written_is_forgotten() {
+fn forgets_object_deleted_during_a_write() {
     let api = Api::start();
     let running = Running::start(&api);
     running.create("a");
     running.want(&["a"], "first");
     running.wait_for("a", "first");
     running.wait_for_count("written", 1);
-    // The response to the next write comes after the deletion, which the watch tells of.
+    // The response to the next write arrives after the watch has reported the deletion.
     api.fail("HTTPRoute", Some(Fault::Slow(Duration::from_millis(500))));
     running.want(&["a"], "second");
     api.wait_for_requests(2, "PATCH", "/status");
-    running.stored.gone(&route("a"));
+    running.stored.deleted(&route("a"));
     running.wait_for_count("written", 2);
     api.fail("HTTPRoute", None);
     api.delete("HTTPRoute", "default", "a");
     assert!(running.stored.objects().is_empty());
-    // One of the same name has no status, and gets one.
+    // A new object of the same name has no status and gets one.
     running.create("a");
     running.wait_for("a", "second");
 }
 
 #[test]
-fn an_object_that_the_api_server_no_longer_has_is_not_retried() {
+fn does_not_retry_deleted_object() {
     let api = Api::start();
     let running = Running::start(&api);
     running.create("a");
     api.delete("HTTPRoute", "default", "a");
     running.want(&["a"], "first");
     running.wait_for_count("gone", 1);
-    running.stored.gone(&route("a"));
+    running.stored.deleted(&route("a"));
     running.create("b");
     running.want(&["a", "b"], "first");
     running.wait_for("b", "first");
@@ -298,7 +298,7 @@ fn an_object_that_the_api_server_no_longer_has_is_not_retried() {
 }
 
 #[test]
-fn what_is_refused_is_written_again_only_when_something_changes() {
+fn retries_rejected_status_only_after_a_change() {
     let api = Api::start();
     let running = Running::start(&api);
     running.create("a");
@@ -318,7 +318,7 @@ fn what_is_refused_is_written_again_only_when_something_changes() {
 }
 
 #[test]
-fn what_the_api_server_drops_is_not_written_again() {
+fn does_not_rewrite_pruned_fields() {
     let api = Api::start();
     api.drop_status_field("parents");
     let running = Running::start(&api);
@@ -326,7 +326,8 @@ fn what_the_api_server_drops_is_not_written_again() {
     running.want(&["a"], "first");
     running.wait_for_count("written", 1);
     running.see("a");
-    // Somebody's entry comes and goes: what is stored is what was made of ours.
+    // An entry of another controller is added and removed: the stored result of the write is
+    // unchanged.
     running.create("b");
     running.want(&["a", "b"], "first");
     running.wait_for_count("written", 2);
@@ -336,7 +337,7 @@ fn what_the_api_server_drops_is_not_written_again() {
 }
 
 #[test]
-fn a_status_that_is_held_is_written_when_it_is_released() {
+fn writes_held_status_when_released() {
     let api = Api::start();
     let running = Running::start(&api);
     running.create("a");
@@ -350,7 +351,7 @@ fn a_status_that_is_held_is_written_when_it_is_released() {
 }
 
 #[test]
-fn at_most_a_hundred_writes_are_made_in_a_second() {
+fn limits_writes_to_a_hundred_per_second() {
     let api = Api::start();
     let running = Running::start(&api);
     let names: Vec<_> = (0..150).map(|number| format!("route-{number}")).collect();

@@ -1,4 +1,4 @@
-//! A controller that says what a test wants: TLS, HTTP/2 and the lines of the protocol, and nothing else.
+//! A scripted controller: TLS, HTTP/2 and the lines of the stream protocol.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -59,7 +59,7 @@ impl Authority {
     }
 }
 
-/// A running controller. It ends when dropped, and its connections with it.
+/// A running controller. Dropping it closes its connections.
 pub(crate) struct Controller {
     pub(crate) address: SocketAddr,
     streams: Receiver<Stream>,
@@ -98,7 +98,7 @@ impl Controller {
                 let listener = TcpListener::from_std(listener).unwrap();
                 let freezes = async {
                     while let Some(thaw) = freezes.recv().await {
-                        // The only thread stands still, as that of a stopped process.
+                        // Blocks the only thread, like a stopped process.
                         let _ = thaw.recv();
                     }
                 };
@@ -108,7 +108,7 @@ impl Controller {
                     _ = stopped => {}
                 }
             });
-            // Connections are tasks, which end with the runtime.
+            // Connections are tasks that end with the runtime.
         });
         Self {
             address,
@@ -119,27 +119,27 @@ impl Controller {
         }
     }
 
-    /// The next stream that a pod asks for.
+    /// Waits for the next stream of a pod.
     pub(crate) fn accept(&self) -> Stream {
         self.streams.recv_timeout(PATIENCE).expect("a pod connects")
     }
 
-    /// Whether no pod has asked for a stream that was not accepted yet.
+    /// Whether no stream is waiting to be accepted.
     pub(crate) fn is_idle(&self) -> bool {
         self.streams.try_recv().is_err()
     }
 
-    /// Refuses streams, or no longer.
+    /// Rejects streams, or stops doing so.
     pub(crate) fn refuse(&self, refusal: Option<(u16, &'static str)>) {
         *self.refusal.with.lock().unwrap() = refusal;
     }
 
-    /// Streams that were refused.
+    /// Number of rejected streams.
     pub(crate) fn refusals(&self) -> usize {
         self.refusal.count.load(Relaxed)
     }
 
-    /// Stands still, connections open, until what is returned is dropped.
+    /// Freezes with open connections until the returned guard is dropped.
     #[must_use]
     pub(crate) fn freeze(&self) -> Sender<()> {
         let (thaw, thawed) = channel();
@@ -155,7 +155,7 @@ struct Shared {
     refusal: Arc<Refusal>,
 }
 
-/// What streams are refused with, and how many were.
+/// The response to rejected streams, and their number.
 #[derive(Default)]
 struct Refusal {
     with: Mutex<Option<(u16, &'static str)>>,
@@ -189,7 +189,7 @@ async fn connection(socket: TcpStream, shared: Shared) {
 
 fn refuse(mut respond: SendResponse<Bytes>, (status, body): (u16, &'static str)) {
     let response = Response::builder().status(status).body(()).unwrap();
-    // A pod that has gone needs none.
+    // Ignored: the pod may have disconnected.
     if let Ok(mut stream) = respond.send_response(response, false) {
         let _ = stream.send_data(body.into(), true);
     }
@@ -209,7 +209,7 @@ fn serve(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, streams
     };
     tokio::spawn(async move {
         while let Some(line) = lines.recv().await {
-            // h2 holds what the window does not allow yet.
+            // h2 buffers data beyond the window.
             if response.send_data(line, false).is_err() {
                 return;
             }
@@ -217,7 +217,7 @@ fn serve(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, streams
         let _ = response.send_data(Bytes::new(), true);
     });
     tokio::spawn(read_reports(body, report));
-    // A test that is over accepts no more.
+    // Ignored: the test may have ended.
     let _ = streams.send(stream);
 }
 
@@ -236,7 +236,7 @@ async fn read_reports(mut body: RecvStream, reports: Sender<Serves>) {
     }
 }
 
-/// One stream to one pod. It ends when dropped, after everything that was said.
+/// A stream to a pod. Dropping it closes the stream after all sent data.
 pub(crate) struct Stream {
     pub(crate) head: http::request::Parts,
     updates: mpsc::UnboundedSender<Bytes>,
@@ -254,9 +254,9 @@ impl Stream {
         self.header(POSITION)
     }
 
-    /// Sends bytes that may be no line.
+    /// Sends bytes that may not be a valid line.
     pub(crate) fn raw(&self, bytes: impl Into<Bytes>) {
-        // A pod that has gone needs none.
+        // Ignored: the pod may have disconnected.
         let _ = self.updates.send(bytes.into());
     }
 
@@ -310,7 +310,7 @@ impl Stream {
         self.reports.recv_timeout(PATIENCE).expect("a report")
     }
 
-    /// The first report that is as wanted.
+    /// The first report that matches.
     pub(crate) fn report_with(&self, wanted: impl Fn(&Serves) -> bool) -> Serves {
         loop {
             let report = self.report();

@@ -1,4 +1,4 @@
-//! Restarts of a container: it begins with the copy of the one before it.
+//! Restarts of a container, which loads the copy of its predecessor.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn wait_for_copy(node: &Node, commit: u64) -> String {
 }
 
 #[test]
-fn restarted_pod_is_ready_without_a_controller() {
+fn restarted_pod_serves_its_copy_without_a_controller() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -43,7 +43,7 @@ fn restarted_pod_is_ready_without_a_controller() {
 }
 
 #[test]
-fn copy_that_cannot_be_believed_is_not_served() {
+fn ignores_untrusted_copy() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -54,7 +54,7 @@ fn copy_that_cannot_be_believed_is_not_served() {
     let foreign = whole.replace("\"name\":\"edge\"", "\"name\":\"other\"");
     for (copy, reason) in [
         (torn, "it has no commit"),
-        (&foreign, "does not hold Gateway default/edge"),
+        (&foreign, "it is not a copy of Gateway default/edge"),
         ("garbage\n", "a line is not JSON"),
     ] {
         fs::write(node.path(COPY), copy).unwrap();
@@ -63,7 +63,7 @@ fn copy_that_cannot_be_believed_is_not_served() {
         assert!(pod.is_closed());
         eventually(|| node.log(reason), |lines| !lines.is_empty());
     }
-    // One that comes anew is as good as ever.
+    // A new copy is used again.
     let controller = node.controller();
     node.serving(&controller);
 }

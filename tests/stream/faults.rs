@@ -1,4 +1,4 @@
-//! Controllers that cannot be reached, refuse, freeze or say what they must not.
+//! Controllers that are unreachable, reject pods, freeze or violate the protocol.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::objects::route;
 use crate::pod::Node;
 
 #[test]
-fn pod_waits_for_a_controller_that_is_away_and_says_why() {
+fn unready_pod_reports_the_unreachable_controller() {
     let node = Node::new();
     let pod = node.start();
     let reason = pod.wait_until_unready("waiting for the controller at https://localhost:");
@@ -30,7 +30,7 @@ fn pod_waits_for_a_controller_that_is_away_and_says_why() {
 }
 
 #[test]
-fn refusal_is_told_once() {
+fn logs_rejection_once() {
     let node = Node::new();
     let controller = node.controller();
     controller.refuse(Some((403, "the token is of another Gateway")));
@@ -52,7 +52,7 @@ fn refusal_is_told_once() {
 }
 
 #[test]
-fn what_is_served_outlasts_refusals() {
+fn keeps_serving_while_rejected() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -67,7 +67,8 @@ fn what_is_served_outlasts_refusals() {
     assert_eq!(stream.position(), Some("first/1"));
 }
 
-/// A stream that says what it must not is dropped, and the next one brings everything.
+/// Checks that a stream with a protocol error is closed, and that the next one starts from the full
+/// state.
 fn is_dropped(say: impl FnOnce(&Stream), reason: &str) {
     let node = Node::new();
     let controller = node.controller();
@@ -87,24 +88,24 @@ fn is_dropped(say: impl FnOnce(&Stream), reason: &str) {
         .commit(1);
     again.report_of("first/1");
     assert_eq!(pod.answer("a"), "https://three/");
-    // What has come whole is trusted again.
+    // After the full state, changes are accepted again.
     drop(again);
     assert_eq!(controller.accept().position(), Some("first/1"));
 }
 
 #[test]
-fn line_that_is_not_json_is_a_fault() {
+fn invalid_json_is_a_protocol_error() {
     is_dropped(|stream| stream.raw("garbage\n"), "a line is not JSON");
 }
 
 #[test]
-fn line_that_is_too_long_is_a_fault() {
+fn oversized_line_is_a_protocol_error() {
     let line = |stream: &Stream| stream.raw(vec![b' '; MAX_LINE + 1]);
     is_dropped(line, "a line is longer than 8 MiB");
 }
 
 #[test]
-fn commit_that_goes_backwards_is_a_fault() {
+fn decreasing_revision_is_a_protocol_error() {
     is_dropped(
         |stream| {
             stream.commit(0);
@@ -114,7 +115,7 @@ fn commit_that_goes_backwards_is_a_fault() {
 }
 
 #[test]
-fn stream_that_does_not_begin_is_a_fault() {
+fn missing_begin_is_a_protocol_error() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -127,7 +128,7 @@ fn stream_that_does_not_begin_is_a_fault() {
 }
 
 #[test]
-fn difference_to_what_the_pod_does_not_have_is_a_fault() {
+fn unknown_base_revision_is_a_protocol_error() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -143,7 +144,7 @@ fn difference_to_what_the_pod_does_not_have_is_a_fault() {
 }
 
 #[test]
-fn lines_of_later_versions_are_skipped() {
+fn skips_lines_of_later_versions() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -154,7 +155,7 @@ fn lines_of_later_versions_are_skipped() {
 }
 
 #[test]
-fn controller_that_freezes_is_left_for_another() {
+fn leaves_frozen_controller() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, _stream) = node.serving(&controller);
@@ -162,7 +163,7 @@ fn controller_that_freezes_is_left_for_another() {
     let begun = Instant::now();
     let other = node.controller();
     let stream = other.accept();
-    // 5 s, and what a busy machine adds.
+    // 5 s plus the delays of a busy machine.
     assert!(begun.elapsed() < Duration::from_secs(10));
     stream
         .begin("second", None)
@@ -171,16 +172,16 @@ fn controller_that_freezes_is_left_for_another() {
         .commit(1);
     stream.report_of("second/1");
     assert_eq!(pod.answer("a"), "https://two/");
-    assert_eq!(node.log("no answer to a ping").len(), 1);
+    assert_eq!(node.log("no response to a ping").len(), 1);
 }
 
 #[test]
-fn controller_that_accepts_and_never_responds_is_left_for_another() {
+fn leaves_unresponsive_controller() {
     let node = Node::new();
     let controller = node.controller();
     let _frozen = controller.freeze();
     let pod = node.start();
-    pod.wait_until_unready("no answer");
+    pod.wait_until_unready("no response");
     let other = node.controller();
     let stream = other.accept();
     stream
@@ -192,11 +193,11 @@ fn controller_that_accepts_and_never_responds_is_left_for_another() {
 }
 
 #[test]
-fn quiet_controller_is_kept() {
+fn keeps_idle_controller() {
     let node = Node::new();
     let controller = node.controller();
     let (_pod, stream) = node.serving(&controller);
-    // Longer than a frozen controller is kept.
+    // Longer than the timeout of a frozen controller.
     std::thread::sleep(Duration::from_secs(7));
     assert!(controller.is_idle());
     stream.commit(2);

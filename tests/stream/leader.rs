@@ -1,4 +1,4 @@
-//! Moves to the leader: the connection that works is kept until the other one works.
+//! Moves to the leader: the current connection is kept until the new one has caught up.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::pod::Node;
 use crate::ports::free_ports;
 
 #[test]
-fn pod_moves_to_the_leader_once_it_has_everything_there() {
+fn pod_moves_to_the_leader_after_catching_up() {
     let node = Node::new();
     let follower = node.controller();
     let leader = Controller::start(&node.authority);
@@ -21,7 +21,7 @@ fn pod_moves_to_the_leader_once_it_has_everything_there() {
         .begin("second", None)
         .leader(None)
         .put_all(&node.objects());
-    // The follower is still followed.
+    // Updates of the follower still apply.
     stream.put(route("a", "two")).commit(2);
     stream.report_of("first/2");
     assert_eq!(pod.answer("a"), "https://two/");
@@ -33,7 +33,7 @@ fn pod_moves_to_the_leader_once_it_has_everything_there() {
 }
 
 #[test]
-fn pod_moves_at_once_to_a_leader_with_nothing_new() {
+fn pod_moves_at_once_to_a_leader_without_changes() {
     let node = Node::new();
     let follower = node.controller();
     let leader = Controller::start(&node.authority);
@@ -48,7 +48,7 @@ fn pod_moves_at_once_to_a_leader_with_nothing_new() {
 }
 
 #[test]
-fn pod_stays_where_it_is_while_the_leader_cannot_be_reached() {
+fn pod_keeps_its_stream_while_the_leader_is_unreachable() {
     let node = Node::new();
     let follower = node.controller();
     let (pod, stream) = node.serving(&follower);
@@ -61,7 +61,7 @@ fn pod_stays_where_it_is_while_the_leader_cannot_be_reached() {
     stream.put(route("a", "two")).commit(2);
     stream.report_of("first/2");
     assert_eq!(pod.answer("a"), "https://two/");
-    // Another leader is tried at once.
+    // A new leader is tried at once.
     let leader = Controller::start(&node.authority);
     stream.leader(Some(leader.address));
     let moved = leader.accept();
@@ -70,7 +70,7 @@ fn pod_stays_where_it_is_while_the_leader_cannot_be_reached() {
 }
 
 #[test]
-fn leader_that_ends_before_it_has_told_everything_is_tried_again() {
+fn retries_leader_that_closes_before_the_full_state() {
     let node = Node::new();
     let follower = node.controller();
     let leader = Controller::start(&node.authority);
@@ -91,7 +91,7 @@ fn leader_that_ends_before_it_has_told_everything_is_tried_again() {
 }
 
 #[test]
-fn leader_that_a_pod_is_on_its_way_to_is_given_up_for_another() {
+fn abandons_connection_to_a_former_leader() {
     let node = Node::new();
     let follower = node.controller();
     let former = Controller::start(&node.authority);
@@ -102,7 +102,7 @@ fn leader_that_a_pod_is_on_its_way_to_is_given_up_for_another() {
     stream.leader(Some(latter.address));
     abandoned.wait_for_end();
     let moved = latter.accept();
-    // The one that it is connected to has become the leader itself.
+    // The connected controller has become the leader.
     stream.leader(None);
     moved.wait_for_end();
     stream.commit(2);
@@ -110,7 +110,7 @@ fn leader_that_a_pod_is_on_its_way_to_is_given_up_for_another() {
 }
 
 #[test]
-fn pod_that_loses_the_leader_comes_back_to_the_service() {
+fn pod_reconnects_to_the_service_after_losing_the_leader() {
     let node = Node::new();
     let follower = node.controller();
     let leader = Controller::start(&node.authority);
@@ -127,7 +127,7 @@ fn pod_that_loses_the_leader_comes_back_to_the_service() {
 }
 
 #[test]
-fn follower_that_dies_amid_a_move_does_not_end_the_move() {
+fn move_continues_when_the_follower_dies() {
     let node = Node::new();
     let follower = node.controller();
     let leader = Controller::start(&node.authority);
@@ -145,7 +145,7 @@ fn follower_that_dies_amid_a_move_does_not_end_the_move() {
 }
 
 #[test]
-fn leader_that_hangs_amid_a_move_keeps_nobody_waiting() {
+fn hanging_leader_does_not_delay_updates() {
     let node = Node::new();
     let follower = node.controller();
     let leader = Controller::start(&node.authority);

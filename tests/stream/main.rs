@@ -1,6 +1,6 @@
-//! A pod of a controller: the program, a controller that says whatever a test wants, and what a client of the pod sees.
-//! `serving` looks at what streams change, `faults` at controllers that fail, `leader` at moves between controllers,
-//! `trust` at certificates and tokens, `copies` at restarts.
+//! A pod of a controller: the program, a scripted controller and a client of the pod. `serving`
+//! tests stream updates, `faults` failing controllers, `leader` moves between controllers, `trust`
+//! certificates and tokens, `copies` restarts.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -20,10 +20,10 @@ use std::fmt::Debug;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
+/// Timeout of any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Looks again and again until what is seen is as wanted. For what tells nobody of its changes.
+/// Polls until `look` returns the wanted value.
 fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
     let start = Instant::now();
     loop {

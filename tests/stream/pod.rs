@@ -1,4 +1,4 @@
-//! The program as a pod of a controller, what it needs, and what a client of it sees.
+//! The program as a pod of a controller, its environment, and a client of it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::ports::free_ports;
 use crate::service::Service;
 use crate::{PATIENCE, eventually};
 
-/// What a pod runs in: files, a Service, ports.
+/// Environment of a pod: files, a Service, ports.
 pub(crate) struct Node {
     pub(crate) authority: Authority,
     pub(crate) service: Service,
@@ -25,7 +25,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// With a CA, a token, and a Service that points nowhere.
+    /// Creates an environment with a CA, a token, and a Service without a target.
     pub(crate) fn new() -> Self {
         let [admin, port] = free_ports();
         let node = Self {
@@ -47,7 +47,7 @@ impl Node {
         controller
     }
 
-    /// Starts a pod; returns when it responds to probes.
+    /// Starts a pod and waits until it responds to probes.
     pub(crate) fn start(&self) -> Pod<'_> {
         let log = File::options()
             .create(true)
@@ -83,7 +83,8 @@ impl Node {
         pod
     }
 
-    /// A pod that serves what a controller has sent: the class, the Gateway and a route `a` to `one`, as `first/1`.
+    /// Starts a pod that serves revision `first/1`: the class, the Gateway and a route `a` to
+    /// `one`.
     pub(crate) fn serving(&self, controller: &Controller) -> (Pod<'_>, Stream) {
         let pod = self.start();
         let stream = controller.accept();
@@ -112,7 +113,7 @@ impl Node {
         std::fs::rename(next, self.path(name)).unwrap();
     }
 
-    /// Lines of the log of all pods so far that have a text.
+    /// Lines of the logs of all pods that contain a text.
     pub(crate) fn log(&self, text: &str) -> Vec<String> {
         let log = std::fs::read_to_string(self.path("log")).unwrap();
         let lines = log.lines().filter(|line| line.contains(text));
@@ -134,7 +135,7 @@ impl Drop for Pod<'_> {
 }
 
 impl Pod<'_> {
-    /// Where `host`.example is redirected to, or the status of another response.
+    /// Target of the redirect for `host`.example, or the status of another response.
     pub(crate) fn answer(&self, host: &str) -> String {
         let response = request(self.node.port, "/", &format!("{host}.example"));
         let response = response.expect("the pod serves");
@@ -145,19 +146,19 @@ impl Pod<'_> {
         location.or(status).unwrap().to_owned()
     }
 
-    /// Whether nothing is served at all.
+    /// Whether no port is open.
     pub(crate) fn is_closed(&self) -> bool {
         TcpStream::connect(("127.0.0.1", self.node.port)).is_err()
     }
 
-    /// Why it is not ready; `None` when it is.
+    /// Why the pod is not ready; `None` if it is.
     pub(crate) fn unready(&self) -> Option<String> {
         let response = request(self.node.admin, "/readyz", "localhost").unwrap();
         let (head, body) = response.split_once("\r\n\r\n").unwrap();
         (!head.starts_with("HTTP/1.1 200")).then(|| body.trim().to_owned())
     }
 
-    /// Waits until it is not ready for a reason with this text.
+    /// Waits until the pod is unready for a reason that contains this text.
     pub(crate) fn wait_until_unready(&self, text: &str) -> String {
         let has_text =
             |reason: &Option<String>| reason.as_ref().is_some_and(|it| it.contains(text));

@@ -1,4 +1,5 @@
-//! A Service: one address in front of whichever controller it points to, and connections that can be cut.
+//! A Service: one address that forwards to a changeable controller, with connections that can be
+//! cut.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +14,7 @@ pub(crate) struct Service {
 
 #[derive(Default)]
 struct Shared {
-    /// Where new connections go; they are closed when there is nothing.
+    /// Target of new connections; they are closed without one.
     target: Mutex<Option<SocketAddr>>,
     sockets: Mutex<Vec<TcpStream>>,
 }
@@ -39,7 +40,7 @@ impl Service {
         Self { port, shared }
     }
 
-    /// New connections go there; those that are open stay where they are.
+    /// Changes the target of new connections; open ones are kept.
     pub(crate) fn point(&self, target: Option<SocketAddr>) {
         *self.shared.target.lock().unwrap() = target;
     }
@@ -47,7 +48,7 @@ impl Service {
     /// Ends all connections.
     pub(crate) fn cut(&self) {
         for socket in self.shared.sockets.lock().unwrap().drain(..) {
-            // One that has ended already is as good.
+            // Fails for closed connections, which is ignored.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }

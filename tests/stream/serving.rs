@@ -1,4 +1,4 @@
-//! What streams change, and what the pod reports of it.
+//! Effects of stream updates, and the reports of the pod.
 
 use std::net::TcpListener;
 
@@ -9,7 +9,7 @@ use crate::pod::Node;
 use crate::ports::free_ports;
 
 #[test]
-fn first_state_is_served_and_reported() {
+fn serves_and_reports_the_first_state() {
     let node = Node::new();
     let controller = node.controller();
     let pod = node.start();
@@ -35,7 +35,7 @@ fn first_state_is_served_and_reported() {
 }
 
 #[test]
-fn changes_take_effect_together_with_their_commit() {
+fn applies_changes_atomically_on_commit() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -51,7 +51,7 @@ fn changes_take_effect_together_with_their_commit() {
 }
 
 #[test]
-fn torn_change_is_never_applied() {
+fn never_applies_uncommitted_changes() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -59,7 +59,7 @@ fn torn_change_is_never_applied() {
     drop(stream);
     let stream = controller.accept();
     assert_eq!(stream.position(), Some("first/1"));
-    // The report that the pod begins with is of what it serves.
+    // The first report on a new stream is about the state in service.
     assert_eq!(stream.report().position.to_string(), "first/1");
     stream.begin("first", Some(1)).commit(2);
     stream.report_of("first/2");
@@ -68,7 +68,7 @@ fn torn_change_is_never_applied() {
 }
 
 #[test]
-fn pod_that_comes_again_gets_the_difference() {
+fn reconnecting_pod_gets_the_changes() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -88,7 +88,7 @@ fn pod_that_comes_again_gets_the_difference() {
 }
 
 #[test]
-fn another_instance_begins_anew() {
+fn another_instance_sends_the_full_state() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, _stream) = node.serving(&controller);
@@ -107,7 +107,7 @@ fn another_instance_begins_anew() {
 }
 
 #[test]
-fn equal_state_of_another_instance_is_reported_and_changes_nothing() {
+fn equal_state_of_another_instance_is_reported_without_a_reload() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, _stream) = node.serving(&controller);
@@ -128,7 +128,7 @@ fn equal_state_of_another_instance_is_reported_and_changes_nothing() {
 }
 
 #[test]
-fn stream_that_begins_anew_replaces_everything() {
+fn new_begin_replaces_all_objects() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -145,7 +145,7 @@ fn stream_that_begins_anew_replaces_everything() {
 }
 
 #[test]
-fn ports_that_cannot_be_bound_are_reported_until_they_can() {
+fn reports_unbound_ports_until_they_are_bound() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -162,7 +162,7 @@ fn ports_that_cannot_be_bound_are_reported_until_they_can() {
 }
 
 #[test]
-fn objects_that_cannot_be_read_are_reported_and_keep_their_previous_version() {
+fn reports_invalid_objects_and_keeps_their_previous_version() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);

@@ -1,11 +1,11 @@
-//! Whom a pod trusts, and what it shows of itself, while files change.
+//! The certificates that a pod trusts and the token that it presents, while the files change.
 
 use crate::controller::{Authority, Controller};
 use crate::eventually;
 use crate::pod::Node;
 
 #[test]
-fn token_is_read_for_each_connection() {
+fn reads_the_token_for_each_connection() {
     let node = Node::new();
     let controller = node.controller();
     let (_pod, stream) = node.serving(&controller);
@@ -16,7 +16,7 @@ fn token_is_read_for_each_connection() {
 }
 
 #[test]
-fn ca_is_read_for_each_connection_and_the_former_one_is_not_trusted() {
+fn reads_the_ca_for_each_connection_and_rejects_the_previous_one() {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
@@ -36,7 +36,7 @@ fn ca_is_read_for_each_connection_and_the_former_one_is_not_trusted() {
 }
 
 #[test]
-fn several_cas_are_trusted_while_they_overlap() {
+fn trusts_all_cas_of_a_bundle() {
     let node = Node::new();
     let second = Authority::new("second");
     node.write("ca.crt", &format!("{}{}", second.pem, node.authority.pem));
@@ -49,7 +49,7 @@ fn several_cas_are_trusted_while_they_overlap() {
 }
 
 #[test]
-fn certificate_must_be_for_the_host_of_the_url() {
+fn verifies_the_host_of_the_url() {
     let node = Node::new();
     let other = Controller::named(&node.authority, "elsewhere.example");
     node.service.point(Some(other.address));
@@ -59,7 +59,7 @@ fn certificate_must_be_for_the_host_of_the_url() {
 }
 
 #[test]
-fn missing_files_are_named() {
+fn reports_missing_files() {
     let node = Node::new();
     let controller = node.controller();
     std::fs::remove_file(node.path("token")).unwrap();

@@ -1,11 +1,11 @@
-//! What a pod is sent: everything at first, then what changes, at the pace at which it reads.
+//! Updates for a pod: the full state first, then changes at the pod's pace.
 
 use portcullis::status::lease::Leadership;
 use serde_json::json;
 
 use crate::scene::{Controller, Pod, block_on, gateway, route, summary};
 
-/// Reads the first line, the objects up to the first commit, and where the leader is.
+/// Reads `begin`, the objects up to the first commit, and the leader's address.
 async fn begin(pod: &mut Pod) -> Vec<serde_json::Value> {
     let lines = pod.change().await;
     assert_eq!(summary(&[pod.line().await.unwrap()]), ["leader"]);
@@ -13,7 +13,7 @@ async fn begin(pod: &mut Pod) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_pod_gets_its_gateways_objects_and_no_secret_of_another() {
+fn pod_gets_only_its_gateways_objects_and_secrets() {
     block_on(async {
         let mut controller = Controller::start().await;
         controller.put([
@@ -41,7 +41,7 @@ fn a_pod_gets_its_gateways_objects_and_no_secret_of_another() {
 }
 
 #[test]
-fn changes_come_as_they_happen_and_those_of_others_do_not() {
+fn streams_only_changes_of_the_pods_gateway() {
     block_on(async {
         let mut controller = Controller::start().await;
         let mut pod = controller.pod(None).await;
@@ -58,7 +58,7 @@ fn changes_come_as_they_happen_and_those_of_others_do_not() {
 }
 
 #[test]
-fn a_pod_that_comes_back_gets_the_difference() {
+fn reconnecting_pod_gets_the_changes() {
     block_on(async {
         let mut controller = Controller::start().await;
         let mut pod = controller.pod(None).await;
@@ -77,7 +77,7 @@ fn a_pod_that_comes_back_gets_the_difference() {
 }
 
 #[test]
-fn a_pod_of_another_process_gets_everything() {
+fn pod_of_another_instance_gets_the_full_state() {
     block_on(async {
         let controller = Controller::start().await;
         for position in ["other/1", "nonsense"] {
@@ -90,13 +90,13 @@ fn a_pod_of_another_process_gets_everything() {
 }
 
 #[test]
-fn a_pod_that_does_not_read_gets_the_latest_state_later() {
+fn slow_pod_gets_the_latest_state() {
     const CHANGES: u64 = 400;
     block_on(async {
         let mut controller = Controller::start().await;
         let mut pod = controller.pod(None).await;
         begin(&mut pod).await;
-        // Far more than windows and buffers hold.
+        // Far more than the windows and buffers can hold.
         let large = "x".repeat(16 << 10);
         let mut swift = controller.pod(None).await;
         begin(&mut swift).await;
@@ -130,7 +130,7 @@ fn a_pod_that_does_not_read_gets_the_latest_state_later() {
 }
 
 #[test]
-fn reports_are_those_of_connected_pods() {
+fn keeps_reports_of_connected_pods_only() {
     block_on(async {
         let mut controller = Controller::start().await;
         let mut pod = controller.pod(None).await;
@@ -156,7 +156,7 @@ fn reports_are_those_of_connected_pods() {
 }
 
 #[test]
-fn a_pod_is_told_where_the_leader_is() {
+fn pod_gets_the_leaders_address() {
     block_on(async {
         let controller = Controller::start().await;
         let lead = |leader_address: Option<&str>| Leadership {
@@ -176,7 +176,7 @@ fn a_pod_is_told_where_the_leader_is() {
 }
 
 #[test]
-fn the_stream_of_a_gateway_that_goes_ends() {
+fn deleted_gateway_ends_its_streams() {
     block_on(async {
         let mut controller = Controller::start().await;
         let mut pod = controller.pod(None).await;

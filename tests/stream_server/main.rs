@@ -1,5 +1,5 @@
-//! The controller's side of the configuration stream, from a pod's point of view: an API server in process says who asks,
-//! and the connection is a real one of TLS and HTTP/2.
+//! The controller's side of the configuration stream as seen by a pod: an API server in the process
+//! authenticates it, and the connection uses real TLS and HTTP/2.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -1,4 +1,4 @@
-//! Who gets nothing, and that it is counted.
+//! Rejected pods and their counters.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::api_server::Fault;
 use crate::scene::{Controller, PATIENCE, block_on, object, token, uid};
 
-/// The status and the text that a request of this token for a Gateway gets.
+/// Status and body of a request with this token for a Gateway.
 async fn ask(controller: &Controller, gateway: &str, token: &str) -> (StatusCode, String) {
     let (status, pod) = controller
         .send(controller.request(gateway, token, None))
@@ -21,7 +21,7 @@ async fn ask(controller: &Controller, gateway: &str, token: &str) -> (StatusCode
 }
 
 #[test]
-fn tokens_that_are_not_for_the_stream_are_refused_without_a_review() {
+fn rejects_tokens_for_other_audiences_without_a_token_review() {
     block_on(async {
         let controller = Controller::start().await;
         let tokens = [
@@ -44,7 +44,7 @@ fn tokens_that_are_not_for_the_stream_are_refused_without_a_review() {
 }
 
 #[test]
-fn tokens_that_the_api_server_refuses_are_refused() {
+fn rejects_tokens_that_the_api_server_rejects() {
     block_on(async {
         let controller = Controller::start().await;
         let forged = token(&json!({"sub": "forged"}));
@@ -62,7 +62,7 @@ fn tokens_that_the_api_server_refuses_are_refused() {
 }
 
 #[test]
-fn a_token_is_reviewed_once() {
+fn reviews_a_token_once() {
     block_on(async {
         let controller = Controller::start().await;
         let token = controller.token("edge-1");
@@ -74,7 +74,7 @@ fn a_token_is_reviewed_once() {
 }
 
 #[test]
-fn pods_of_deployments_and_daemon_sets_are_admitted() {
+fn admits_pods_of_deployments_and_daemon_sets() {
     block_on(async {
         let controller = Controller::start().await;
         for pod in ["edge-1", "edge-2"] {
@@ -85,7 +85,7 @@ fn pods_of_deployments_and_daemon_sets_are_admitted() {
 }
 
 #[test]
-fn a_pod_gets_no_other_gateways_objects() {
+fn rejects_pods_of_other_gateways() {
     block_on(async {
         let controller = Controller::start().await;
         controller.add_workload("other");
@@ -98,7 +98,7 @@ fn a_pod_gets_no_other_gateways_objects() {
 }
 
 #[test]
-fn accounts_that_are_not_bound_to_a_pod_are_refused() {
+fn rejects_tokens_not_bound_to_a_pod() {
     block_on(async {
         let controller = Controller::start().await;
         let token = token(&json!({"sub": "unbound"}));
@@ -112,7 +112,7 @@ fn accounts_that_are_not_bound_to_a_pod_are_refused() {
     });
 }
 
-/// A pod of the Gateway is refused once an object is not what the controller made.
+/// Checks that a pod is rejected after a change to an object of the controller.
 async fn refused_after(kind: &str, name: &str, change: impl Fn(&mut Value)) {
     let controller = Controller::start().await;
     let token = controller.token("edge-1");
@@ -132,10 +132,10 @@ fn owners(kind: &str, name: &str, uid: &str) -> Value {
 }
 
 #[test]
-fn every_link_from_the_token_to_the_gateway_has_to_hold() {
+fn verifies_every_owner_from_token_to_gateway() {
     type Change = (&'static str, &'static str, fn(&mut Value));
     let changes: [Change; 9] = [
-        // Made by hand, with our labels and owner but not by us.
+        // Created by hand, with the controller's labels and owner, but by another field manager.
         ("ServiceAccount", "edge-portcullis", |account| {
             account["metadata"]["managedFields"] = json!([{"manager": "kubectl"}]);
         }),
@@ -145,7 +145,7 @@ fn every_link_from_the_token_to_the_gateway_has_to_hold() {
         ("ServiceAccount", "edge-portcullis", |account| {
             account["metadata"]["uid"] = json!("made anew");
         }),
-        // Somebody else's pod that borrows the ServiceAccount.
+        // A foreign pod that uses the ServiceAccount.
         ("Pod", "edge-1", |pod| {
             pod["metadata"]["ownerReferences"] = json!([])
         }),
@@ -175,7 +175,7 @@ fn every_link_from_the_token_to_the_gateway_has_to_hold() {
 }
 
 #[test]
-fn a_deleted_pod_is_refused_though_its_token_was_reviewed() {
+fn rejects_deleted_pod_with_a_reviewed_token() {
     block_on(async {
         let controller = Controller::start().await;
         let token = controller.token("edge-1");
@@ -189,7 +189,7 @@ fn a_deleted_pod_is_refused_though_its_token_was_reviewed() {
 }
 
 #[test]
-fn a_service_account_of_another_name_is_refused() {
+fn rejects_service_account_of_another_name() {
     block_on(async {
         let controller = Controller::start().await;
         let owner = &owners("Gateway", "edge", &uid("edge"))[0];
@@ -207,7 +207,7 @@ fn a_service_account_of_another_name_is_refused() {
 }
 
 #[test]
-fn nobody_is_refused_for_good_while_the_api_server_is_away() {
+fn unreachable_api_server_is_a_temporary_error() {
     block_on(async {
         let controller = Controller::start().await;
         let token = controller.token("edge-1");
@@ -222,7 +222,7 @@ fn nobody_is_refused_for_good_while_the_api_server_is_away() {
 }
 
 #[test]
-fn a_stream_ends_with_the_token_that_it_began_with() {
+fn stream_ends_when_its_token_expires() {
     block_on(async {
         let controller = Controller::start().await;
         let now = SystemTime::now()

@@ -32,7 +32,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::api_server::Api;
 
-/// How long anything may take on a busy machine.
+/// Timeout of any wait on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const HOST: &str = "controller.example";
 const NAMESPACE: &str = "portcullis-system";
@@ -50,7 +50,7 @@ pub(crate) fn block_on(test: impl Future<Output = ()>) {
     });
 }
 
-/// A controller that streams, and what it sees.
+/// A controller and its inputs.
 pub(crate) struct Controller {
     pub(crate) api: Api,
     pub(crate) leadership: watch::Sender<Leadership>,
@@ -63,8 +63,8 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// A controller that leads, knows the Gateways `infra/edge` and `infra/other`, each with a certificate of its own, and
-    /// has made the pod `edge-1` in a Deployment for the first.
+    /// Starts a leader with the Gateways `infra/edge` and `infra/other`, each with its own
+    /// certificate, and a Deployment with the pod `edge-1` of the first.
     pub(crate) async fn start() -> Self {
         let api = Api::start();
         let config = kube::Config::new(api.url().parse().unwrap());
@@ -117,8 +117,8 @@ impl Controller {
         self.put(objects);
     }
 
-    /// The ServiceAccount, a Deployment with its ReplicaSet and pod, and a DaemonSet with its pod, as the controller makes
-    /// them for a Gateway.
+    /// Creates the ServiceAccount, a Deployment with its ReplicaSet and pod, and a DaemonSet with
+    /// its pod, as the controller does for a Gateway.
     pub(crate) fn add_workload(&self, gateway: &str) {
         let name = format!("{gateway}-portcullis");
         let owner = json!({
@@ -156,7 +156,7 @@ impl Controller {
         }
     }
 
-    /// Publishes a state of the cluster that has these objects, too.
+    /// Publishes a snapshot with these additional objects.
     pub(crate) fn put(&mut self, objects: impl IntoIterator<Item = Value>) {
         for object in objects {
             let text = |field: &str| object[field].as_str().unwrap().to_owned();
@@ -166,7 +166,7 @@ impl Controller {
         self.publish();
     }
 
-    /// Publishes a state of the cluster without this object.
+    /// Publishes a snapshot without this object.
     pub(crate) fn remove(&mut self, kind: &str, name: &str) {
         let name = ObjectRef::gateway_api(kind, "infra", name);
         assert!(self.snapshot.remove(&name));
@@ -180,7 +180,7 @@ impl Controller {
         }));
     }
 
-    /// The certificates that are to be trusted, once there are any.
+    /// Waits for the CA bundle.
     pub(crate) async fn bundle(&self) -> Arc<str> {
         let mut bundle = self.outputs.trust.bundle.subscribe();
         let mut tls = self.outputs.trust.tls.subscribe();
@@ -191,7 +191,7 @@ impl Controller {
         bundle.borrow_and_update().clone().unwrap()
     }
 
-    /// The API server knows this token as one of a pod.
+    /// Registers a token of a pod with the API server.
     pub(crate) fn accept(&self, token: &str, account: &str, pod: &str) {
         let user = json!({
             "username": format!("system:serviceaccount:infra:{account}"),
@@ -212,7 +212,7 @@ impl Controller {
         token
     }
 
-    /// Connects as the pod `edge-1`, which begins with a state or with none.
+    /// Connects as the pod `edge-1` with an optional position.
     pub(crate) async fn pod(&self, position: Option<&str>) -> Pod {
         let request = self.request("edge", &self.token("edge-1"), position);
         let (status, pod) = self.send(request).await;
@@ -235,7 +235,7 @@ impl Controller {
         request.body(()).unwrap()
     }
 
-    /// Sends a request over a connection of its own that trusts the present certificates.
+    /// Sends a request on a new connection that trusts the current CA bundle.
     pub(crate) async fn send(&self, request: Request<()>) -> (StatusCode, Pod) {
         let bundle = self.bundle().await;
         self.try_send(&bundle, request).await.unwrap()
@@ -272,14 +272,14 @@ impl Controller {
         Ok((head.status, pod))
     }
 
-    /// Waits until pods report as wanted.
+    /// Waits until the reports match.
     pub(crate) async fn wait_for_reports(&mut self, wanted: impl Fn(&Reports) -> bool) {
         let seen = self.reports.wait_for(|reports| wanted(reports));
         timeout(PATIENCE, seen).await.unwrap().unwrap();
     }
 }
 
-/// A pod that is connected, or was refused.
+/// A pod that is connected or was rejected.
 pub(crate) struct Pod {
     reports: SendStream<Bytes>,
     body: RecvStream,
@@ -287,7 +287,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// The next line; `None` when there will be no more.
+    /// The next line; `None` at the end of the stream.
     pub(crate) async fn line(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -304,7 +304,7 @@ impl Pod {
         }
     }
 
-    /// The lines up to the next commit, that included.
+    /// The lines up to and including the next commit.
     pub(crate) async fn change(&mut self) -> Vec<Value> {
         let mut lines = Vec::new();
         loop {
@@ -340,7 +340,7 @@ impl Pod {
     }
 }
 
-/// What a change is about: `put Kind name`, `delete Kind name`, or the key of the line.
+/// Summary of a change: `put Kind name`, `delete Kind name`, or the key of the line.
 pub(crate) fn summary(lines: &[Value]) -> Vec<String> {
     let one = |line: &Value| {
         let (key, value) = line.as_object().unwrap().iter().next().unwrap();
@@ -363,7 +363,8 @@ pub(crate) fn summary(lines: &[Value]) -> Vec<String> {
     lines.iter().map(one).collect()
 }
 
-/// A ServiceAccount token in shape, for the stream and the next hour, with these claims over its own.
+/// A well-formed ServiceAccount token for the stream that expires in an hour; `claims` override its
+/// claims.
 pub(crate) fn token(claims: &Value) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut payload = BTreeMap::from([

@@ -1,4 +1,4 @@
-//! The Secret with the certificate authority: made, followed, and made anew when it is spoilt.
+//! The Secret with the CA: created, watched, and recreated when corrupted.
 
 use http::StatusCode;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::scene::{Controller, PATIENCE, block_on};
 const SECRET: (&str, &str, &str) = ("Secret", "portcullis-system", "portcullis-controller-ca");
 
 #[test]
-fn a_secret_that_is_spoilt_is_made_anew_and_streams_go_on() {
+fn recreates_corrupted_ca_secret_without_ending_streams() {
     block_on(async {
         let controller = Controller::start().await;
         let before = controller.bundle().await;
@@ -28,7 +28,7 @@ fn a_secret_that_is_spoilt_is_made_anew_and_streams_go_on() {
             .clone()
             .unwrap();
         let request = || controller.request("edge", &controller.token("edge-1"), None);
-        // What signs for the server has followed when the old certificates are refused.
+        // Waits until the server uses the new CA, so that the old bundle is rejected.
         let mut tls = controller.outputs.trust.tls.subscribe();
         while controller.try_send(&after, request()).await.is_err() {
             timeout(PATIENCE, tls.changed()).await.unwrap().unwrap();
@@ -40,7 +40,7 @@ fn a_secret_that_is_spoilt_is_made_anew_and_streams_go_on() {
 }
 
 #[test]
-fn a_secret_that_is_there_is_used() {
+fn uses_an_existing_ca_secret() {
     block_on(async {
         let controller = Controller::start().await;
         let (kind, namespace, name) = SECRET;

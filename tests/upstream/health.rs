@@ -1,4 +1,5 @@
-//! Endpoints that are silent, gone or broken: requests go elsewhere, and come back.
+//! Endpoints that are unresponsive, unreachable or failing: requests go elsewhere, and return
+//! later.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,7 +14,8 @@ use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, h
 
 const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Ends every connection after its first response, so that every request connects.
+/// An endpoint that closes each connection after the first response, so that every request
+/// connects.
 async fn closing() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
         head(&mut socket).await;
@@ -23,7 +25,7 @@ async fn closing() -> Endpoint {
 }
 
 #[test]
-fn silent_endpoint_delays_only_the_first_request() {
+fn unresponsive_endpoint_delays_only_the_first_request() {
     block_on(async {
         let (silent, alive) = (Silent::new(), closing().await);
         let (worker, backend) = (Worker::new(), http1(&[silent.address, alive.address]));
@@ -40,7 +42,7 @@ fn silent_endpoint_delays_only_the_first_request() {
 }
 
 #[test]
-fn silent_http2_endpoint_delays_only_the_first_requests() {
+fn unresponsive_http2_endpoint_delays_only_the_first_requests() {
     block_on(async {
         let silent = Silent::new();
         let alive = Endpoint::start(|socket, _| async move {
@@ -64,7 +66,7 @@ fn silent_http2_endpoint_delays_only_the_first_requests() {
 }
 
 #[test]
-fn gone_endpoint_is_tried_once() {
+fn tries_unreachable_endpoint_once() {
     block_on(async {
         let (gone, alive) = (gone(), closing().await);
         let (worker, backend) = (Worker::new(), http1(&[gone, alive.address]));
@@ -100,7 +102,7 @@ fn resetting_endpoint_fails_three_requests() {
 }
 
 #[test]
-fn safe_requests_go_elsewhere_when_an_endpoint_resets() {
+fn retries_safe_request_elsewhere_after_a_reset() {
     block_on(async {
         let broken = Endpoint::start(|mut socket, _| async move {
             head(&mut socket).await;
@@ -116,7 +118,7 @@ fn safe_requests_go_elsewhere_when_an_endpoint_resets() {
 }
 
 #[test]
-fn responses_with_server_errors_are_no_failures() {
+fn server_errors_do_not_eject_an_endpoint() {
     block_on(async {
         let failing =
             Endpoint::answering("HTTP/1.1 503 Overloaded\r\nContent-Length: 0\r\n\r\n").await;
@@ -136,7 +138,7 @@ fn responses_with_server_errors_are_no_failures() {
 }
 
 #[test]
-fn tries_bad_endpoints_when_there_are_no_others() {
+fn uses_ejected_endpoints_when_there_are_no_others() {
     block_on(async {
         let (worker, backend) = (Worker::new(), http1(&[gone(), gone()]));
         for round in 1..=5 {
@@ -151,7 +153,7 @@ fn tries_bad_endpoints_when_there_are_no_others() {
 }
 
 #[test]
-fn endpoint_comes_back_after_its_time() {
+fn endpoint_returns_after_its_ejection() {
     block_on(async {
         let (address, alive) = (gone(), closing().await);
         let (worker, backend) = (Worker::new(), http1(&[address, alive.address]));
@@ -177,7 +179,7 @@ fn endpoint_comes_back_after_its_time() {
 }
 
 #[test]
-fn attempts_that_time_out_count_against_the_endpoint() {
+fn timeouts_eject_the_endpoint() {
     block_on(async {
         let slow = Endpoint::start(|mut socket, _| async move {
             head(&mut socket).await;

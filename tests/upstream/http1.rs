@@ -1,4 +1,4 @@
-//! HTTP/1.1: informational responses, expectations, limits of heads and what is sent again.
+//! HTTP/1.1: informational responses, expectations, head limits and retries.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ fn never_reads_body_after_a_final_response_to_an_expectation() {
             )
             .await;
             let mut rest = Vec::new();
-            // The connection is not used again.
+            // The connection is not reused.
             let _ = socket.read_to_end(&mut rest).await;
             assert!(rest.is_empty(), "{rest:?}");
         })
@@ -133,7 +133,7 @@ fn sends_body_after_a_second_without_100() {
 }
 
 #[test]
-fn expects_nothing_without_a_body() {
+fn sends_no_expectation_without_a_body() {
     block_on(async {
         let origin = Endpoint::start(|mut socket, _| async move {
             let request = head(&mut socket).await.expect("a request");
@@ -176,7 +176,7 @@ fn keeps_content_length_of_304_and_upgrade_of_426() {
 }
 
 #[test]
-fn refuses_heads_beyond_the_limits() {
+fn rejects_heads_beyond_the_limits() {
     block_on(async {
         for (response, is_fit) in [
             ("HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 0\r\n\r\n", true),
@@ -205,7 +205,7 @@ fn refuses_heads_beyond_the_limits() {
     });
 }
 
-/// Answers once per connection, and ends it when the second request has come.
+/// An endpoint that responds once per connection and closes it on the second request.
 async fn stale() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
         head(&mut socket).await;

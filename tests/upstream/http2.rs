@@ -1,5 +1,5 @@
-//! HTTP/2: what peers refuse or end is sent again where they did not process it, and connections are opened as their
-//! limits of streams require.
+//! HTTP/2: retries of unprocessed requests, and new connections according to the peers' stream
+//! limits.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,11 +24,11 @@ const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 const END_STREAM_AND_HEADERS: u8 = 5;
 
-/// A peer that writes its frames by hand.
+/// A peer that writes raw frames.
 struct Raw(TcpStream);
 
 impl Raw {
-    /// Reads the client's preface and begins with empty settings.
+    /// Reads the client's preface and sends empty SETTINGS.
     async fn accept(mut socket: TcpStream) -> Self {
         let mut preface = [0; 24];
         socket.read_exact(&mut preface).await.expect("a preface");
@@ -42,11 +42,11 @@ impl Raw {
         let mut frame = vec![length[1], length[2], length[3], kind, flags];
         frame.extend_from_slice(&stream.to_be_bytes());
         frame.extend_from_slice(payload);
-        // The client may have gone, which is its right.
+        // Ignored: the client may have disconnected.
         let _ = self.0.write_all(&frame).await;
     }
 
-    /// Reads a frame: its kind and its stream.
+    /// Reads a frame; returns its type and stream id.
     async fn frame(&mut self) -> Option<(u8, u32)> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).await.ok()?;
@@ -57,7 +57,7 @@ impl Raw {
         Some((head[3], stream))
     }
 
-    /// Reads up to the next HEADERS frame: its stream.
+    /// Reads up to the next HEADERS frame; returns its stream id.
     async fn request(&mut self) -> Option<u32> {
         loop {
             if let (HEADERS, stream) = self.frame().await? {
@@ -66,7 +66,7 @@ impl Raw {
         }
     }
 
-    /// Answers with a 200 that has no body.
+    /// Responds with 200 and no body.
     async fn answer(&mut self, stream: u32) {
         self.send(HEADERS, END_STREAM_AND_HEADERS, stream, &[0x88])
             .await;
@@ -84,7 +84,7 @@ impl Raw {
 }
 
 #[test]
-fn learns_what_the_peer_allows_before_it_sends_requests() {
+fn waits_for_settings_before_sending_requests() {
     block_on(async {
         let first = Rc::new(Cell::new(0));
         let seen = first.clone();
@@ -94,7 +94,7 @@ fn learns_what_the_peer_allows_before_it_sends_requests() {
                 let mut preface = [0; 24];
                 socket.read_exact(&mut preface).await.expect("a preface");
                 let mut raw = Raw(socket);
-                // Its SETTINGS are late.
+                // The SETTINGS are delayed.
                 while let Some((kind, _)) = raw.frame().await {
                     if [HEADERS, PING].contains(&kind) {
                         return seen.set(kind);
@@ -131,7 +131,7 @@ fn retries_stream_above_goaway_on_another_connection() {
 }
 
 #[test]
-fn connections_that_end_soon_do_not_use_up_the_attempts() {
+fn short_lived_connections_do_not_exhaust_the_attempts() {
     block_on(async {
         let origin = Endpoint::start(|socket, connection| async move {
             let mut raw = Raw::accept(socket).await;
@@ -194,7 +194,7 @@ fn gives_up_after_four_refusals() {
 }
 
 #[test]
-fn replays_only_idempotent_requests_when_a_used_connection_ends() {
+fn retries_only_idempotent_requests_on_closed_reused_connection() {
     block_on(async {
         for (request, is_replayed) in [(TestRequest::get(), true), (TestRequest::post(), false)] {
             let origin = Endpoint::start(|socket, connection| async move {
@@ -216,7 +216,7 @@ fn replays_only_idempotent_requests_when_a_used_connection_ends() {
 }
 
 #[test]
-fn connection_with_goaway_finishes_its_streams_and_takes_no_new_ones() {
+fn connection_with_goaway_completes_its_streams() {
     block_on(async {
         let held = Rc::new(Semaphore::new(0));
         let gate = held.clone();
@@ -239,7 +239,7 @@ fn connection_with_goaway_finishes_its_streams_and_takes_no_new_ones() {
             let (worker, backend) = (worker.clone(), backend.clone());
             spawn_local(async move { worker.send(&backend, &TestRequest::get()).await })
         };
-        // Requests that meet the GOAWAY underway are sent again; none fails.
+        // Requests that cross the GOAWAY are retried; none fails.
         while origin.connections() < 2 {
             assert!(worker.send(&backend, &TestRequest::post()).await.is_ok());
         }
@@ -249,7 +249,7 @@ fn connection_with_goaway_finishes_its_streams_and_takes_no_new_ones() {
     });
 }
 
-/// An endpoint that allows so many streams, and does `serve` with every request.
+/// An endpoint with a stream limit that runs `serve` for every request.
 async fn limited<F, W>(max_streams: u32, serve: F) -> Endpoint
 where
     F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> W + Clone + 'static,
@@ -272,12 +272,12 @@ where
 }
 
 fn respond(mut respond: SendResponse<Bytes>) {
-    // The stream may have been reset.
+    // Ignored: the stream may have been reset.
     let _ = respond.send_response(Response::new(()), true);
 }
 
 #[test]
-fn opens_another_connection_when_the_peers_streams_are_in_use() {
+fn opens_another_connection_at_the_peers_stream_limit() {
     block_on(async {
         let gate = Rc::new(Semaphore::new(0));
         let arrived = Rc::new(Cell::new(0));
@@ -315,7 +315,7 @@ fn opens_another_connection_when_the_peers_streams_are_in_use() {
 }
 
 #[test]
-fn serves_cold_bursts_beyond_the_peers_limit() {
+fn serves_cold_burst_beyond_the_peers_stream_limit() {
     block_on(async {
         for (burst, most) in [(30, 8), (100, 20)] {
             let origin = limited(10, |_, stream| async move {
@@ -340,7 +340,7 @@ fn serves_cold_bursts_beyond_the_peers_limit() {
 }
 
 #[test]
-fn burst_that_waits_for_connections_makes_no_endpoint_bad() {
+fn waiting_burst_ejects_no_endpoint() {
     block_on(async {
         let first = limited(2, |_, stream| async move { respond(stream) }).await;
         let second = limited(2, |_, stream| async move { respond(stream) }).await;
@@ -359,7 +359,7 @@ fn burst_that_waits_for_connections_makes_no_endpoint_bad() {
 }
 
 #[test]
-fn burst_shares_the_connection_that_is_being_opened() {
+fn burst_shares_a_connection_being_opened() {
     block_on(async {
         let origin = limited(100, |_, stream| async move { respond(stream) }).await;
         let (worker, backend) = (Worker::new(), Rc::new(h2c(&[origin.address])));
@@ -420,7 +420,7 @@ fn forwards_informational_responses() {
 }
 
 #[test]
-fn refuses_heads_beyond_the_limits() {
+fn rejects_heads_beyond_the_limits() {
     block_on(async {
         for (name, length) in [("a", 5), ("b", 2000)] {
             let origin = limited(10, move |_, mut stream| async move {
@@ -446,7 +446,7 @@ fn refuses_heads_beyond_the_limits() {
 }
 
 #[test]
-fn headers_that_http2_does_not_have_fail_at_once() {
+fn rejects_headers_that_http2_forbids() {
     block_on(async {
         let origin = limited(10, |_, stream| async move { respond(stream) }).await;
         let mut request = TestRequest::get();

@@ -1,5 +1,5 @@
-//! Connections to backends as the proxy uses them: attempts of `portcullis::upstream` at scripted endpoints on loopback,
-//! without a data plane around them. One module per subject.
+//! Upstream connections as used by the proxy: attempts of `portcullis::upstream` on scripted
+//! endpoints on loopback, without a data plane. One module per topic.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -11,7 +11,7 @@ mod http1;
 mod http2;
 mod tls;
 
-/// An attempt lives inside the future of every request, which is moved.
+/// An attempt is part of each request's future, which is moved.
 #[test]
 fn attempt_is_small() {
     use portcullis::upstream::{Attempts, Outgoing};

@@ -1,5 +1,4 @@
-//! One worker's connections to backends, the requests that are sent on them, and endpoints that run a script on every
-//! connection.
+//! The upstream connections of one worker, requests on them, and scripted endpoints.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -32,7 +31,7 @@ pub(crate) struct Worker {
     pub(crate) upstream: Upstream,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: StatusCode,
@@ -55,7 +54,7 @@ impl Worker {
         Rc::new(Self { upstream })
     }
 
-    /// Sends a request until it has a response or must not be sent again.
+    /// Sends a request with retries until it succeeds or must not be retried.
     pub(crate) async fn send(
         &self,
         backend: &Backend,
@@ -137,7 +136,7 @@ impl TestRequest {
         Self::new(Method::POST, "hello")
     }
 
-    /// How often the body was asked for.
+    /// Number of polls of the body.
     pub(crate) fn polls(&self) -> u32 {
         self.body.polls.get()
     }
@@ -234,7 +233,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The script gets the connection and its number, from 1.
+    /// Passes the connection and its number, from 1, to the script.
     pub(crate) async fn start<F, W>(script: F) -> Self
     where
         F: Fn(TcpStream, usize) -> W + 'static,
@@ -256,7 +255,7 @@ impl Endpoint {
         }
     }
 
-    /// Answers every request with these bytes.
+    /// An endpoint that responds to every request with these bytes.
     pub(crate) async fn answering(response: &'static str) -> Self {
         Self::start(move |mut socket, _| async move {
             while head(&mut socket).await.is_some() {
@@ -272,7 +271,7 @@ impl Endpoint {
     }
 }
 
-/// Reads up to the end of a head; `None` when the connection ends before.
+/// Reads a complete head; `None` if the connection closes before.
 pub(crate) async fn head(socket: &mut TcpStream) -> Option<String> {
     hear(socket, "\r\n\r\n").await
 }
@@ -286,12 +285,12 @@ pub(crate) async fn hear(socket: &mut TcpStream, end: &str) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// Sends a text. The other side may have gone, which is its right.
+/// Sends a text. Errors are ignored: the peer may have disconnected.
 pub(crate) async fn say(socket: &mut TcpStream, text: &str) {
     let _ = socket.write_all(text.as_bytes()).await;
 }
 
-/// A listener with a full queue: a connect to it is never answered.
+/// A listener with a full backlog: connects to it hang.
 pub(crate) struct Silent {
     pub(crate) address: SocketAddr,
     _held: (std::net::TcpListener, Vec<std::net::TcpStream>),

@@ -1,4 +1,4 @@
-//! TLS to backends: verified, with the protocol chosen by ALPN, and never one connection for two identities.
+//! TLS to backends: verified, with ALPN, and without sharing connections between identities.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::harness::tls::Certificate;
 use crate::scene::{Endpoint, TestRequest, Worker, backend, block_on};
 
-/// An endpoint with TLS, and what was negotiated on its connections.
+/// A TLS endpoint with the negotiated protocols of its connections.
 struct Origin {
     endpoint: Endpoint,
     protocols: Rc<RefCell<Vec<Option<Vec<u8>>>>>,
@@ -103,7 +103,7 @@ fn over(transport: Transport, origin: &Origin) -> Backend {
 }
 
 #[test]
-fn reuses_idle_connections_although_tickets_arrive_unasked() {
+fn reuses_idle_connection_after_unsolicited_session_tickets() {
     block_on(async {
         let certificate = Certificate::new(&["origin.example"]);
         for versions in [&[&version::TLS13], &[&version::TLS12]] {
@@ -113,7 +113,7 @@ fn reuses_idle_connections_although_tickets_arrive_unasked() {
             for _ in 0..5 {
                 let outcome = worker.send(&backend, &TestRequest::get()).await;
                 assert_eq!(outcome.expect("a response").status, 200);
-                // The connection is silent again once its tickets are read.
+                // After the tickets are read, the connection counts as idle again.
                 worker.upstream.sweep();
             }
             assert_eq!(origin.endpoint.connections(), 1);
@@ -122,7 +122,7 @@ fn reuses_idle_connections_although_tickets_arrive_unasked() {
 }
 
 #[test]
-fn speaks_the_protocol_that_the_endpoint_chose() {
+fn speaks_the_protocol_selected_by_alpn() {
     block_on(async {
         let certificate = Certificate::new(&["origin.example"]);
         for (offered, accepted, chosen) in [
@@ -155,7 +155,7 @@ fn speaks_the_protocol_that_the_endpoint_chose() {
 }
 
 #[test]
-fn refuses_certificates_of_another_name_or_root() {
+fn rejects_certificates_of_another_name_or_ca() {
     block_on(async {
         let certificate = Certificate::new(&["origin.example"]);
         let other = Certificate::new(&["origin.example"]);
@@ -183,7 +183,7 @@ fn never_reuses_a_connection_of_another_identity() {
         for alpn in [&[][..], &["h2"]] {
             let origin = Origin::start(&certificate, rustls::ALL_VERSIONS, alpn).await;
             let worker = Worker::new();
-            // The endpoint stays the same one while the transport of its backend changes.
+            // The endpoint stays the same while the transport of its backend changes.
             let mut backend = over(tls(&certificate, "origin.example", alpn, 1), &origin);
             for identity in [1, 1, 2, 2, 1] {
                 backend.transport = tls(&certificate, "origin.example", alpn, identity);
@@ -195,7 +195,7 @@ fn never_reuses_a_connection_of_another_identity() {
 }
 
 #[test]
-fn handshake_that_never_ends_is_a_connect_timeout() {
+fn hanging_handshake_is_a_connect_timeout() {
     block_on(async {
         let certificate = Certificate::new(&["origin.example"]);
         let silent = Endpoint::start(|socket, _| async move {

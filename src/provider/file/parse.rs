@@ -1,5 +1,5 @@
-//! From the text of a file to plain values, one per object: documents of YAML or JSON, lists flattened, anchors and
-//! merge keys resolved within bounds. Knows no kind and no file name.
+//! Parses the text of a file to one JSON value per object: splits YAML or JSON documents, flattens
+//! lists, and resolves anchors and merge keys within limits.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,35 +7,35 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// The largest file that is read.
+/// Maximum size of a file.
 pub(super) const MAX_FILE: u64 = 16 << 20;
-/// The largest document that is parsed; an API server's limit is 3 MiB.
+/// Maximum size of a document. The API server's limit is 3 MiB.
 const MAX_DOCUMENT: usize = 8 << 20;
-/// Values of a document after its anchors are expanded.
+/// Maximum number of values in a document after anchor expansion.
 const MAX_NODES: usize = 1_000_000;
-/// Bytes of text of a document after its anchors are expanded.
+/// Maximum bytes of text in a document after anchor expansion.
 const MAX_TEXT: usize = 16 << 20;
-/// Brackets that may be open at once, and list markers that may open a line. The YAML library refuses what is nested
-/// deeper than 128 levels, but only after reading it all, in time that grows with the square of the depth.
+/// Maximum nesting of brackets and of list markers in a line. The YAML library rejects nesting
+/// beyond 128 levels only after reading all of it, in quadratic time.
 const MAX_OPEN: usize = 256;
 
-/// One document of a file.
+/// The text of one document of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source<'a> {
+pub(super) struct DocumentText<'a> {
     /// Line of its first content, from 1.
     pub(super) line: usize,
     /// Its text.
     pub(super) text: &'a str,
 }
 
-impl Source<'_> {
-    /// A digest of the text, to tell whether a document has changed.
+impl DocumentText<'_> {
+    /// Digest of the text for change detection.
     pub(super) fn digest(&self) -> u64 {
         digest(self.text.as_bytes())
     }
 }
 
-/// A digest to tell whether content has changed.
+/// Digest of bytes for change detection.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -45,23 +45,23 @@ pub(super) fn digest(bytes: &[u8]) -> u64 {
 /// Why a document cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SyntaxError {
-    /// Line within the document, from 1; 0 when unknown.
+    /// Line within the document, from 1; 0 if unknown.
     pub(super) line: usize,
-    /// What is wrong.
+    /// Error message.
     pub(super) message: String,
 }
 
 /// One object of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Item {
-    /// Where it stands, such as `items[2]` of a list; empty for the whole document.
+    /// Path in the document, such as `items[2]` of a list; empty for the whole document.
     pub(super) place: String,
-    /// What is written there.
+    /// The parsed object.
     pub(super) value: Value,
 }
 
-/// Splits a YAML stream at its document markers; documents without content are left out.
-pub(super) fn documents(text: &str) -> Vec<Source<'_>> {
+/// Splits a YAML stream at its document markers. Skips documents without content.
+pub(super) fn documents(text: &str) -> Vec<DocumentText<'_>> {
     let mut documents = Vec::new();
     let (mut start, mut start_line, mut offset) = (0, 1, 0);
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -78,13 +78,14 @@ pub(super) fn documents(text: &str) -> Vec<Source<'_>> {
     documents
 }
 
-/// Whether a line is a document marker: three characters at the very start, then nothing or a blank.
+/// Whether a line is a document marker: three characters at the line start, followed by a blank or
+/// the line end.
 fn is_marker(line: &str, marker: &str) -> bool {
     line.strip_prefix(marker)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-fn push<'a>(documents: &mut Vec<Source<'a>>, text: &'a str, first_line: usize) {
+fn push<'a>(documents: &mut Vec<DocumentText<'a>>, text: &'a str, first_line: usize) {
     let is_content = |line: &str| {
         let line = line
             .strip_prefix("---")
@@ -96,10 +97,10 @@ fn push<'a>(documents: &mut Vec<Source<'a>>, text: &'a str, first_line: usize) {
     let mut offset = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
         if is_content(line) {
-            // Directives and comments before the content are dropped, and with them what they say.
+            // Drops directives and comments before the content; directives have no effect.
             let text = &text[offset..];
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-            return documents.push(Source {
+            return documents.push(DocumentText {
                 line: first_line + index,
                 text,
             });
@@ -108,8 +109,8 @@ fn push<'a>(documents: &mut Vec<Source<'a>>, text: &'a str, first_line: usize) {
     }
 }
 
-/// Parses one document of YAML, of which JSON is a part, and flattens lists.
-pub(super) fn parse(document: Source<'_>, json: bool) -> Result<Vec<Item>, SyntaxError> {
+/// Parses one YAML or JSON document and flattens lists.
+pub(super) fn parse(document: DocumentText<'_>, json: bool) -> Result<Vec<Item>, SyntaxError> {
     if document.text.len() > MAX_DOCUMENT {
         let message = format!("the document is larger than {} MiB", MAX_DOCUMENT >> 20);
         return Err(SyntaxError { line: 0, message });
@@ -143,8 +144,8 @@ pub(super) fn parse(document: Source<'_>, json: bool) -> Result<Vec<Item>, Synta
     Ok(items)
 }
 
-/// The line at which YAML is nested too deep to be parsed. Text in quotes or blocks counts as well, as far as it could
-/// be YAML and leaves brackets open.
+/// The line at which the nesting is too deep to parse. Quoted and block text counts as well if it
+/// could be YAML with open brackets.
 fn too_deep(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     for (index, line) in text.lines().enumerate() {
@@ -170,7 +171,7 @@ fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
-/// A `List` (or `GatewayList` …) stands for its items; everything else for itself.
+/// Replaces a `List` (or `GatewayList` …) by its items.
 fn flatten(value: Value, place: &str, objects: &mut Vec<Item>) {
     match value {
         Value::Null => {}
@@ -195,12 +196,12 @@ fn is_list(map: &Map<String, Value>) -> bool {
     list_kind(map).is_some() && matches!(map.get("items"), Some(Value::Array(_)))
 }
 
-/// The kind of a list's items; empty for a `List` of any kinds.
+/// Item kind of a typed list; empty for a plain `List`.
 fn list_kind(map: &Map<String, Value>) -> Option<&str> {
     map.get("kind")?.as_str()?.strip_suffix("List")
 }
 
-/// Items of a list of one kind may leave out what the list says.
+/// Items of a typed list inherit `apiVersion` and `kind`.
 fn name_kind(item: &mut Value, list: &Map<String, Value>) {
     let Some(kind) = list_kind(list).filter(|kind| !kind.is_empty()) else {
         return;
@@ -217,7 +218,7 @@ fn name_kind(item: &mut Value, list: &Map<String, Value>) {
     }
 }
 
-/// What expanding a document may still cost.
+/// Remaining budget for expanding a document.
 struct Budget {
     nodes: usize,
     text: usize,
@@ -241,7 +242,8 @@ impl Budget {
     }
 }
 
-/// Reads any value as JSON, within the budget. Unlike `serde_json::Value` it refuses repeated keys.
+/// Deserializes any value to JSON within the budget. Unlike `serde_json::Value` it rejects
+/// duplicate keys.
 struct Node<'b>(&'b mut Budget);
 
 impl<'de> DeserializeSeed<'de> for Node<'_> {
@@ -304,7 +306,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
-        Err(de::Error::custom("tags are not understood"))
+        Err(de::Error::custom("YAML tags are not supported"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
@@ -339,7 +341,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// The JSON key of a YAML key, as Kubernetes converts it.
+/// Converts a YAML key to a JSON key as Kubernetes does.
 fn key_text(key: Value) -> Result<String, &'static str> {
     match key {
         Value::String(key) => Ok(key),
@@ -349,7 +351,7 @@ fn key_text(key: Value) -> Result<String, &'static str> {
     }
 }
 
-/// Resolves a YAML merge key: what is there already wins, and the earlier of several mappings.
+/// Resolves a YAML merge key: existing keys win, then earlier mappings.
 fn merge(map: &mut Map<String, Value>, value: Value) -> Result<(), &'static str> {
     match value {
         Value::Object(other) => {

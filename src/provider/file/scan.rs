@@ -1,5 +1,5 @@
-//! Finds the configuration files below a directory: which names count, how symlinks are followed, and which
-//! directories must be watched to hear of every change. Reads no file's content.
+//! Finds the configuration files below a directory: filters names, follows symlinks, and collects
+//! the directories to watch. Reads no file content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -10,29 +10,29 @@ use std::path::{Path, PathBuf};
 use crate::api::Severity;
 use crate::provider::Problem;
 
-/// Directories nested deeper than this are left out.
+/// Maximum depth of directories.
 const MAX_DEPTH: usize = 32;
-/// Files beyond this number are left out.
+/// Maximum number of files.
 const MAX_FILES: usize = 100_000;
-/// Symlinks followed from one file to the next.
+/// Maximum length of a chain of symlinks.
 const MAX_LINKS: usize = 16;
 
-/// What was found.
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// The files, by the path that a user knows, with their real paths.
+    /// Files by user-visible path, with their real paths.
     pub(super) files: BTreeMap<PathBuf, PathBuf>,
-    /// Real directories in which a change may matter.
+    /// Real directories in which a change is relevant.
     pub(super) directories: BTreeSet<PathBuf>,
-    /// What could not be followed.
+    /// Entries that could not be followed.
     pub(super) problems: Vec<Problem>,
-    /// Symlinks among the entries, with the real paths they led to.
+    /// Symlinks with the real paths of their targets.
     links: Vec<(PathBuf, PathBuf)>,
     visited: BTreeSet<PathBuf>,
     full: bool,
 }
 
-/// Scans a directory. Fails only when the directory itself cannot be read.
+/// Scans a directory. Returns an error only if the directory itself cannot be read.
 pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
     let real = fs::canonicalize(directory)?;
     let entries = fs::read_dir(directory)?;
@@ -44,7 +44,8 @@ pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
 }
 
 impl Scan {
-    /// Whether every symlink still leads where it led: otherwise what was read since may be of two states at once.
+    /// Whether every symlink still has the same target. If not, the content read since may mix two
+    /// states.
     pub(super) fn is_current(&self) -> bool {
         self.links
             .iter()
@@ -57,7 +58,7 @@ impl Scan {
             match entry {
                 Ok(entry) if is_hidden(&entry.file_name()) => {}
                 Ok(entry) => paths.push(entry.path()),
-                Err(error) => self.warn(directory, format!("cannot be listed whole: {error}")),
+                Err(error) => self.warn(directory, format!("cannot be listed completely: {error}")),
             }
         }
         paths.sort();
@@ -74,9 +75,9 @@ impl Scan {
         let real = match fs::canonicalize(&path) {
             Ok(real) => real,
             Err(error) if is_link => {
-                return self.warn(&path, format!("the symlink leads nowhere: {error}"));
+                return self.warn(&path, format!("the symlink is broken: {error}"));
             }
-            // Gone since it was listed.
+            // Deleted since the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.warn(&path, format!("cannot be read: {error}")),
         };
@@ -89,9 +90,9 @@ impl Scan {
         if metadata.is_dir() {
             self.directory(&path, real, depth);
         } else if !has_extension(&path) {
-            // Not meant to be read.
+            // Other file types are skipped unless the extension marks configuration.
         } else if !metadata.is_file() {
-            self.warn(&path, "neither a file nor a directory; left out".to_owned());
+            self.warn(&path, "neither a file nor a directory; ignored".to_owned());
         } else if self.visited.insert(real.clone()) {
             self.file(path, real);
         }
@@ -104,7 +105,7 @@ impl Scan {
             self.full = true;
             self.warn(
                 &path,
-                format!("more than {MAX_FILES} files; this one and what follows is left out"),
+                format!("more than {MAX_FILES} files; this one and the following are ignored"),
             );
         }
     }
@@ -113,7 +114,7 @@ impl Scan {
         if depth >= MAX_DEPTH {
             return self.warn(
                 path,
-                format!("nested deeper than {MAX_DEPTH} directories; left out"),
+                format!("nested deeper than {MAX_DEPTH} directories; ignored"),
             );
         }
         if !self.visited.insert(real.clone()) {
@@ -126,7 +127,7 @@ impl Scan {
         }
     }
 
-    /// Watches the directory of every file that a chain of symlinks passes through.
+    /// Adds the directory of every file in a chain of symlinks to the watched directories.
     fn follow(&mut self, link: &Path) {
         let mut at = link.to_owned();
         for _ in 0..MAX_LINKS {
@@ -153,7 +154,7 @@ fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether a file's name says that it holds configuration.
+/// Whether the extension of a file marks configuration.
 pub(super) fn has_extension(path: &Path) -> bool {
     path.extension().is_some_and(|extension| {
         ["yaml", "yml", "json"]

@@ -1,4 +1,4 @@
-//! Folders and files as they should not be: each is told apart, bounded, and costs no other one.
+//! Broken directories and files: each is reported, bounded, and does not affect the others.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -49,7 +49,7 @@ fn names(load: &Load) -> Vec<&str> {
 }
 
 #[test]
-fn files_are_found_by_extension_at_any_depth() {
+fn finds_files_by_extension_at_any_depth() {
     let load = load(&[
         ("a.yaml", &config_map("a")),
         ("sub/b.yml", &config_map("b")),
@@ -66,7 +66,7 @@ fn files_are_found_by_extension_at_any_depth() {
 }
 
 #[test]
-fn lists_are_flattened_and_documents_counted() {
+fn flattens_lists_and_counts_documents() {
     let list = format!(
         "# nothing\n---\n---\nkind: List\napiVersion: v1\nitems:\n- {}- {}---\nkind: Nonsense\n",
         config_map("a"),
@@ -82,7 +82,7 @@ fn lists_are_flattened_and_documents_counted() {
 }
 
 #[test]
-fn items_of_lists_have_their_places_and_the_kind_of_the_list() {
+fn list_items_have_a_path_and_inherit_the_kind() {
     let list = "\
 kind: List
 apiVersion: v1
@@ -112,7 +112,7 @@ items:
 }
 
 #[test]
-fn bytes_that_editors_leave_are_read_and_others_named() {
+fn accepts_byte_order_marks_and_reports_invalid_bytes() {
     let object = |name: &str| config_map(name).replace(", ", ",\n ");
     let load = load(&[
         (
@@ -158,7 +158,7 @@ fn bytes_that_editors_leave_are_read_and_others_named() {
 }
 
 #[test]
-fn what_is_no_file_is_named_and_left_out() {
+fn reports_and_ignores_special_files() {
     let directory = directory(&[
         ("a.yaml", &config_map("a")),
         ("folder.yaml/b.yaml", &config_map("b")),
@@ -173,11 +173,11 @@ fn what_is_no_file_is_named_and_left_out() {
         .load()
         .expect("readable");
     assert_eq!(names(&load), ["a", "b"]);
-    let told: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 4, "{told:#?}");
-    for (line, (name, what)) in told.iter().zip([
-        ("gone", "leads nowhere"),
-        ("loop.yaml", "leads nowhere"),
+    let messages: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 4, "{messages:#?}");
+    for (line, (name, what)) in messages.iter().zip([
+        ("gone", "is broken"),
+        ("loop.yaml", "is broken"),
         ("socket.yaml", "neither a file nor a directory"),
         ("zero.yaml", "neither a file nor a directory"),
     ]) {
@@ -190,7 +190,7 @@ fn what_is_no_file_is_named_and_left_out() {
 }
 
 #[test]
-fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+fn does_not_block_on_a_pipe() {
     let directory = directory(&[]);
     let pipe = directory.path().join("a.yaml");
     let made = Command::new("mkfifo").arg(&pipe).status();
@@ -199,7 +199,7 @@ fn a_pipe_in_place_of_a_file_is_not_waited_for() {
 }
 
 #[test]
-fn problems_are_one_line_each_and_bounded() {
+fn problems_are_single_lines_and_bounded() {
     let forged = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"a\\nerror: b\\e[31m\"}\n\"c\\nd\": 1\n";
     let kind = "apiVersion: v1\nkind: \"X\\nY\"\nmetadata: {name: x}\n";
     let long = config_map(&"a".repeat(1_000_000));
@@ -226,7 +226,7 @@ fn problems_are_one_line_each_and_bounded() {
 }
 
 #[test]
-fn an_unreadable_directory_is_an_error_and_nothing_else_is() {
+fn only_an_unreadable_directory_is_an_error() {
     assert!(
         FileProvider::new("/nonexistent/portcullis".into())
             .load()
@@ -245,16 +245,16 @@ fn an_unreadable_directory_is_an_error_and_nothing_else_is() {
             .iter()
             .all(|problem| problem.severity == Severity::Error)
     );
-    let told: Vec<_> = load
+    let messages: Vec<_> = load
         .problems
         .iter()
         .map(|problem| problem.file.file_name().expect("a name").to_owned())
         .collect();
-    assert_eq!(told, ["a.yaml", "b.yaml", "c.json", "d.yaml"]);
+    assert_eq!(messages, ["a.yaml", "b.yaml", "c.json", "d.yaml"]);
 }
 
 #[test]
-fn a_syntax_error_names_its_line_and_costs_its_document_only() {
+fn syntax_error_names_its_line_and_drops_only_its_document() {
     let text = format!("{}---\nkind: ConfigMap\nmetadata: [\n", config_map("a"));
     let load = load(&[("a.yaml", &text)]);
     assert_eq!(names(&load), ["a"]);
@@ -265,7 +265,7 @@ fn a_syntax_error_names_its_line_and_costs_its_document_only() {
 }
 
 #[test]
-fn unsupported_kinds_are_warned_about() {
+fn warns_of_unsupported_kinds() {
     let load = load(&[(
         "a.yaml",
         "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: n}}",
@@ -283,7 +283,7 @@ fn unsupported_kinds_are_warned_about() {
 }
 
 #[test]
-fn a_broken_file_does_not_hold_what_another_has_by_now() {
+fn broken_file_does_not_keep_objects_defined_elsewhere() {
     let directory = directory(&[("a.yaml", &config_map("x")), ("b.yaml", ROUTE)]);
     let mut provider = FileProvider::new(directory.path().to_owned());
     provider.load().expect("readable");
@@ -304,7 +304,7 @@ fn a_broken_file_does_not_hold_what_another_has_by_now() {
 }
 
 #[test]
-fn a_file_that_is_too_large_keeps_its_objects() {
+fn oversized_file_keeps_its_objects() {
     let directory = directory(&[("a.yaml", &config_map("a"))]);
     let mut provider = FileProvider::new(directory.path().to_owned());
     provider.load().expect("readable");
@@ -322,7 +322,7 @@ fn a_file_that_is_too_large_keeps_its_objects() {
 }
 
 #[test]
-fn unchanged_documents_are_not_validated_again() {
+fn does_not_revalidate_unchanged_documents() {
     let directory = directory(&[(
         "a.yaml",
         &format!("{}---\n{}", config_map("a"), config_map("b")),

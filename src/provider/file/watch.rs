@@ -1,5 +1,5 @@
-//! Notices changes below a directory and publishes what it then holds. Owns the timing: nothing is read while it is
-//! being written, changes that come together are published together.
+//! Watches a directory and publishes its content on changes. Owns the timing: files are not read
+//! while they are being written, and changes that arrive together are published together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,24 +17,25 @@ use super::{Draft, FileProvider, Load, scan};
 use crate::api::Severity;
 use crate::provider::Problem;
 
-/// A change is read when nothing more has happened for this long…
-const QUIET: Duration = Duration::from_millis(5);
-/// …or at the latest this long after its beginning.
-const STORM: Duration = Duration::from_millis(50);
-/// Time for events of what happened during a load to arrive.
-const SETTLE: Duration = Duration::from_millis(2);
-/// A file that was written to and not closed counts as finished after this long.
-const STALLED: Duration = Duration::from_secs(1);
-/// How often a directory is read when there are no events.
-const POLL: Duration = Duration::from_millis(500);
-/// Time in which a file must not change to be taken for finished when there are no events.
-const POLL_SETTLE: Duration = Duration::from_millis(20);
-/// Loads of one change that are thrown away because more changed meanwhile.
+/// Debounce of changes.
+const DEBOUNCE: Duration = Duration::from_millis(5);
+/// Maximum debounce.
+const MAX_DEBOUNCE: Duration = Duration::from_millis(50);
+/// Time for pending events of changes during a load to arrive.
+const EVENT_DELAY: Duration = Duration::from_millis(2);
+/// A file that was written and not closed counts as complete after this time.
+const UNCLOSED_TIMEOUT: Duration = Duration::from_secs(1);
+/// Poll interval if file system events are unavailable.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// When polling, a file must be unchanged for this time to count as complete.
+const POLL_DEBOUNCE: Duration = Duration::from_millis(20);
+/// Maximum number of loads that are discarded because of concurrent changes.
 const RETRIES: usize = 5;
 
 impl FileProvider {
-    /// Publishes the directory's state, now and whenever it changes or a reload is asked for, until every receiver is
-    /// gone. A state with the same objects and problems as the last is not published again.
+    /// Publishes the state of the directory now, on every change and on every reload request, until
+    /// all receivers are dropped. Does not publish a state with the same objects and problems
+    /// again.
     pub async fn watch(self, sender: watch::Sender<Arc<Load>>, reload: mpsc::Receiver<()>) {
         let changes = Changes::new(&self.directory);
         self.follow(changes, sender, reload).await;
@@ -56,7 +57,7 @@ impl FileProvider {
         }
     }
 
-    /// Reads the directory until nothing changes meanwhile, and publishes the result.
+    /// Reads the directory until no concurrent change occurs, and publishes the result.
     async fn refresh(&mut self, changes: &mut Changes, sender: &watch::Sender<Arc<Load>>) {
         let mut seen = None;
         for retry in 0..=RETRIES {
@@ -64,7 +65,7 @@ impl FileProvider {
                 Ok(draft) => draft,
                 Err(error) => {
                     changes.follow(BTreeSet::new());
-                    let message = format!("{error:#}; the last configuration stays");
+                    let message = format!("{error:#}; the last configuration stays in service");
                     let problem = Problem::of_file(Severity::Error, &self.directory, message);
                     let snapshot = Arc::clone(&sender.borrow().snapshot);
                     return publish(
@@ -79,11 +80,12 @@ impl FileProvider {
             };
             changes.files.clone_from(&draft.real_files);
             let is_new = changes.follow(draft.directories.clone());
-            let is_disturbed = changes.settle(&draft, &mut seen).await;
+            let is_disturbed = changes.wait_for_events(&draft, &mut seen).await;
             if (is_new || is_disturbed) && retry < RETRIES {
-                // What is new was perhaps being written before it was watched.
+                // Files in a new directory may have been in the middle of a write before the watch
+                // began.
                 if is_new {
-                    sleep(QUIET).await;
+                    sleep(DEBOUNCE).await;
                 }
                 continue;
             }
@@ -107,33 +109,33 @@ fn publish(sender: &watch::Sender<Arc<Load>>, mut load: Load) {
     });
 }
 
-/// Waits for a reload to be asked for; for ever when nobody can ask.
+/// Completes on a reload request; never if the sender is dropped.
 async fn requested(reload: &mut mpsc::Receiver<()>) {
     if reload.recv().await.is_none() {
         std::future::pending::<()>().await;
     }
 }
 
-/// What happened to a path, as far as it matters.
+/// A file system change.
 #[derive(Debug)]
 enum Change {
     Created(PathBuf),
     Written(PathBuf),
     Closed(PathBuf),
-    /// Gone from its name, or replaced under it.
+    /// Deleted, or replaced by another file of the same name.
     Removed(PathBuf),
     Other(Vec<PathBuf>),
     /// Events may have been lost.
     Unknown,
 }
 
-/// What a change means for what was read before it.
+/// Effect of a change on the current draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Effect {
     Nothing,
-    /// A write has begun: the file must not be read until it has ended.
-    Begun,
-    /// There is something new to read.
+    /// A write has begun: the file must not be read until it ends.
+    WriteStarted,
+    /// There is new content.
     Changed,
 }
 
@@ -167,24 +169,24 @@ impl Change {
     }
 }
 
-/// Device and number of a directory, to tell it from another that took its place.
+/// Device and inode number of a directory, which change when it is replaced.
 type Inode = (u64, u64);
 
 /// Changes of the watched directories.
 struct Changes {
-    /// Absent when the system gives no events: then the directory is read every now and then.
+    /// `None` if file system events are unavailable: the directory is polled.
     watcher: Option<RecommendedWatcher>,
     events: mpsc::UnboundedReceiver<Change>,
-    /// Why there are no events.
+    /// Why events are unavailable.
     warning: Option<Problem>,
     watched: BTreeMap<PathBuf, Inode>,
-    /// The directory itself as an entry of its parent, which is watched for this one name.
+    /// The directory as an entry of its parent, which is watched for this one name.
     anchor: Option<PathBuf>,
-    /// Whether that parent is watched for nothing else.
+    /// Whether the parent is watched only for the anchor.
     has_neighbours: bool,
-    /// Files that were written to and not closed since, with the time of the last write.
+    /// Files that were written and not closed, with the time of the last write.
     unfinished: BTreeMap<PathBuf, Instant>,
-    /// The real files of the last draft.
+    /// Real paths of the files of the last draft.
     files: BTreeSet<PathBuf>,
     directory: PathBuf,
 }
@@ -195,7 +197,7 @@ impl Changes {
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let change = event.map_or(Some(Change::Unknown), Change::of);
             if let Some(change) = change {
-                // The receiver is gone only when nobody watches any more.
+                // The receiver is dropped only when the watch ends.
                 drop(sender.send(change));
             }
         });
@@ -223,14 +225,14 @@ impl Changes {
         changes
     }
 
-    /// Gives up on events.
+    /// Switches from events to polling.
     fn poll(&mut self, error: &notify::Error) {
         self.watcher = None;
         self.watched.clear();
         self.unfinished.clear();
         let message = format!(
-            "changes are found by reading every {} ms: {error}",
-            POLL.as_millis()
+            "file system events are unavailable, polling every {} ms: {error}",
+            POLL_INTERVAL.as_millis()
         );
         tracing::warn!(directory = %self.directory.display(), "{message}");
         self.warning = Some(Problem::of_file(
@@ -240,8 +242,8 @@ impl Changes {
         ));
     }
 
-    /// Watches these directories, and the parent of the configuration directory. True when any of them is new: what
-    /// happened in it before is unknown.
+    /// Watches these directories and the parent of the configuration directory. Returns true if any
+    /// is new: earlier changes in it were not observed.
     fn follow(&mut self, mut directories: BTreeSet<PathBuf>) -> bool {
         if let Some(parent) = self.anchor.as_deref().and_then(Path::parent) {
             self.has_neighbours = directories.insert(parent.to_owned());
@@ -254,7 +256,7 @@ impl Changes {
         self.watched.retain(|path, _| {
             let stays = directories.contains(path);
             if !stays {
-                // Fails when the directory is gone, and its watch with it.
+                // Fails if the directory was deleted together with its watch.
                 drop(watcher.unwatch(path));
             }
             stays
@@ -276,7 +278,7 @@ impl Changes {
                     self.watched.insert(path, inode);
                 }
                 Err(error) if !path.exists() => {
-                    tracing::debug!("{} is gone: {error}", path.display())
+                    tracing::debug!("{} no longer exists: {error}", path.display())
                 }
                 Err(error) => failure = Some(error),
             }
@@ -291,21 +293,21 @@ impl Changes {
     fn unfinished(&mut self) -> BTreeSet<PathBuf> {
         let now = Instant::now();
         self.unfinished
-            .retain(|_, written| now < *written + STALLED);
+            .retain(|_, written| now < *written + UNCLOSED_TIMEOUT);
         self.unfinished.keys().cloned().collect()
     }
 
-    /// Waits for the next change to be complete.
+    /// Waits until the next change is complete.
     async fn next(&mut self) {
         if self.watcher.is_none() {
-            return sleep(POLL).await;
+            return sleep(POLL_INTERVAL).await;
         }
         loop {
             let stalled = self
                 .unfinished
                 .values()
                 .min()
-                .map(|written| *written + STALLED);
+                .map(|written| *written + UNCLOSED_TIMEOUT);
             let change = match stalled {
                 None => self.events.recv().await,
                 Some(stalled) => tokio::select! {
@@ -320,11 +322,11 @@ impl Changes {
                 break;
             }
         }
-        let latest = Instant::now() + STORM;
+        let latest = Instant::now() + MAX_DEBOUNCE;
         loop {
-            // What is being written now probably belongs to the same change.
+            // A file in the middle of a write probably belongs to the same change.
             let until = if self.unfinished.is_empty() {
-                latest.min(Instant::now() + QUIET)
+                latest.min(Instant::now() + DEBOUNCE)
             } else {
                 latest
             };
@@ -335,16 +337,21 @@ impl Changes {
         }
     }
 
-    /// Waits for news of what happened while a draft was made. True when the draft may be of two states at once.
-    async fn settle(&mut self, draft: &Draft, seen: &mut Option<Vec<(PathBuf, u64)>>) -> bool {
+    /// Waits for pending events of changes during a draft. Returns true if the draft may mix two
+    /// states.
+    async fn wait_for_events(
+        &mut self,
+        draft: &Draft,
+        seen: &mut Option<Vec<(PathBuf, u64)>>,
+    ) -> bool {
         if self.watcher.is_none() {
-            sleep(POLL_SETTLE).await;
+            sleep(POLL_DEBOUNCE).await;
             let digests = Some(draft.digests());
             let is_new = *seen != digests;
             *seen = digests;
             return is_new;
         }
-        let until = Instant::now() + SETTLE;
+        let until = Instant::now() + EVENT_DELAY;
         let mut is_disturbed = false;
         while let Ok(Some(change)) = timeout_at(until, self.events.recv()).await {
             is_disturbed |= self.note(change) > Effect::Nothing;
@@ -352,7 +359,7 @@ impl Changes {
         is_disturbed
     }
 
-    /// Takes note of a change, and tells what it means.
+    /// Records a change and returns its effect.
     fn note(&mut self, change: Change) -> Effect {
         let paths = change.paths();
         if !paths.is_empty() && paths.iter().all(|path| self.is_foreign(path)) {
@@ -371,7 +378,8 @@ impl Changes {
             Change::Created(_) | Change::Other(_) => Effect::Changed,
             Change::Removed(path) => {
                 self.unfinished.remove(&path);
-                // A watch goes with its directory; another of the same name needs its own.
+                // A watch ends with its directory; a new directory of the same name needs a new
+                // watch.
                 if let (Some(_), Some(watcher)) = (self.watched.remove(&path), &mut self.watcher) {
                     drop(watcher.unwatch(&path));
                 }
@@ -389,16 +397,16 @@ impl Changes {
         if is_known {
             Effect::Nothing
         } else {
-            Effect::Begun
+            Effect::WriteStarted
         }
     }
 
-    /// Whether a file's content matters: by its name, or because a symlink leads to it.
+    /// Whether the content of a file is relevant: by its name, or as a symlink target.
     fn is_read(&self, path: &Path) -> bool {
         scan::has_extension(path) || self.files.contains(path)
     }
 
-    /// Whether a path is a neighbour of the configuration directory.
+    /// Whether a path is a sibling of the configuration directory.
     fn is_foreign(&self, path: &Path) -> bool {
         let Some(anchor) = &self.anchor else {
             return false;
@@ -409,7 +417,7 @@ impl Changes {
     }
 }
 
-/// Whether a new file is one that its writer will close. A link to a file that exists is not.
+/// Whether a writer will close this new file. Not the case for a hard link to an existing file.
 fn is_written_in_place(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
 }
@@ -419,7 +427,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_events_the_directory_is_read_every_now_and_then() {
+    async fn polls_the_directory_without_events() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let object =
             |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}");
@@ -437,7 +445,7 @@ mod tests {
         assert!(
             load.problems[0]
                 .message
-                .starts_with("changes are found by reading every 500 ms")
+                .starts_with("file system events are unavailable, polling every 500 ms")
         );
         fs::write(directory.path().join("b.yaml"), object("b")).expect("written");
         receiver.wait_for(has("b")).await.expect("alive");
@@ -446,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_stays_open_is_read_after_a_while() {
+    async fn reads_a_file_that_stays_open_after_a_timeout() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (sender, mut receiver) = watch::channel(Arc::new(Load::default()));
         let (_reload, requests) = mpsc::channel(1);

@@ -1,4 +1,4 @@
-//! Which release of the Gateway API's CRDs a cluster has.
+//! The release of the installed Gateway API CRDs.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// The CRD that is asked; all of a release say the same.
+/// The CRD that is read; all CRDs of a release have the same annotation.
 const CRD: &str = "gatewayclasses.gateway.networking.k8s.io";
-/// The annotation with the release.
+/// Annotation with the release.
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
-/// How often it is asked: releases come once in months.
+/// Poll interval.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Keeps `version` current for as long as it is polled: `None` until it is known.
+/// Keeps `version` up to date while polled; `None` until the first response.
 pub async fn follow_bundle_version(client: &Client, version: &watch::Sender<Option<String>>) {
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
@@ -24,9 +24,9 @@ pub async fn follow_bundle_version(client: &Client, version: &watch::Sender<Opti
             let found = crd.annotations().get(BUNDLE_VERSION);
             let found = found.cloned().unwrap_or_else(|| "unknown".to_owned());
             version.send_if_modified(|version| {
-                let is_news = version.as_ref() != Some(&found);
+                let is_changed = version.as_ref() != Some(&found);
                 *version = Some(found);
-                is_news
+                is_changed
             });
         }
         sleep(PERIOD).await;

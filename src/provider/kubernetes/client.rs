@@ -1,4 +1,4 @@
-//! The client of the API server: fails soon instead of retrying by itself, since its callers know better when to retry.
+//! The client of the API server. It does not retry: the callers own the retry policy.
 
 use std::time::Duration;
 
@@ -11,19 +11,20 @@ use tower::util::MapResultLayer;
 
 use crate::api_server::RetryAfter;
 
-/// The longest that connecting may take: the next try may find another address.
+/// Timeout of a connect: the next attempt may use another address.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A client that says how long the API server wants to be left alone.
+/// Creates a client whose errors carry `Retry-After`.
 pub(super) fn client(mut config: Config) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(CONNECT);
-    // Would wait as long as the API server likes, and longer and longer by itself.
+    // The default retry would wait for `Retry-After` without a limit, with its own back-off.
     config.default_retry = false;
     let builder = ClientBuilder::try_from(config)?;
     Ok(builder.with_layer(&MapResultLayer::new(check)).build())
 }
 
-/// Makes an answer that asks to wait an error that tells how long: nothing else is left of the header behind the client.
+/// Turns a response with `Retry-After` into an error that contains the delay: the client drops the
+/// header otherwise.
 fn check(
     answer: Result<Response<Box<DynBody>>, BoxError>,
 ) -> Result<Response<Box<DynBody>>, BoxError> {

@@ -1,5 +1,5 @@
-//! Objects that are read by name, since their watch reported them before they were wanted. Retries until there is a
-//! response, for as long as the object is wanted.
+//! Fetches objects by name that their watch reported before they were referenced. Retries until
+//! there is a response, while the object is referenced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -12,18 +12,18 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::pause::{Failure, Pause};
-use super::reading::Reading;
-use super::scope::OTHER_SECRETS;
+use super::parsed::ParsedObject;
+use super::retry::{Failure, Retry};
+use super::scope::UNUSED_SECRET_TYPES;
 use super::store::Message;
 use crate::api::{Kind, ObjectRef};
 
-/// How long an answer is worth waiting for.
-pub(super) const WORTH: Duration = Duration::from_secs(2);
-/// Objects that are asked for at one time.
-const AT_ONCE: usize = 16;
+/// How long a publication waits for a fetch.
+pub(super) const FETCH_WAIT: Duration = Duration::from_secs(2);
+/// Maximum number of concurrent fetches.
+const MAX_CONCURRENT: usize = 16;
 
-/// The objects that are being asked for.
+/// Fetches in progress.
 pub(super) struct Fetches {
     client: Client,
     answers: mpsc::Sender<Message>,
@@ -36,19 +36,19 @@ impl Fetches {
         Self {
             client,
             answers,
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             running: BTreeMap::new(),
         }
     }
 
-    /// Asks for these objects from now on, and for no others.
+    /// Fetches exactly these objects: starts missing fetches and cancels others.
     pub(super) fn follow(&mut self, wanted: BTreeSet<ObjectRef>) {
         self.running.retain(|name, running| {
             let is_wanted = wanted.contains(name);
             if !is_wanted {
                 running.abort();
             }
-            // What was answered and is wanted again has to be asked for again.
+            // A finished fetch that is requested again must run again.
             is_wanted && !running.is_finished()
         });
         for name in wanted {
@@ -90,7 +90,7 @@ impl Drop for Fetches {
     }
 }
 
-/// One object that is asked for.
+/// One fetch.
 struct Fetch {
     api: Api<DynamicObject>,
     kind: &'static Kind,
@@ -102,48 +102,48 @@ struct Fetch {
 impl Fetch {
     async fn run(self) {
         let mut answer = pin!(self.answer());
-        let reading = match timeout(WORTH, answer.as_mut()).await {
+        let reading = match timeout(FETCH_WAIT, answer.as_mut()).await {
             Ok(reading) => reading,
             Err(_) => {
-                self.tell(Message::Late(self.name.clone())).await;
+                self.send(Message::Late(self.name.clone())).await;
                 answer.await
             }
         };
-        self.tell(Message::Fetched(self.name.clone(), reading))
+        self.send(Message::Fetched(self.name.clone(), reading))
             .await;
     }
 
-    /// Whoever listened may be gone, and then so is this.
-    async fn tell(&self, message: Message) {
+    /// A closed channel is ignored: then this task is aborted too.
+    async fn send(&self, message: Message) {
         let _ = self.answers.send(message).await;
     }
 
-    /// The object, or nothing when it does not exist, however often that has to be asked.
-    async fn answer(&self) -> Option<Reading> {
-        let mut pause = Pause::new(self.name.to_string(), "read");
+    /// The object, or `None` if it does not exist. Retries failures.
+    async fn answer(&self) -> Option<ParsedObject> {
+        let mut pause = Retry::new(self.name.to_string(), "read");
         loop {
-            match self.ask().await {
+            match self.get().await {
                 Ok(object) => {
-                    let object = object.filter(|object| !is_other_secret(object));
-                    return object.map(|object| Reading::of(self.kind, object, false));
+                    let object = object.filter(|object| !is_unused_secret(object));
+                    return object.map(|object| ParsedObject::of(self.kind, object, false));
                 }
                 Err(failure) => pause.after(&failure).await,
             }
         }
     }
 
-    async fn ask(&self) -> Result<Option<DynamicObject>, Failure> {
+    async fn get(&self) -> Result<Option<DynamicObject>, Failure> {
         let _turn = self.turns.acquire().await;
-        match timeout(WORTH, self.api.get_opt(&self.name.name)).await {
+        match timeout(FETCH_WAIT, self.api.get_opt(&self.name.name)).await {
             Ok(answer) => Ok(answer?),
-            Err(_) => Err(Failure::Silence(WORTH)),
+            Err(_) => Err(Failure::Timeout(FETCH_WAIT)),
         }
     }
 }
 
-/// Whether the object is one that the watch leaves out, and thus would never tell of again.
-fn is_other_secret(object: &DynamicObject) -> bool {
-    OTHER_SECRETS
+/// Whether the watch's field selector excludes the Secret, so that no watch would report it again.
+fn is_unused_secret(object: &DynamicObject) -> bool {
+    UNUSED_SECRET_TYPES
         .iter()
         .any(|other| object.data["type"] == *other)
 }

@@ -1,4 +1,4 @@
-//! What the API server holds of an object beside what is served: its status and the numbers that a write of status needs.
+//! The data of an object that a status write needs: the stored status and metadata.
 
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -8,24 +8,24 @@ use crate::api::gateway::Gateway;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
 
-/// Is told of every object that can have a status of ours, also of those that cannot be read.
+/// Observes every object that can have a status of this controller, also unparsable ones.
 ///
-/// Called by one thread, in the order of what happens, and before a snapshot with the object is published: whoever has
-/// a snapshot has been told of all its objects.
+/// Called by one thread in event order, before a snapshot with the object is published: all objects
+/// of a published snapshot have been observed.
 pub trait Observer: Send + Sync {
-    /// An object is there, or has changed; perhaps only its status.
-    fn seen(&self, object: &ObjectRef, observed: Observed);
+    /// An object was created or changed, possibly only in its status.
+    fn observed(&self, object: &ObjectRef, observed: Observed);
 
-    /// An object is gone. May be told of objects that were never seen.
-    fn gone(&self, object: &ObjectRef);
+    /// An object was deleted. May be called for objects that were never observed.
+    fn deleted(&self, object: &ObjectRef);
 }
 
-/// An object as the API server holds it. Small: there may be many thousand.
+/// An object as the API server holds it. Kept small: there may be many thousands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// `metadata.resourceVersion`.
     pub resource_version: Box<str>,
-    /// `metadata.generation`, 0 where nothing counts it.
+    /// `metadata.generation`; 0 if there is none.
     pub generation: i64,
     /// `metadata.uid`.
     pub uid: Box<str>,
@@ -34,7 +34,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// What is to be told of an object.
+    /// Extracts the observed data of an object.
     pub(super) fn of(object: &DynamicObject) -> Self {
         let metadata = &object.metadata;
         let status = object.data.get("status").unwrap_or(&Value::Null);
@@ -46,7 +46,7 @@ impl Observed {
         }
     }
 
-    /// `status`, null when there is none.
+    /// The status; null if there is none.
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.status).unwrap_or_default()
     }
@@ -56,7 +56,7 @@ fn text(text: Option<&str>) -> Box<str> {
     text.unwrap_or_default().into()
 }
 
-/// Whether observers are told of a kind.
+/// Whether objects of a kind are observed.
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [BackendTlsOverride::KIND, XBackend::KIND];
     others.contains(&kind.kind) || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_what_a_write_of_status_needs() {
+    fn contains_what_a_status_write_needs() {
         let status = json!({"conditions": [{"type": "Accepted", "status": "True"}]});
         let object = json!({
             "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "generation": 3},
@@ -81,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_status_has_a_null() {
+    fn missing_status_is_null() {
         let object = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
         let observed = Observed::of(&object);
         assert_eq!((observed.generation, observed.status()), (0, Value::Null));
     }
 
     #[test]
-    fn only_kinds_with_a_status_of_the_gateway_api_are_observed() {
+    fn observes_only_gateway_api_kinds_with_a_status() {
         let observed: Vec<_> = Kind::all()
             .iter()
             .filter(|kind| is_observed(kind))

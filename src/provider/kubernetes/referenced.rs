@@ -1,5 +1,6 @@
-//! Which Secrets and ConfigMaps are held: those that a Gateway, a ListenerSet, a policy on TLS to backends or an XBackend
-//! names, whether or not it may. Owns what is known of each of them. Does no I/O.
+//! Tracks which Secrets and ConfigMaps to hold in memory: those that a Gateway, a ListenerSet, a
+//! backend TLS policy or an XBackend references, permitted or not. Owns the fetch state of each.
+//! Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,42 +11,42 @@ use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef};
 use crate::snapshot::Snapshot;
 
-/// Whether objects of a kind are held only while something names them.
-pub(super) fn is_held_by_name(kind: &Kind) -> bool {
+/// Whether objects of a kind are held only while referenced.
+pub(super) fn is_held_by_reference(kind: &Kind) -> bool {
     kind.group.is_empty() && matches!(kind.kind, "Secret" | "ConfigMap")
 }
 
-/// Whether objects of a kind can name such objects.
-pub(super) fn can_name(kind: &Kind) -> bool {
+/// Whether objects of a kind can reference such objects.
+pub(super) fn can_reference(kind: &Kind) -> bool {
     matches!(
         kind.kind,
         "Gateway" | "ListenerSet" | "BackendTLSPolicy" | "BackendTLSOverride" | "XBackend"
     )
 }
 
-/// What is known of an object that is named.
+/// Fetch state of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// Nothing yet: its kind's watch told of it before it was named.
+enum FetchState {
+    /// Not known: its watch reported it before it was referenced.
     Unknown,
-    /// Nothing, and that takes too long to wait for.
+    /// Not known, and the fetch takes too long to wait for it.
     Late,
-    /// What the watch told last: that it is there, or that it is not.
+    /// Known from the watch: it exists or it does not.
     Watched,
-    /// What it was when it was fetched, in this version. The watch may still have to tell of older ones.
+    /// Known from a fetch, at this version. The watch may still report older versions.
     Fetched(Option<u64>),
 }
 
-/// The Secrets and ConfigMaps that are named.
+/// The referenced Secrets and ConfigMaps.
 #[derive(Debug, Default)]
 pub(super) struct Referenced {
-    named: BTreeMap<ObjectRef, Standing>,
-    /// The only namespaces that are seen; empty means all.
+    named: BTreeMap<ObjectRef, FetchState>,
+    /// The only watched namespaces; empty means all.
     namespaces: BTreeSet<String>,
 }
 
 impl Referenced {
-    /// Nothing so far. What lies outside of `namespaces` will never be held.
+    /// Starts empty. Objects outside of `namespaces` are never held.
     pub(super) fn within(namespaces: BTreeSet<String>) -> Self {
         Self {
             named: BTreeMap::new(),
@@ -53,7 +54,7 @@ impl Referenced {
         }
     }
 
-    /// Finds out anew what is named.
+    /// Recomputes the references.
     pub(super) fn update(&mut self, snapshot: &Snapshot) {
         let mut named = named(snapshot);
         if !self.namespaces.is_empty() {
@@ -61,72 +62,74 @@ impl Referenced {
         }
         self.named.retain(|name, _| named.contains(name));
         for name in named {
-            self.named.entry(name).or_insert(Standing::Unknown);
+            self.named.entry(name).or_insert(FetchState::Unknown);
         }
     }
 
-    /// Whether an object is named.
+    /// Whether an object is referenced.
     pub(super) fn has(&self, name: &ObjectRef) -> bool {
         self.named.contains_key(name)
     }
 
-    /// The watch tells of an object. Whether that is to be believed: it is named, and what is known is not newer.
-    pub(super) fn is_watched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
+    /// Records a watch event. Returns whether to apply it: the object is referenced and no newer
+    /// version is known.
+    pub(super) fn accept_watched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
         let Some(standing) = self.named.get_mut(name) else {
             return false;
         };
-        if let Standing::Fetched(fetched) = *standing
+        if let FetchState::Fetched(fetched) = *standing
             && version.is_some()
             && version <= fetched
         {
             return false;
         }
-        *standing = Standing::Watched;
+        *standing = FetchState::Watched;
         true
     }
 
-    /// A list did not have an object, which may be newer than the list.
-    pub(super) fn is_unlisted(&mut self, name: &ObjectRef) {
+    /// Records that a list does not contain an object, which may be newer than the list.
+    pub(super) fn record_unlisted(&mut self, name: &ObjectRef) {
         if let Some(standing) = self.named.get_mut(name) {
-            *standing = Standing::Unknown;
+            *standing = FetchState::Unknown;
         }
     }
 
-    /// An object was fetched. Whether that is to be believed: it is named, and the watch has not told of it since.
-    pub(super) fn is_fetched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
+    /// Records a fetched object. Returns whether to apply it: the object is referenced and the
+    /// watch has not reported it since.
+    pub(super) fn accept_fetched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
         let standing = self.named.get_mut(name);
-        let Some(standing @ (Standing::Unknown | Standing::Late)) = standing else {
+        let Some(standing @ (FetchState::Unknown | FetchState::Late)) = standing else {
             return false;
         };
-        *standing = Standing::Fetched(version);
+        *standing = FetchState::Fetched(version);
         true
     }
 
-    /// An object could not be fetched so far.
-    pub(super) fn is_late(&mut self, name: &ObjectRef) {
-        if let Some(standing @ Standing::Unknown) = self.named.get_mut(name) {
-            *standing = Standing::Late;
+    /// Records that a fetch takes too long.
+    pub(super) fn record_late(&mut self, name: &ObjectRef) {
+        if let Some(standing @ FetchState::Unknown) = self.named.get_mut(name) {
+            *standing = FetchState::Late;
         }
     }
 
-    /// The objects that have to be fetched.
+    /// The objects to fetch.
     pub(super) fn wanted(&self) -> impl Iterator<Item = &ObjectRef> {
-        let is_wanted = |standing| matches!(standing, Standing::Unknown | Standing::Late);
+        let is_wanted = |standing| matches!(standing, FetchState::Unknown | FetchState::Late);
         self.named
             .iter()
             .filter(move |(_, standing)| is_wanted(**standing))
             .map(|(name, _)| name)
     }
 
-    /// Whether any of them is worth waiting for.
+    /// Whether any fetch is worth waiting for.
     pub(super) fn is_waiting(&self) -> bool {
         self.named
             .values()
-            .any(|standing| *standing == Standing::Unknown)
+            .any(|standing| *standing == FetchState::Unknown)
     }
 }
 
-/// Every Secret and ConfigMap that something of a snapshot names.
+/// All Secrets and ConfigMaps that a snapshot references.
 fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
     let gateways = snapshot
         .gateways
@@ -153,7 +156,8 @@ fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
         .collect()
 }
 
-/// Whether the Gateway of a ListenerSet is there: when one of several is served, the keys of the others are not held.
+/// Whether the parent Gateway of a ListenerSet exists. A pod that serves one Gateway does not hold
+/// the keys of others.
 fn has_parent(set: &ListenerSet, snapshot: &Snapshot) -> bool {
     let parent = &set.spec.parent_ref;
     let namespace = parent.namespace.as_ref();
@@ -241,7 +245,7 @@ fn held(group: &str, kind: &str, namespace: &str, name: &str) -> Option<ObjectRe
     let kind = Kind::all()
         .iter()
         .find(|known| known.group == group && known.kind == kind)?;
-    is_held_by_name(kind).then(|| kind.object_ref(namespace, name))
+    is_held_by_reference(kind).then(|| kind.object_ref(namespace, name))
 }
 
 #[cfg(test)]
@@ -278,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_that_names_one_counts() {
+    fn finds_references_in_every_field() {
         let authority = |kind: &str, name: &str| json!({"validation": {"caCertificateRefs": [{"group": "", "kind": kind, "name": name}]}});
         let mut edge = gateway("listener");
         edge["spec"]["tls"] = json!({
@@ -328,16 +332,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_wanted_until_it_is_known_and_waited_for_until_it_is_late() {
+    fn fetches_referenced_object_until_known_and_waits_until_late() {
         let mut referenced = Referenced::default();
         let a = secret("a");
-        assert!(!referenced.is_watched(&a, Some(1)));
+        assert!(!referenced.accept_watched(&a, Some(1)));
         referenced.update(&snapshot(&[gateway("a")]));
         assert!(referenced.is_waiting());
-        referenced.is_late(&a);
+        referenced.record_late(&a);
         assert!(!referenced.is_waiting());
         assert_eq!(shown(referenced.wanted()), ["Secret default/a"]);
-        assert!(referenced.is_watched(&a, Some(1)));
+        assert!(referenced.accept_watched(&a, Some(1)));
         assert_eq!(referenced.wanted().count(), 0);
         referenced.update(&snapshot(&[gateway("b")]));
         assert!(!referenced.has(&a));
@@ -345,17 +349,17 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_what_is_watched_and_what_is_fetched_counts() {
+    fn newest_of_watched_and_fetched_version_wins() {
         let mut referenced = Referenced::default();
         let a = secret("a");
         referenced.update(&snapshot(&[gateway("a")]));
-        assert!(referenced.is_fetched(&a, Some(5)));
-        assert!(!referenced.is_watched(&a, Some(4)));
-        assert!(!referenced.is_watched(&a, Some(5)));
-        assert!(referenced.is_watched(&a, Some(6)));
-        assert!(!referenced.is_fetched(&a, Some(5)));
-        referenced.is_unlisted(&a);
-        assert!(referenced.is_waiting() && referenced.is_fetched(&a, None));
-        assert!(referenced.is_watched(&a, Some(7)));
+        assert!(referenced.accept_fetched(&a, Some(5)));
+        assert!(!referenced.accept_watched(&a, Some(4)));
+        assert!(!referenced.accept_watched(&a, Some(5)));
+        assert!(referenced.accept_watched(&a, Some(6)));
+        assert!(!referenced.accept_fetched(&a, Some(5)));
+        referenced.record_unlisted(&a);
+        assert!(referenced.is_waiting() && referenced.accept_fetched(&a, None));
+        assert!(referenced.accept_watched(&a, Some(7)));
     }
 }

@@ -1,25 +1,26 @@
-//! What one watch sees: a kind, everywhere or in one namespace, and which of its objects.
+//! The scope of a watch: a kind, in all namespaces or one, with a field selector.
 
 use std::collections::BTreeSet;
 
 use crate::api::{Key, Kind};
 
-/// Secrets that can hold nothing that a Gateway refers to, and that are often many or large.
-pub(super) const OTHER_SECRETS: [&str; 2] =
+/// Types of Secrets that no Gateway can reference and that are often many or large.
+pub(super) const UNUSED_SECRET_TYPES: [&str; 2] =
     ["helm.sh/release.v1", "kubernetes.io/service-account-token"];
 
-/// What one watch sees.
+/// The scope of a watch.
 #[derive(Clone, Debug)]
 pub(super) struct Scope {
     pub(super) kind: &'static Kind,
-    /// The only namespace; `None` means all, or a cluster-scoped kind.
+    /// The only namespace; `None` for all namespaces and for cluster-scoped kinds.
     pub(super) namespace: Option<String>,
-    /// A field selector.
+    /// Field selector.
     pub(super) fields: Option<String>,
 }
 
 impl Scope {
-    /// The scopes of all kinds. Without `namespaces` it is all of them; that of the only `gateway` is always in it.
+    /// The scopes of all kinds. Empty `namespaces` means all; the namespace of the only `gateway`
+    /// is always included.
     pub(super) fn all(gateway: Option<&Key>, namespaces: &BTreeSet<String>) -> Vec<Self> {
         let kinds = Kind::all().iter();
         kinds
@@ -34,7 +35,7 @@ impl Scope {
             fields,
         };
         let fields = (kind.kind == "Secret").then(|| {
-            OTHER_SECRETS
+            UNUSED_SECRET_TYPES
                 .map(|other| format!("type!={other}"))
                 .join(",")
         });
@@ -53,7 +54,7 @@ impl Scope {
         }
     }
 
-    /// Whether an object of the kind is within.
+    /// Whether an object of the kind is in the scope.
     pub(super) fn has(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_ref();
         namespace.is_none_or(|only| *only == key.namespace)
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaced_kinds_are_seen_where_they_should_be_and_others_everywhere() {
+    fn restricts_only_namespaced_kinds_to_namespaces() {
         assert_eq!(shown(None, &[]), ["GatewayClass", "Gateway", "Service"]);
         let expected = [
             "GatewayClass",
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_only_gateway_nothing_else_is_seen() {
+    fn watches_only_the_single_gateway() {
         let edge = Key::new("infra", "edge");
         let expected = [
             "GatewayClass",

@@ -1,42 +1,43 @@
-//! The objects of a cluster, as the watches of its kinds tell of them. Owns which version of an object is served when a
-//! new one cannot be read, and that nothing is published before every kind is known. Does no I/O.
+//! The objects of a cluster, built from watch events. Owns which version of an object is served
+//! when a new one is invalid, and that nothing is published before every kind has been listed. Does
+//! no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::observer::{Observer, is_observed};
-use super::reading::Reading;
-use super::referenced::{Referenced, can_name, is_held_by_name};
+use super::parsed::ParsedObject;
+use super::referenced::{Referenced, can_reference, is_held_by_reference};
 use super::scope::Scope;
 use crate::api::{Key, Kind, ObjectRef};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
-/// What happens in a cluster.
+/// A message to the store.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// In the scope of this number.
+    /// A change in the scope with this index.
     Watched(usize, Change),
-    /// An object was asked for: here it is, or it is not there.
-    Fetched(ObjectRef, Option<Reading>),
-    /// An object was asked for, and the answer takes too long to be waited for.
+    /// Result of a fetch: the object, or `None` if it does not exist.
+    Fetched(ObjectRef, Option<ParsedObject>),
+    /// A fetch takes too long to wait for it.
     Late(ObjectRef),
 }
 
-/// What a watch tells of its scope.
+/// A watch event of a scope.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// The scope is listed from the beginning.
+    /// A list begins.
     Listing,
     /// One object of the list.
-    Listed(Reading),
-    /// The list is complete: what it did not have is gone.
+    Listed(ParsedObject),
+    /// The list is complete: objects that it did not contain no longer exist.
     Complete,
-    /// An object is new or has changed.
-    Applied(Reading),
-    /// An object is gone, as of a version.
+    /// An object was created or changed.
+    Applied(ParsedObject),
+    /// An object was deleted at a version.
     Deleted(Key, Option<u64>),
-    /// The cluster does not know the kind.
+    /// The cluster does not have the kind.
     Absent,
 }
 
@@ -45,18 +46,18 @@ pub(super) struct Store {
     scopes: Vec<Scope>,
     snapshot: Snapshot,
     problems: BTreeMap<ObjectRef, Problem>,
-    /// Lists that are not complete yet, by scope. Of what nothing names, only the key.
-    staged: BTreeMap<usize, BTreeMap<Key, Option<Reading>>>,
+    /// Incomplete lists by scope. Unreferenced objects are kept as keys only.
+    staged: BTreeMap<usize, BTreeMap<Key, Option<ParsedObject>>>,
     /// Scopes that have never been listed.
     awaited: BTreeSet<usize>,
     referenced: Referenced,
-    /// Whether what names others has changed.
+    /// Whether an object that can hold references has changed.
     is_outdated: bool,
     observer: Option<Arc<dyn Observer>>,
 }
 
 impl Store {
-    /// A store that waits for every scope.
+    /// Creates a store that waits for every scope.
     pub(super) fn new(
         scopes: Vec<Scope>,
         referenced: Referenced,
@@ -74,18 +75,18 @@ impl Store {
         }
     }
 
-    /// Takes note of what happened, and tells whether there is something new to serve.
-    pub(super) fn take(&mut self, message: Message) -> bool {
+    /// Applies a message. Returns whether the served state has changed.
+    pub(super) fn apply_message(&mut self, message: Message) -> bool {
         match message {
             Message::Watched(scope, change) => self.apply(scope, change),
             Message::Fetched(name, reading) => {
                 self.refer();
                 let version = reading.as_ref().and_then(|reading| reading.version);
-                let is_news = self.referenced.is_fetched(&name, version);
-                is_news && reading.is_some_and(|reading| self.insert(name, reading))
+                let is_changed = self.referenced.accept_fetched(&name, version);
+                is_changed && reading.is_some_and(|reading| self.insert(name, reading))
             }
             Message::Late(name) => {
-                self.referenced.is_late(&name);
+                self.referenced.record_late(&name);
                 false
             }
         }
@@ -93,10 +94,10 @@ impl Store {
 
     fn apply(&mut self, number: usize, change: Change) -> bool {
         let kind = self.scopes[number].kind;
-        if is_held_by_name(kind) {
+        if is_held_by_reference(kind) {
             self.refer();
         }
-        let is_news = match change {
+        let is_changed = match change {
             Change::Listing => {
                 self.staged.insert(number, BTreeMap::new());
                 false
@@ -116,8 +117,8 @@ impl Store {
                 self.replace(number, BTreeMap::new()) | self.awaited.remove(&number)
             }
         };
-        self.is_outdated |= is_news && can_name(kind);
-        is_news
+        self.is_outdated |= is_changed && can_reference(kind);
+        is_changed
     }
 
     /// Scopes that have never been listed.
@@ -125,12 +126,12 @@ impl Store {
         self.awaited.iter().map(|number| &self.scopes[*number])
     }
 
-    /// Whether everything has been listed that can name Secrets and ConfigMaps.
-    pub(super) fn knows_referrers(&self) -> bool {
-        self.awaited().all(|scope| !can_name(scope.kind))
+    /// Whether all kinds that can reference Secrets and ConfigMaps have been listed.
+    pub(super) fn has_all_referrers(&self) -> bool {
+        self.awaited().all(|scope| !can_reference(scope.kind))
     }
 
-    /// The objects that are named and have to be fetched, since their watch will not tell of them.
+    /// Referenced objects that have to be fetched, since their watch will not report them again.
     pub(super) fn wanted(&mut self) -> BTreeSet<ObjectRef> {
         self.refer();
         let is_listed =
@@ -142,12 +143,12 @@ impl Store {
             .collect()
     }
 
-    /// Whether any of them is worth waiting for.
+    /// Whether any fetch is worth waiting for.
     pub(super) fn is_waiting(&self) -> bool {
         self.referenced.is_waiting()
     }
 
-    /// Everything, once every scope has been listed.
+    /// The complete state, once every scope has been listed.
     pub(super) fn load(&self) -> Option<Load> {
         self.awaited.is_empty().then(|| Load {
             position: None,
@@ -156,13 +157,13 @@ impl Store {
         })
     }
 
-    /// Finds out anew what is named, if that may have changed, and lets go of what no longer is.
+    /// Recomputes the references if they may have changed, and drops unreferenced objects.
     fn refer(&mut self) {
         if !std::mem::take(&mut self.is_outdated) {
             return;
         }
         self.referenced.update(&self.snapshot);
-        for kind in Kind::all().iter().filter(|kind| is_held_by_name(kind)) {
+        for kind in Kind::all().iter().filter(|kind| is_held_by_reference(kind)) {
             for key in self.known(kind) {
                 let name = kind.object_ref(&key.namespace, &key.name);
                 if !self.referenced.has(&name) {
@@ -172,10 +173,10 @@ impl Store {
         }
     }
 
-    fn stage(&mut self, number: usize, reading: Reading) {
+    fn stage(&mut self, number: usize, reading: ParsedObject) {
         let kind = self.scopes[number].kind;
         let key = reading.key.clone();
-        let is_held = !is_held_by_name(kind)
+        let is_held = !is_held_by_reference(kind)
             || self
                 .referenced
                 .has(&kind.object_ref(&key.namespace, &key.name));
@@ -183,13 +184,13 @@ impl Store {
         staged.insert(key, is_held.then_some(reading));
     }
 
-    fn replace(&mut self, number: usize, listed: BTreeMap<Key, Option<Reading>>) -> bool {
+    fn replace(&mut self, number: usize, listed: BTreeMap<Key, Option<ParsedObject>>) -> bool {
         let kind = self.scopes[number].kind;
         let mut changed = false;
         for key in self.known(kind) {
             if self.scopes[number].has(&key) && !listed.contains_key(&key) {
                 let name = kind.object_ref(&key.namespace, &key.name);
-                self.referenced.is_unlisted(&name);
+                self.referenced.record_unlisted(&name);
                 changed |= self.forget(kind, &name);
             }
         }
@@ -199,7 +200,7 @@ impl Store {
         changed
     }
 
-    /// The objects of a kind. What never could be read is in no snapshot.
+    /// Keys of all objects of a kind, including those of which no version was ever valid.
     fn known(&self, kind: &Kind) -> BTreeSet<Key> {
         let unreadable = self
             .problems
@@ -210,19 +211,19 @@ impl Store {
         readable.into_iter().chain(unreadable).collect()
     }
 
-    /// Puts an object in its place, unless nothing names it.
-    fn put(&mut self, kind: &Kind, reading: Reading) -> bool {
+    /// Stores an object, unless it has to be referenced and is not.
+    fn put(&mut self, kind: &Kind, reading: ParsedObject) -> bool {
         let name = kind.object_ref(&reading.key.namespace, &reading.key.name);
-        if is_held_by_name(kind) && !self.referenced.is_watched(&name, reading.version) {
+        if is_held_by_reference(kind) && !self.referenced.accept_watched(&name, reading.version) {
             return false;
         }
         self.insert(name, reading)
     }
 
-    /// Puts an object in its place. One that cannot be read leaves the version before it there.
-    fn insert(&mut self, name: ObjectRef, reading: Reading) -> bool {
+    /// Stores an object. An invalid one leaves its previous version in place.
+    fn insert(&mut self, name: ObjectRef, reading: ParsedObject) -> bool {
         if let (Some(observer), Some(observed)) = (&self.observer, reading.observed) {
-            observer.seen(&name, observed);
+            observer.observed(&name, observed);
         }
         match reading.object {
             Ok(object) => {
@@ -230,19 +231,20 @@ impl Store {
                 self.snapshot.insert(object) | was_unreadable
             }
             Err(error) => {
-                let message =
-                    format!("cannot be read: {error}; its previous version, if any, stays");
+                let message = format!(
+                    "cannot be read: {error}; its previous version, if any, stays in service"
+                );
                 let problem = Problem::of_object(name.clone(), reading.generation, message);
-                let former = self.problems.insert(name, problem.clone());
-                former.as_ref() != Some(&problem)
+                let old = self.problems.insert(name, problem.clone());
+                old.as_ref() != Some(&problem)
             }
         }
     }
 
-    /// Takes an object out, unless a newer one is there.
+    /// Removes an object, unless a newer version is stored.
     fn remove(&mut self, kind: &Kind, key: &Key, version: Option<u64>) -> bool {
         let name = kind.object_ref(&key.namespace, &key.name);
-        if is_held_by_name(kind) && !self.referenced.is_watched(&name, version) {
+        if is_held_by_reference(kind) && !self.referenced.accept_watched(&name, version) {
             return false;
         }
         self.forget(kind, &name)
@@ -250,7 +252,7 @@ impl Store {
 
     fn forget(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
-            observer.gone(name);
+            observer.deleted(name);
         }
         let was_unreadable = self.problems.remove(name).is_some();
         self.snapshot.remove(name) | was_unreadable

@@ -1,5 +1,5 @@
-//! The watch of one scope: from discovering that the cluster has the kind, through lists, timeouts and failures. Sends
-//! [`Change`]s, and none that is older than those that it has sent.
+//! The watch of one scope: discovery of the kind, paged lists, watch requests, timeouts and
+//! retries. Sends [`Change`]s in version order.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,71 +11,74 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Timing;
-use super::pause::{Failure, Pause};
-use super::reading::{self, Reading};
+use super::parsed::{self, ParsedObject};
+use super::retry::{Failure, Retry};
 use super::scope::Scope;
 use super::store::{Change, Message};
 use crate::api::Kind;
 
-/// How often a kind that the cluster does not have is looked for again.
+/// Interval of discovery for a kind that the cluster does not have.
 const DISCOVERY: Duration = Duration::from_secs(5);
-/// How soon it is looked for again when it was there before: an API server that starts may not know all kinds yet.
+/// Interval of discovery for a kind that disappeared: a starting API server may not have all kinds
+/// yet.
 const REDISCOVERY: Duration = Duration::from_secs(1);
-/// How much longer than agreed a watch may last. One that is still there then has died without a word.
+/// Grace period after the requested watch timeout. A watch that is still open then has died
+/// silently.
 const GRACE: Duration = Duration::from_secs(5);
-/// A watch that the API server ends sooner is a failure: it must not be begun again at once.
+/// A watch that ends sooner counts as a failure, so that it is not restarted without back-off.
 const BRIEF: Duration = Duration::from_millis(500);
-/// Objects in one page of a list, and of kinds whose objects can be large.
+/// Page size of lists, and of lists of kinds with large objects.
 const PAGE: u32 = 500;
 const LARGE_PAGE: u32 = 100;
-/// Objects that a list may lose, and more while these are not most of them, before another list has to confirm it.
-const LOSS: usize = 10;
+/// A list that lacks more than this many objects, and most of the known ones, must be confirmed by
+/// a second list.
+const MAX_LOST_OBJECTS: usize = 10;
 
-/// The watch of one scope. Ends when no one listens.
+/// The watch of one scope. Ends when the receiver is dropped.
 pub(super) struct Watch {
     pub(super) client: Client,
     pub(super) scope: Scope,
-    /// The scope's number.
+    /// Index of the scope.
     pub(super) number: usize,
-    /// Whether an observer wants to know more than what is served.
+    /// Whether an observer needs data beyond the served fields.
     pub(super) is_observed: bool,
     pub(super) timing: Timing,
     pub(super) changes: mpsc::Sender<Message>,
 }
 
-/// Where a watch is.
+/// State of a watch.
 #[derive(Default)]
 struct Progress {
-    /// The kind as the cluster serves it, once that is known.
+    /// The served version of the kind, once discovered.
     api: Option<Api<DynamicObject>>,
-    /// The version to go on from; `None` when it has to be listed.
+    /// resourceVersion to continue from; `None` if a list is needed.
     since: Option<String>,
-    /// The newest version that was told of.
+    /// Newest version that was sent.
     newest: Option<u64>,
-    /// Objects that are there.
+    /// Number of known objects.
     count: usize,
-    /// Since when lists have been older than that.
+    /// Since when lists have been older than `newest`.
     older_since: Option<Instant>,
-    /// Whether the last list lost so much that another one has to confirm it.
-    is_in_doubt: bool,
-    /// Whether the kind was looked for in vain.
-    is_missed: bool,
-    /// Whether the pages of a list came so slowly that the later ones had expired.
+    /// Whether the last list lacked so many objects that a second one has to confirm it.
+    needs_confirmation: bool,
+    /// Whether discovery did not find the kind.
+    is_missing: bool,
+    /// Whether pages of a list arrived so slowly that its continue token expired.
     is_slow: bool,
 }
 
-/// Why a watch does not simply go on.
-enum End {
-    /// No one listens.
+/// Why the watch was interrupted.
+enum WatchEnd {
+    /// The receiver is dropped.
     Closed,
-    /// The cluster does not know the kind.
+    /// The cluster does not have the kind.
     Absent(Failure),
-    /// Where it was is too long ago.
+    /// The resourceVersion is too old (410 Gone).
     Expired(Failure),
     Failed(Failure),
 }
 
-impl From<Failure> for End {
+impl From<Failure> for WatchEnd {
     fn from(failure: Failure) -> Self {
         match &failure {
             Failure::Api(kube::Error::Api(status)) if status.code == 404 => Self::Absent(failure),
@@ -85,16 +88,16 @@ impl From<Failure> for End {
     }
 }
 
-impl From<kube::Error> for End {
+impl From<kube::Error> for WatchEnd {
     fn from(error: kube::Error) -> Self {
         Failure::from(error).into()
     }
 }
 
 impl Watch {
-    /// Watches until no one listens.
+    /// Watches until the receiver is dropped.
     pub(super) async fn run(self) {
-        let mut pause = Pause::new(self.scope.to_string(), "watched");
+        let mut pause = Retry::new(self.scope.to_string(), "watched");
         let mut progress = Progress::default();
         loop {
             let end = match self.advance(&mut progress, &mut pause).await {
@@ -102,27 +105,27 @@ impl Watch {
                 Err(end) => end,
             };
             match end {
-                End::Closed => return,
-                End::Absent(failure) => {
+                WatchEnd::Closed => return,
+                WatchEnd::Absent(failure) => {
                     progress.api = None;
                     pause.after(&failure).await;
                 }
-                End::Expired(failure) => {
+                WatchEnd::Expired(failure) => {
                     progress.since = None;
                     pause.after(&failure).await;
                 }
-                End::Failed(failure) => pause.after(&failure).await,
+                WatchEnd::Failed(failure) => pause.after(&failure).await,
             }
         }
     }
 
-    /// Does what comes next: discovers the kind, or lists it, or watches it for a while.
-    async fn advance(&self, progress: &mut Progress, pause: &mut Pause) -> Result<(), End> {
+    /// Performs the next step: discovery, list or watch.
+    async fn advance(&self, progress: &mut Progress, pause: &mut Retry) -> Result<(), WatchEnd> {
         let Some(api) = progress.api.clone() else {
             progress.api = self.discover().await?;
             return match progress.api {
                 Some(_) => Ok(()),
-                None => self.miss(progress).await,
+                None => self.report_absent(progress).await,
             };
         };
         let Some(since) = progress.since.clone() else {
@@ -133,34 +136,40 @@ impl Watch {
         self.watch(&api, &since, progress, pause).await
     }
 
-    async fn send(&self, change: Change) -> Result<(), End> {
+    async fn send(&self, change: Change) -> Result<(), WatchEnd> {
         let message = Message::Watched(self.number, change);
-        self.changes.send(message).await.map_err(|_| End::Closed)
+        self.changes
+            .send(message)
+            .await
+            .map_err(|_| WatchEnd::Closed)
     }
 
-    /// Waits for a response, up to a limit.
-    async fn answered<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T, End> {
-        let Ok(answer) = timeout(self.timing.answer, answer).await else {
-            return Err(Failure::Silence(self.timing.answer).into());
+    /// Applies the response timeout.
+    async fn with_timeout<T>(
+        &self,
+        answer: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, WatchEnd> {
+        let Ok(answer) = timeout(self.timing.response_timeout, answer).await else {
+            return Err(Failure::Timeout(self.timing.response_timeout).into());
         };
         Ok(answer?)
     }
 
-    /// The kind as the cluster serves it, in the newest version that we read; `None` when it does not serve it.
-    async fn discover(&self) -> Result<Option<Api<DynamicObject>>, End> {
+    /// Discovers the newest supported version of the kind; `None` if the cluster does not serve it.
+    async fn discover(&self) -> Result<Option<Api<DynamicObject>>, WatchEnd> {
         let kind = self.scope.kind;
         for version in kind.versions {
             let api_version = kind.group_version(version);
             let listed = if kind.group.is_empty() {
                 let listed = self.client.list_core_api_resources(version);
-                self.answered(listed).await
+                self.with_timeout(listed).await
             } else {
                 let listed = self.client.list_api_group_resources(&api_version);
-                self.answered(listed).await
+                self.with_timeout(listed).await
             };
             let resources = match listed {
                 Ok(list) => list.resources,
-                Err(End::Absent(_)) => continue,
+                Err(WatchEnd::Absent(_)) => continue,
                 Err(end) => return Err(end),
             };
             let served = resources
@@ -188,16 +197,16 @@ impl Watch {
         }
     }
 
-    /// Tells that the kind is not there; when it was before, only once that is certain.
-    async fn miss(&self, progress: &mut Progress) -> Result<(), End> {
-        if progress.count > 0 && !progress.is_missed {
-            progress.is_missed = true;
+    /// Reports that the kind does not exist. If it existed before, waits for a second confirmation.
+    async fn report_absent(&self, progress: &mut Progress) -> Result<(), WatchEnd> {
+        if progress.count > 0 && !progress.is_missing {
+            progress.is_missing = true;
             progress.since = None;
             sleep(REDISCOVERY).await;
             return Ok(());
         }
-        if progress.is_missed {
-            tracing::warn!("{} is no longer known to the cluster", self.scope);
+        if progress.is_missing {
+            tracing::warn!("the cluster no longer serves {}", self.scope);
         }
         *progress = Progress::default();
         self.send(Change::Absent).await?;
@@ -205,8 +214,12 @@ impl Watch {
         Ok(())
     }
 
-    /// Lists the kind, page by page. What it told of is to be forgotten unless the end is told too.
-    async fn list(&self, api: &Api<DynamicObject>, progress: &mut Progress) -> Result<(), End> {
+    /// Lists the scope page by page. The store discards an incomplete list.
+    async fn list(
+        &self,
+        api: &Api<DynamicObject>,
+        progress: &mut Progress,
+    ) -> Result<(), WatchEnd> {
         let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
             limit: (!progress.is_slow).then(|| page(self.scope.kind)),
@@ -215,10 +228,10 @@ impl Watch {
         self.send(Change::Listing).await?;
         let mut count = 0;
         let version = loop {
-            let page = match self.answered(api.list(&params)).await {
-                Err(End::Expired(failure)) => {
+            let page = match self.with_timeout(api.list(&params)).await {
+                Err(WatchEnd::Expired(failure)) => {
                     progress.is_slow = true;
-                    return Err(End::Expired(failure));
+                    return Err(WatchEnd::Expired(failure));
                 }
                 answer => answer?,
             };
@@ -237,7 +250,7 @@ impl Watch {
         self.send(Change::Complete).await?;
         *progress = Progress {
             api: progress.api.take(),
-            newest: reading::version(&version),
+            newest: parsed::version(&version),
             since: Some(version),
             count,
             ..Progress::default()
@@ -245,10 +258,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Refuses a list that is older than what was told, as one from a replica that is behind would be. After a while it
-    /// is taken: then the cluster itself has gone back, as to a backup.
+    /// Rejects a list that is older than the served state, such as one from a lagging API server
+    /// replica. Accepts it after a while: the cluster itself was then restored from a backup.
     fn check_age(&self, version: &str, progress: &mut Progress) -> Result<(), Failure> {
-        let (Some(served), Some(listed)) = (progress.newest, reading::version(version)) else {
+        let (Some(served), Some(listed)) = (progress.newest, parsed::version(version)) else {
             return Ok(());
         };
         if listed >= served {
@@ -256,25 +269,25 @@ impl Watch {
             return Ok(());
         }
         let since = progress.older_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.timing.doubt {
-            return Err(Failure::Older { listed, served });
+        if since.elapsed() < self.timing.stale_list_timeout {
+            return Err(Failure::StaleList { listed, served });
         }
         tracing::warn!(
-            "{} is taken from version {served} back to {listed}, since no newer list has come for {} s",
+            "{} goes back from version {served} to {listed}: no newer list was received for {} s",
             self.scope,
-            self.timing.doubt.as_secs()
+            self.timing.stale_list_timeout.as_secs()
         );
         Ok(())
     }
 
-    /// Watches from a version on until the watch ends.
+    /// Watches from a version until the watch ends.
     async fn watch(
         &self,
         api: &Api<DynamicObject>,
         since: &str,
         progress: &mut Progress,
-        pause: &mut Pause,
-    ) -> Result<(), End> {
+        pause: &mut Retry,
+    ) -> Result<(), WatchEnd> {
         let begin = Instant::now();
         let end = begin + Duration::from_secs(self.timing.watch.into()) + GRACE;
         let params = WatchParams {
@@ -284,17 +297,17 @@ impl Watch {
             ..WatchParams::default()
         };
         let Ok(events) = timeout_at(end, api.watch(&params, since)).await else {
-            return Err(Failure::Silence(begin.elapsed()).into());
+            return Err(Failure::Timeout(begin.elapsed()).into());
         };
         let mut events = pin!(events?);
         pause.over();
         loop {
             let Ok(event) = timeout_at(end, events.try_next()).await else {
-                return Err(Failure::Silence(begin.elapsed()).into());
+                return Err(Failure::Timeout(begin.elapsed()).into());
             };
             match event? {
                 Some(event) => self.note(event, progress).await?,
-                None if begin.elapsed() < BRIEF => return Err(Failure::Brief.into()),
+                None if begin.elapsed() < BRIEF => return Err(Failure::ShortWatch.into()),
                 None => return Ok(()),
             }
         }
@@ -304,44 +317,44 @@ impl Watch {
         &self,
         event: WatchEvent<DynamicObject>,
         progress: &mut Progress,
-    ) -> Result<(), End> {
+    ) -> Result<(), WatchEnd> {
         match event {
-            WatchEvent::Added(object) if progress.goes_on_to(&object) => {
+            WatchEvent::Added(object) if progress.advances_to(&object) => {
                 progress.count += 1;
                 self.send(Change::Applied(self.read(object))).await
             }
-            WatchEvent::Modified(object) if progress.goes_on_to(&object) => {
+            WatchEvent::Modified(object) if progress.advances_to(&object) => {
                 self.send(Change::Applied(self.read(object))).await
             }
-            WatchEvent::Deleted(object) if progress.goes_on_to(&object) => {
+            WatchEvent::Deleted(object) if progress.advances_to(&object) => {
                 progress.count = progress.count.saturating_sub(1);
                 let version = progress.newest;
-                self.send(Change::Deleted(reading::key(&object), version))
+                self.send(Change::Deleted(parsed::key(&object), version))
                     .await
             }
             WatchEvent::Bookmark(bookmark) => {
-                progress.go_on_to(Some(&bookmark.metadata.resource_version));
+                progress.advance_to(Some(&bookmark.metadata.resource_version));
                 Ok(())
             }
             WatchEvent::Error(status) => Err(kube::Error::Api(status).into()),
-            // What is older than what was told.
+            // Older than what was sent.
             WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => Ok(()),
         }
     }
 
-    fn read(&self, object: DynamicObject) -> Reading {
-        Reading::of(self.scope.kind, object, self.is_observed)
+    fn read(&self, object: DynamicObject) -> ParsedObject {
+        ParsedObject::of(self.scope.kind, object, self.is_observed)
     }
 }
 
 impl Progress {
-    /// Goes on to the version of an object, unless that is behind.
-    fn goes_on_to(&mut self, object: &DynamicObject) -> bool {
-        self.go_on_to(object.metadata.resource_version.as_deref())
+    /// Advances to the version of an object. Returns false if the object is older.
+    fn advances_to(&mut self, object: &DynamicObject) -> bool {
+        self.advance_to(object.metadata.resource_version.as_deref())
     }
 
-    fn go_on_to(&mut self, version: Option<&str>) -> bool {
-        let number = version.and_then(reading::version);
+    fn advance_to(&mut self, version: Option<&str>) -> bool {
+        let number = version.and_then(parsed::version);
         if number.is_some() && number <= self.newest {
             return false;
         }
@@ -351,7 +364,7 @@ impl Progress {
     }
 }
 
-/// Objects in one page of a list.
+/// Page size of a list.
 fn page(kind: &Kind) -> u32 {
     match kind.kind {
         "Secret" | "ConfigMap" => LARGE_PAGE,
@@ -359,14 +372,14 @@ fn page(kind: &Kind) -> u32 {
     }
 }
 
-/// Refuses a list that lost most of what there was, once.
+/// Rejects a list that lacks most of the known objects, once.
 fn check_loss(listed: usize, progress: &mut Progress) -> Result<(), Failure> {
     let known = progress.count;
     let lost = known.saturating_sub(listed);
-    let is_much = lost >= LOSS && lost > known / 2;
-    if is_much && !progress.is_in_doubt {
-        progress.is_in_doubt = true;
-        return Err(Failure::Loss { listed, known });
+    let is_much = lost >= MAX_LOST_OBJECTS && lost > known / 2;
+    if is_much && !progress.needs_confirmation {
+        progress.needs_confirmation = true;
+        return Err(Failure::LostObjects { listed, known });
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A TLS connection to a controller: names resolved, addresses tried in order, the CA read anew. Knows nothing of what is
-//! said on it.
+//! TLS connections to a controller: name resolution, attempts on several addresses, and a CA file
+//! that is read for each connection.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,24 +16,25 @@ use tokio_rustls::client::TlsStream;
 
 use super::StreamSettings;
 
-/// Addresses of one name that are tried, so that each gets a fair part of the time.
+/// Maximum number of addresses to try, so that each gets a fair share of the timeout.
 const MAX_ADDRESSES: usize = 4;
 
 /// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// Where the settings say. The number of connections so far decides which address of several comes first: a controller
-    /// that accepts connections and never responds must not be tried again and again.
+    /// The host of the settings. The number of previous connections selects the first of several
+    /// addresses, so that a controller that accepts but never responds is not tried first each
+    /// time.
     Service(u32),
     /// `ADDRESS:PORT` of the leader.
     Leader(String),
 }
 
-/// Connects, and returns the connection and the address of its peer. The peer must have a certificate for the host of the
-/// settings, whatever its address is.
+/// Connects, and returns the connection and the peer's address. The peer must present a certificate
+/// for the host of the settings, whatever its address is.
 ///
 /// # Errors
-/// A text for people. None comes without a wait after `deadline`.
+/// Returns a message. No error is returned before `deadline` without an actual attempt.
 pub(super) async fn connect(
     settings: &StreamSettings,
     target: &Target,
@@ -41,17 +42,17 @@ pub(super) async fn connect(
 ) -> Result<(TlsStream<TcpStream>, SocketAddr), String> {
     let config = client_config(&settings.ca_file)?;
     let name = ServerName::try_from(settings.host.clone())
-        .map_err(|_| format!("`{}` cannot be the name in a certificate", settings.host))?;
+        .map_err(|_| format!("`{}` is not a valid certificate name", settings.host))?;
     let addresses = timeout_at(deadline, resolve(settings, target)).await;
-    let addresses = addresses.map_err(|_| format!("no answer to DNS for {}", settings.host))??;
+    let addresses = addresses.map_err(|_| format!("no DNS response for {}", settings.host))??;
     let socket = connect_first(&addresses, deadline).await?;
     let address = socket.peer_addr().map_err(|error| error.to_string())?;
-    // A failure to set it costs time and nothing else.
+    // Without TCP_NODELAY the stream is slower but works.
     let _ = socket.set_nodelay(true);
     let handshake = TlsConnector::from(config).connect(name, socket);
     let stream = timeout_at(deadline, handshake)
         .await
-        .map_err(|_| format!("no answer from {address} to the TLS handshake"))?
+        .map_err(|_| format!("no response from {address} to the TLS handshake"))?
         .map_err(|error| {
             let (host, file) = (&settings.host, settings.ca_file.display());
             format!("TLS handshake with {address} as {host}, trusting {file}: {error}")
@@ -70,7 +71,7 @@ async fn resolve(settings: &StreamSettings, target: &Target) -> Result<Vec<Socke
             .collect(),
         Target::Leader(address) => lookup_host(address)
             .await
-            .map_err(|error| format!("the leader's address {address} is none: {error}"))?
+            .map_err(|error| format!("invalid leader address {address}: {error}"))?
             .collect(),
     };
     if addresses.is_empty() {
@@ -84,7 +85,7 @@ async fn resolve(settings: &StreamSettings, target: &Target) -> Result<Vec<Socke
     Ok(addresses)
 }
 
-/// Connects to the first address that accepts; each has an equal part of the time that is left.
+/// Connects to the first address that accepts. Each gets an equal share of the remaining time.
 async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, String> {
     let mut failures = Vec::new();
     for (tried, address) in addresses.iter().enumerate() {
@@ -100,7 +101,7 @@ async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> Result<Tc
     Err(failures.join("; "))
 }
 
-/// Trusts the certificates of the file and no others.
+/// Trusts only the certificates of the file.
 fn client_config(file: &Path) -> Result<Arc<ClientConfig>, String> {
     let fault = |error: &dyn std::fmt::Display| {
         format!("the CA file {} cannot be used: {error}", file.display())
@@ -112,9 +113,9 @@ fn client_config(file: &Path) -> Result<Arc<ClientConfig>, String> {
         roots.add(certificate).map_err(|error| fault(&error))?;
     }
     if roots.is_empty() {
-        return Err(fault(&"it holds no certificate"));
+        return Err(fault(&"it contains no certificate"));
     }
-    // The controller is of this project, and speaks TLS 1.3.
+    // The controller supports TLS 1.3, so that older versions are disabled.
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| error.to_string())?
@@ -149,20 +150,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn missing_and_empty_ca_files_are_named() {
+    async fn names_missing_and_empty_ca_files() {
         let target = Target::Service(0);
         let error = connect(&settings("127.0.0.1"), &target, soon()).await;
         assert!(error.unwrap_err().contains("/nonexistent/ca.crt"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = client_config(file.path()).unwrap_err();
-        assert!(error.ends_with("it holds no certificate"), "{error}");
+        assert!(error.ends_with("it contains no certificate"), "{error}");
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(file.path(), broken).unwrap();
         assert!(client_config(file.path()).is_err());
     }
 
     #[tokio::test]
-    async fn addresses_are_tried_until_one_accepts() {
+    async fn tries_addresses_until_one_accepts() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (open, gone) = (listener.local_addr().unwrap(), closed.local_addr().unwrap());
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_connection_begins_with_the_next_address() {
+    async fn each_connection_starts_with_the_next_address() {
         let settings = settings("localhost");
         let resolved = async |connections| {
             let target = Target::Service(connections);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn leader_has_an_address_of_its_own() {
+    async fn connects_to_the_leader_by_address() {
         let leader = Target::Leader("127.0.0.1:7".to_owned());
         let addresses = resolve(&settings("localhost"), &leader).await.unwrap();
         assert_eq!(addresses, ["127.0.0.1:7".parse().unwrap()]);

@@ -1,5 +1,6 @@
-//! A copy of the objects in a directory in memory, so that a restarted container does not have to wait for a controller.
-//! It is a journal: changes are appended, and the whole is written anew when they outweigh it.
+//! A copy of the objects in an in-memory directory, so that a restarted container does not have to
+//! wait for a controller. The copy is a journal: changes are appended, and the file is rewritten
+//! when they outgrow the state in it. Owns the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -11,21 +12,23 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::lines::parse;
-use super::objects::{Intake, State};
+use super::objects::{State, UpdateDecoder};
 use crate::api::Key;
 use crate::stream::message::Update;
 
-/// The copy's name, and that of the next one until it is whole.
+/// File name of the copy, and of the next copy while it is being written.
 const FILE: &str = "objects.ndjson";
-const NEXT: &str = "objects.ndjson.next";
-/// Bytes that may always be appended to a whole copy.
-const APPENDED: u64 = 256 << 10;
-/// A write waits this many times as long as the one before it took, so that constant change costs 5 % of a core at most.
-const REST: u32 = 19;
-/// How long after a failure the next write is tried.
-const RETRY: Duration = Duration::from_secs(10);
+const NEXT_FILE: &str = "objects.ndjson.next";
+/// Minimum size of the appended changes, in bytes, before the file is rewritten.
+const MIN_APPENDED: u64 = 256 << 10;
+/// The next write waits for this multiple of the last write's duration: under constant change,
+/// writes take at most 5 % of a core.
+const IDLE_FACTOR: u32 = 19;
+/// Delay before a retry after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The copy of a Gateway's objects, if there is a whole one. The log says what is wrong with it otherwise.
+/// Reads the copy of a Gateway's objects; `None` if it is missing, incomplete or invalid, which is
+/// logged.
 pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
     let file = dir.join(FILE);
     let read = match fs::File::open(&file) {
@@ -38,19 +41,19 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
         let is_ours = gateways.get(&gateway.namespace, &gateway.name).is_some();
         is_ours
             .then_some(state)
-            .ok_or_else(|| format!("it does not hold Gateway {gateway}"))
+            .ok_or_else(|| format!("it is not a copy of Gateway {gateway}"))
     });
     read.inspect_err(|reason| {
         let file = file.display();
-        tracing::warn!("the copy {file} is ignored: {reason}");
+        tracing::warn!("ignoring the copy {file}: {reason}");
     })
     .ok()
 }
 
-/// The last state that was committed: a write that a crash has cut short leaves the one before it.
+/// Reads the last committed state. A torn write at the end is ignored.
 fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
     let mut state = State::default();
-    let mut intake = Intake::default();
+    let mut decoder = UpdateDecoder::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -59,7 +62,7 @@ fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
             break;
         }
         if let Some(update) = parse(&line)? {
-            intake.take(update, &mut state)?;
+            decoder.take(update, &mut state)?;
         }
     }
     let is_committed = state.position.is_some();
@@ -68,10 +71,10 @@ fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
         .ok_or_else(|| "it has no commit".to_owned())
 }
 
-/// Writes every state, or the latest of several, for as long as it is polled.
+/// Writes the latest state after every change while polled.
 pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) {
     let mut journal = Journal::new(dir);
-    // The first change after a rest is written at once.
+    // The first change after an idle time is written at once.
     let mut rested = Instant::now();
     let mut logged = String::new();
     while states.changed().await.is_ok() {
@@ -91,7 +94,7 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
             }
             Err(panic) => Err(io::Error::other(panic)),
         };
-        rested = Instant::now() + begun.elapsed() * REST;
+        rested = Instant::now() + begun.elapsed() * IDLE_FACTOR;
         let Err(failure) = result.map_err(|error| error.to_string()) else {
             logged.clear();
             continue;
@@ -105,17 +108,18 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
         }
         logged = failure;
         states.mark_changed();
-        rested = Instant::now() + RETRY;
+        rested = Instant::now() + RETRY_DELAY;
     }
 }
 
-/// The copy, and what has been appended to it.
+/// Writes states to the copy.
 struct Journal {
     dir: PathBuf,
-    /// The state that the copy holds, and the file to append to. `None` when it has to be written anew.
+    /// The last written state, and the file to append to. `None` if the file must be rewritten.
     written: Option<(State, File)>,
-    /// Bytes of the last whole copy, and those that have been appended to it.
-    whole: u64,
+    /// Bytes of the last rewrite.
+    rewritten: u64,
+    /// Bytes appended since.
     appended: u64,
 }
 
@@ -124,16 +128,17 @@ impl Journal {
         Self {
             dir,
             written: None,
-            whole: 0,
+            rewritten: 0,
             appended: 0,
         }
     }
 
-    /// Makes the copy hold this state.
+    /// Brings the copy to a state.
     fn write(&mut self, state: State) -> io::Result<()> {
-        // After a failure the end of the file is not known.
-        if let Some((before, file)) = self.written.take()
-            && let Some(file) = self.append(&before, &state, file)?
+        // A failed append may leave a torn line: `written` stays `None`, so that the next write
+        // rewrites the file.
+        if let Some((previous, file)) = self.written.take()
+            && let Some(file) = self.append(&previous, &state, file)?
         {
             self.written = Some((state, file));
             return Ok(());
@@ -142,26 +147,26 @@ impl Journal {
             return Ok(());
         };
         let file = replace(&self.dir, updates)?;
-        self.whole = file.metadata()?.len();
+        self.rewritten = file.metadata()?.len();
         self.appended = 0;
         self.written = Some((state, file));
         Ok(())
     }
 
-    /// Appends what has changed. Returns `None` when the copy has to be written anew instead.
+    /// Appends the changes since `previous`. Returns `None` if the file must be rewritten instead.
     fn append(
         &mut self,
-        before: &State,
+        previous: &State,
         state: &State,
         mut file: File,
     ) -> io::Result<Option<File>> {
-        let Some(updates) = state.updates_since(before) else {
+        let Some(updates) = state.updates_since(previous) else {
             return Ok(None);
         };
         let mut lines = Vec::new();
         write_lines(&mut lines, updates)?;
         self.appended += lines.len() as u64;
-        if self.appended > APPENDED.max(self.whole / 2) {
+        if self.appended > MIN_APPENDED.max(self.rewritten / 2) {
             return Ok(None);
         }
         file.write_all(&lines)?;
@@ -169,11 +174,11 @@ impl Journal {
     }
 }
 
-/// Replaces the copy as a whole, and returns it.
+/// Replaces the copy atomically. Returns the open file.
 fn replace(dir: &Path, updates: impl Iterator<Item = Update>) -> io::Result<File> {
     fs::create_dir_all(dir)?;
-    let next = dir.join(NEXT);
-    // What is left of one that was never finished may have another mode.
+    let next = dir.join(NEXT_FILE);
+    // An unfinished file of a previous run may have another mode.
     if let Err(error) = fs::remove_file(&next)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -199,7 +204,7 @@ fn write_lines(to: &mut impl Write, updates: impl IntoIterator<Item = Update>) -
     Ok(())
 }
 
-/// Warns when the directory is not in memory, as far as this can be told.
+/// Warns if the directory is not on an in-memory file system, as far as that can be determined.
 pub(super) fn warn_unless_in_memory(dir: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Some(filesystem) = fs::canonicalize(dir)
@@ -217,7 +222,7 @@ pub(super) fn warn_unless_in_memory(dir: &Path) {
     }
 }
 
-/// The type of the file system that a path is on, by the lines of `/proc/self/mountinfo`.
+/// The file system type of a path, from `/proc/self/mountinfo`.
 fn filesystem<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let mount = |line: &'a str| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -226,7 +231,7 @@ fn filesystem<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
         is_above.then_some((point.len(), filesystem.split(' ').next()?))
     };
     let above = mounts.lines().filter_map(mount);
-    // Of two at one place, the later one hides the earlier one.
+    // Of two mounts at one path, the later one hides the earlier one.
     above.max_by_key(|(length, _)| *length).map(|(_, it)| it)
 }
 
@@ -246,10 +251,10 @@ mod tests {
         Journal::new(dir.to_owned()).write(state.clone())
     }
 
-    /// A state with the Gateway and so many ConfigMaps of 10 kB.
-    fn grown(maps: u64, revision: u64) -> State {
+    /// A state with the Gateway and `maps` ConfigMaps of 10 kB.
+    fn state_with_maps(maps: u64, revision: u64) -> State {
         let mut state = state("edge");
-        let mut intake = Intake::default();
+        let mut decoder = UpdateDecoder::default();
         let begin = Update::Begin {
             instance: "5f2c".to_owned(),
             base: Some(7),
@@ -267,14 +272,14 @@ mod tests {
             .chain((0..maps).map(map))
             .chain([commit]);
         for update in updates {
-            intake.take(update, &mut state).unwrap();
+            decoder.take(update, &mut state).unwrap();
         }
         state
     }
 
     fn state(name: &str) -> State {
         let mut state = State::default();
-        let mut intake = Intake::default();
+        let mut decoder = UpdateDecoder::default();
         for update in [
             Update::Begin {
                 instance: "5f2c".to_owned(),
@@ -288,13 +293,13 @@ mod tests {
             })),
             Update::Commit { revision: 7 },
         ] {
-            intake.take(update, &mut state).unwrap();
+            decoder.take(update, &mut state).unwrap();
         }
         state
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn reads_what_was_written() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("not/there/yet");
         assert_eq!(read(&dir, &gateway("edge")), None);
@@ -308,37 +313,37 @@ mod tests {
     }
 
     #[test]
-    fn rest_of_an_unfinished_copy_is_replaced() {
+    fn replaces_unfinished_copy() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(NEXT), "torn").unwrap();
+        fs::write(dir.path().join(NEXT_FILE), "torn").unwrap();
         write(dir.path(), &state("edge")).unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
     }
 
     #[test]
-    fn appends_what_has_changed() {
+    fn appends_changes() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let mut journal = Journal::new(dir.path().to_owned());
         journal.write(state("edge")).unwrap();
-        let whole = fs::read(&file).unwrap();
+        let full = fs::read(&file).unwrap();
         for (maps, revision) in [(2, 8), (1, 9), (3, 10)] {
-            let state = grown(maps, revision);
+            let state = state_with_maps(maps, revision);
             journal.write(state.clone()).unwrap();
             assert_eq!(read(dir.path(), &gateway("edge")), Some(state));
         }
         let all = fs::read(&file).unwrap();
-        assert!(all.starts_with(&whole) && all.len() > whole.len());
+        assert!(all.starts_with(&full) && all.len() > full.len());
     }
 
     #[test]
-    fn append_that_a_crash_cut_short_leaves_the_state_before_it() {
+    fn reads_previous_state_after_torn_append() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let mut journal = Journal::new(dir.path().to_owned());
         journal.write(state("edge")).unwrap();
         let before = fs::read(&file).unwrap().len();
-        journal.write(grown(2, 8)).unwrap();
+        journal.write(state_with_maps(2, 8)).unwrap();
         let all = fs::read(&file).unwrap();
         for end in (before..all.len()).step_by(997) {
             fs::write(&file, &all[..end]).unwrap();
@@ -351,17 +356,17 @@ mod tests {
     }
 
     #[test]
-    fn copy_is_written_anew_when_appended_changes_outweigh_it_or_the_controller_is_another() {
+    fn rewrites_copy_after_many_changes_and_for_another_controller_process() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let mut journal = Journal::new(dir.path().to_owned());
-        let large = grown(30, 8);
+        let large = state_with_maps(30, 8);
         journal.write(large).unwrap();
-        let limit = APPENDED + 2 * fs::metadata(&file).unwrap().len();
+        let limit = MIN_APPENDED + 2 * fs::metadata(&file).unwrap().len();
         let mut revision = 8;
         for maps in [1, 30].repeat(5) {
             revision += 1;
-            journal.write(grown(maps, revision)).unwrap();
+            journal.write(state_with_maps(maps, revision)).unwrap();
             assert!(fs::metadata(&file).unwrap().len() < limit);
         }
         let mut other = state("edge");
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_and_foreign_copies_are_ignored() {
+    fn ignores_torn_and_foreign_copies() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &state("edge")).unwrap();
         assert_eq!(read(dir.path(), &gateway("other")), None);
@@ -391,20 +396,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn latest_state_is_written() {
+    async fn writes_the_latest_state() {
         let dir = tempfile::tempdir().unwrap();
         let (sender, states) = watch::channel(State::default());
         let writing = tokio::spawn(write_all(dir.path().to_owned(), states));
         sender.send_replace(state("other"));
         sender.send_replace(state("edge"));
         drop(sender);
-        // The last change is written although nobody will make another.
+        // The last change is written even without a further change.
         writing.await.unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
     }
 
     #[test]
-    fn file_system_is_that_of_the_closest_mount() {
+    fn file_system_type_is_that_of_the_closest_mount() {
         let mounts = "\
 22 1 8:1 / / rw - ext4 /dev/sda1 rw
 23 22 0:5 / /var/lib/port\\040cullis rw - tmpfs tmpfs rw

@@ -1,5 +1,6 @@
-//! Which controller is followed: one connection is current, at most one more leads to the leader and replaces it once it
-//! has caught up. Owns when to connect, what is published and what the log says of it.
+//! Follows the controller: one current connection, and at most one candidate connection to the
+//! leader that replaces it after catching up. Owns when to connect, what to publish and what to
+//! log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,27 +11,29 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::connect::Target;
-use super::objects::{Intake, State, Step};
+use super::objects::{State, Step, UpdateDecoder};
 use super::session::{Failure, Session};
 use super::{StreamEvent, StreamSettings};
 use crate::backoff::Backoff;
 use crate::provider::Load;
 use crate::stream::message::{Serves, Update};
 
-/// The longest wait before connecting anew after a stream that worked: all pods of a controller that has ended come at once.
+/// Maximum delay before reconnecting after a stream that worked. Spreads the pods of a terminated
+/// controller.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// Waits while connections fail.
+/// Delays between failed connection attempts.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(200),
     longest: Duration::from_secs(5),
 };
-/// A stream that ends sooner has failed: what ends at once again and again must not be connected to without a wait.
+/// A stream that ends sooner counts as a failure, so that it is not reconnected without back-off.
 const SHORTEST_STREAM: Duration = Duration::from_secs(1);
-/// How long the leader is left alone after it could not be reached, and after a move to it: two controllers that take each
-/// other for the leader must not pass pods to and fro.
+/// Delay before the next attempt on the leader after a failure or after a move to it: two controllers
+/// that each name the other as leader must not bounce pods.
 const LEADER_RETRY: Duration = Duration::from_secs(5);
-/// How long the log is silent about the same failure, and how many failures are told in that time.
-const SILENCE: Duration = Duration::from_secs(60);
+/// Interval of log messages about the same failure, and maximum number of different failures in
+/// that interval.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_LOGGED: usize = 8;
 
 /// Follows controllers.
@@ -41,35 +44,35 @@ pub(super) struct Follower<N> {
     copies: watch::Sender<State>,
     notify: N,
     state: State,
-    /// Whether everything is asked for anew: a controller has said what it must not.
-    is_distrustful: bool,
-    current: Option<Link>,
-    candidate: Option<Link>,
-    /// Failures in a row.
+    /// Whether to request the full state, after a protocol error.
+    needs_full_state: bool,
+    current: Option<Connection>,
+    candidate: Option<Connection>,
+    /// Consecutive failures.
     failures: u32,
-    /// Current connections that have ended.
+    /// Number of current connections that have ended.
     losses: u32,
-    /// When to connect, while there is no current connection.
+    /// When to connect while there is no current connection.
     reconnect_at: Instant,
-    /// When to connect to the leader at the earliest, while the current connection is to another.
+    /// Earliest time to connect to the leader while connected to another controller.
     move_at: Instant,
-    /// Failures that are in the log already, and since when.
+    /// Logged failures and their times.
     logged: BTreeMap<String, Instant>,
 }
 
-/// A connection, and what has come on it.
-struct Link {
+/// A connection and what was received on it.
+struct Connection {
     session: Session,
-    intake: Intake,
-    /// The leader's address, if that is where it leads to.
+    intake: UpdateDecoder,
+    /// Address of the leader, if this connection was made to it.
     address: Option<String>,
-    /// The leader, as this controller says.
+    /// Address of the leader according to this controller.
     leader: Option<String>,
     begun: Option<Instant>,
 }
 
-impl Link {
-    /// The leader's address, if it is elsewhere.
+impl Connection {
+    /// Address of the leader, if it is another controller.
     fn other_leader(&self) -> Option<&String> {
         let leader = self.leader.as_ref();
         leader.filter(|leader| self.address.as_ref() != Some(*leader))
@@ -77,7 +80,7 @@ impl Link {
 }
 
 impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
-    /// A follower that is not connected and has nothing.
+    /// Creates a follower without a connection and without a state.
     pub(super) fn new(
         settings: Arc<StreamSettings>,
         loads: watch::Sender<Arc<Load>>,
@@ -92,7 +95,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             copies,
             notify,
             state: State::default(),
-            is_distrustful: false,
+            needs_full_state: false,
             current: None,
             candidate: None,
             failures: 0,
@@ -103,13 +106,14 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// Publishes a state to begin with, if there is one, and then what controllers say, until no one listens.
-    pub(super) async fn run(mut self, begun_with: Option<State>) {
-        match begun_with {
+    /// Publishes the initial state, if any, and then the states that controllers send. Ends when
+    /// the receiver is dropped.
+    pub(super) async fn run(mut self, initial: Option<State>) {
+        match initial {
             Some(state) => {
                 self.state = state;
                 self.publish();
-                tracing::info!("begins with the copy of an earlier container");
+                tracing::info!("loaded the copy of a previous container");
             }
             None => self.wait("connecting"),
         }
@@ -128,25 +132,25 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// Connects to the Service, or to the leader.
-    fn link(&self, leader: Option<String>) -> Link {
+    /// Connects to the Service or to the leader.
+    fn link(&self, leader: Option<String>) -> Connection {
         let target = match &leader {
             Some(address) => Target::Leader(address.clone()),
             None => Target::Service(self.losses),
         };
         let position = self.state.position.clone();
-        let position = position.filter(|_| !self.is_distrustful);
+        let position = position.filter(|_| !self.needs_full_state);
         let (settings, reports) = (self.settings.clone(), self.reports.clone());
-        Link {
+        Connection {
             session: Session::start(settings, target, position, reports),
-            intake: Intake::default(),
+            intake: UpdateDecoder::default(),
             address: leader,
             leader: None,
             begun: None,
         }
     }
 
-    /// The leader, when it is to be connected to.
+    /// The leader, if a connection to it is due.
     fn leader_to_try(&self) -> Option<String> {
         let leader = self.current.as_ref()?.other_leader();
         leader.filter(|_| self.candidate.is_none()).cloned()
@@ -163,7 +167,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             Ok(Step::Leader(leader)) => {
                 let is_new = link.leader != leader;
                 link.leader = leader;
-                self.leader_told(is_new);
+                self.on_leader(is_new);
             }
             Err(failure) => self.lose_current(&failure),
         }
@@ -184,34 +188,34 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             Err(failure) => {
                 let leader = self.candidate.take().and_then(|link| link.address);
                 let leader = leader.unwrap_or_default();
-                if self.is_new_to_log(&failure.reason) {
+                if self.should_log(&failure.reason) {
                     let reason = &failure.reason;
                     tracing::warn!("no stream from the leading controller {leader}: {reason}");
                 }
-                self.is_distrustful |= failure.is_fault;
+                self.needs_full_state |= failure.is_protocol_error;
                 self.move_at = Instant::now() + jittered(LEADER_RETRY);
             }
         }
     }
 
-    /// The candidate has what the current connection has, and takes its place.
+    /// The candidate has caught up with the current connection and replaces it.
     fn promote(&mut self) {
         self.current = self.candidate.take();
         self.move_at = Instant::now() + jittered(LEADER_RETRY);
         self.connected();
     }
 
-    /// The current controller has said where the leader is.
-    fn leader_told(&mut self, is_new: bool) {
+    /// Handles a leader address from the current controller.
+    fn on_leader(&mut self, is_new: bool) {
         let Some(current) = &self.current else {
             return;
         };
         let leader = current.other_leader();
-        let is_other = |candidate: &Link| candidate.address.as_ref() != leader;
+        let is_other = |candidate: &Connection| candidate.address.as_ref() != leader;
         if self.candidate.as_ref().is_some_and(is_other) {
             self.candidate = None;
         }
-        // The wait was for another leader. After a move, it goes on.
+        // The delay was for another leader. After a move it stays in force.
         if is_new && current.address.is_none() {
             self.move_at = Instant::now();
         }
@@ -232,7 +236,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 
     fn committed(&mut self) {
-        self.is_distrustful = false;
+        self.needs_full_state = false;
         self.publish();
         self.copies.send_replace(self.state.clone());
     }
@@ -244,12 +248,12 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// The current connection has ended. One to the leader goes on meanwhile.
+    /// Handles the end of the current connection. A connection to the leader continues.
     fn lose_current(&mut self, failure: &Failure) {
-        self.is_distrustful |= failure.is_fault;
+        self.needs_full_state |= failure.is_protocol_error;
         let now = Instant::now();
         let begun = self.current.take().and_then(|link| link.begun);
-        let has_worked = !failure.is_fault
+        let has_worked = !failure.is_protocol_error
             && begun.is_some_and(|begun| now.duration_since(begun) >= SHORTEST_STREAM);
         let wait = if has_worked {
             self.failures = 0;
@@ -266,7 +270,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         self.wait(&failure.reason);
     }
 
-    /// Says what is waited for, while there is nothing to serve.
+    /// Publishes the reason for waiting while there is no state.
     fn wait(&mut self, reason: &str) {
         if self.state.position.is_none() {
             let url = self.settings.authority();
@@ -277,21 +281,21 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     /// Logs why there is no stream.
     fn log(&mut self, reason: &str) {
-        if !self.is_new_to_log(reason) {
+        if !self.should_log(reason) {
             return;
         }
         let url = self.settings.authority();
         let consequence = match self.state.position {
-            Some(_) => "what is there is served on, and may be out of date",
+            Some(_) => "the last state stays in service and may be out of date",
             None => "nothing is served",
         };
         tracing::warn!("no stream from the controller at https://{url}: {reason}; {consequence}");
     }
 
-    /// Whether the log is to tell of a failure: each is told once, and again after a while. Several are remembered, since
-    /// a name may have several addresses that fail in turn.
-    fn is_new_to_log(&mut self, reason: &str) -> bool {
-        self.logged.retain(|_, at| at.elapsed() < SILENCE);
+    /// Whether to log a failure: each one once per interval. Several are remembered, since
+    /// different addresses of one name may fail in turn.
+    fn should_log(&mut self, reason: &str) -> bool {
+        self.logged.retain(|_, at| at.elapsed() < LOG_INTERVAL);
         let is_new = !self.logged.contains_key(reason) && self.logged.len() < MAX_LOGGED;
         if is_new {
             self.logged.insert(reason.to_owned(), Instant::now());
@@ -300,21 +304,24 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 }
 
-/// The next that comes on a connection; never without one.
-async fn next(link: &mut Option<Link>) -> Result<Update, Failure> {
+/// The next update of a connection; pending forever without a connection.
+async fn next(link: &mut Option<Connection>) -> Result<Update, Failure> {
     match link {
         Some(link) => link.session.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// What follows from what came on a connection.
+/// Applies an update and returns the next step.
 fn step(
-    link: &mut Link,
+    link: &mut Connection,
     update: Result<Update, Failure>,
     state: &mut State,
 ) -> Result<Step, Failure> {
-    let step = link.intake.take(update?, state).map_err(Failure::fault)?;
+    let step = link
+        .intake
+        .take(update?, state)
+        .map_err(Failure::protocol_error)?;
     match step {
         Step::Begun { .. } if link.begun.is_some() => Ok(Step::Staged),
         Step::Begun { .. } => {
@@ -325,7 +332,7 @@ fn step(
     }
 }
 
-/// A wait of at least half of this.
+/// A random delay between half and all of `wait`.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..1.0))
 }

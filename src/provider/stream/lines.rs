@@ -1,31 +1,31 @@
-//! Lines out of the bytes of a response, and what each says. Knows nothing of connections, nor what follows from a line.
+//! Splits the bytes of a response into lines and parses each line.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 
 use crate::stream::message::{MAX_LINE, Update};
 
-/// The kinds of lines that [`Update`] has: others are of a later version and are skipped.
+/// The kinds of lines in [`Update`]. Other kinds are of a later version and are skipped.
 const KNOWN: [&str; 5] = ["begin", "put", "delete", "commit", "leader"];
 
-/// The bytes of a response that are not taken as lines yet.
+/// Received bytes that are not consumed as lines yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     buffer: BytesMut,
-    /// Bytes at the beginning that hold no line feed.
+    /// Number of leading bytes that contain no line feed.
     scanned: usize,
 }
 
 impl Lines {
-    /// Adds what has come.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole line, without its line feed.
+    /// The next complete line, without its line feed.
     ///
     /// # Errors
-    /// When it is longer than [`MAX_LINE`], whole or not.
+    /// When a line, complete or not, exceeds [`MAX_LINE`].
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, String> {
         let end = self.buffer[self.scanned..]
             .iter()
@@ -45,10 +45,11 @@ impl Lines {
     }
 }
 
-/// What a line says; `None` for one of a kind that this version does not know, and for an empty one.
+/// Parses a line; `None` for an empty line and for an unknown kind.
 ///
 /// # Errors
-/// When it is not JSON, or a line of a known kind without its fields. The text quotes nothing of it: it may hold a key.
+/// When the line is not JSON, or lacks fields of its kind. The message quotes no content, which may
+/// include a private key.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Update>, String> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_in_any_pieces() {
+    fn accepts_lines_in_arbitrary_chunks() {
         for size in [1, 2, 3, 100] {
             let mut lines = Lines::default();
             let mut all = Vec::new();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn line_longer_than_the_longest_is_refused_before_it_ends() {
+    fn rejects_oversized_line_before_its_end() {
         let mut lines = Lines::default();
         lines.push(&vec![b'x'; MAX_LINE]);
         assert_eq!(lines.next(), Ok(None));
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_later_versions_are_skipped() {
+    fn skips_lines_of_later_versions() {
         for line in ["", "  ", r#"{"ping": {"at": 7}}"#, r#""ping""#] {
             assert_eq!(parse(line.as_bytes()), Ok(None), "{line}");
         }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_without_their_fields_are_faults_that_quote_no_value() {
+    fn errors_about_missing_fields_quote_no_value() {
         for line in [
             "garbage",
             "{",

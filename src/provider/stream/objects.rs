@@ -1,5 +1,4 @@
-//! The objects of one Gateway, as updates make them up: what a stream says takes effect with its commits and not before.
-//! Does no I/O, and knows nothing of connections.
+//! The objects of one Gateway, built from stream updates, which take effect on commit. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,26 +11,26 @@ use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 use crate::stream::message::{Deleted, Position, Update};
 
-/// A complete state of the objects. Copies share what is equal.
+/// A complete state of the objects. Clones share equal parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
-    /// Which state it is; `None` before the first.
+    /// Position of the state in the stream; `None` before the first commit.
     pub(super) position: Option<Position>,
-    /// What could be read. An object whose current version cannot be read is there as it was before.
+    /// The valid objects. An object whose current version is invalid keeps its previous version.
     pub(super) snapshot: Snapshot,
     unreadable: BTreeMap<ObjectRef, Unreadable>,
 }
 
-/// An object that cannot be read.
+/// An invalid object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unreadable {
     value: Arc<Value>,
-    /// What is wrong with it; `None` when its kind is unknown, which is said once for all objects of the kind.
+    /// What is wrong; `None` if its kind is unknown, which is reported once per kind.
     problem: Option<Problem>,
 }
 
 impl State {
-    /// What is published of it.
+    /// The load to publish.
     pub(super) fn load(&self) -> Load {
         Load {
             snapshot: Arc::new(self.snapshot.clone()),
@@ -40,14 +39,15 @@ impl State {
         }
     }
 
-    /// The lines that a controller would send for it to a pod that has nothing; none before the first state.
+    /// The lines that a controller would send for this state to an empty pod; none before the first
+    /// commit.
     pub(super) fn updates(&self) -> Option<impl Iterator<Item = Update>> {
         let Position { instance, revision } = self.position.clone()?;
         let begin = Update::Begin {
             instance,
             base: None,
         };
-        // None of ours fails to be written.
+        // Serialization of these types cannot fail.
         let readable = self
             .snapshot
             .objects()
@@ -58,20 +58,21 @@ impl State {
         Some([begin].into_iter().chain(puts).chain([commit]))
     }
 
-    /// The lines that lead from `before` to this state; `None` when another controller process has numbered it.
-    pub(super) fn updates_since(&self, before: &Self) -> Option<Vec<Update>> {
-        let (position, former) = (self.position.as_ref()?, before.position.as_ref()?);
-        if position.instance != former.instance {
+    /// The lines that change `previous` into this state; `None` if the states are from different
+    /// controller processes.
+    pub(super) fn updates_since(&self, previous: &Self) -> Option<Vec<Update>> {
+        let (position, old) = (self.position.as_ref()?, previous.position.as_ref()?);
+        if position.instance != old.instance {
             return None;
         }
         let mut names: BTreeSet<ObjectRef> = self
             .snapshot
-            .names_changed_since(&before.snapshot)
+            .names_changed_since(&previous.snapshot)
             .into_iter()
             .collect();
-        let unreadable = self.unreadable.keys().chain(before.unreadable.keys());
+        let unreadable = self.unreadable.keys().chain(previous.unreadable.keys());
         let is_changed =
-            |name: &&ObjectRef| self.unreadable.get(*name) != before.unreadable.get(*name);
+            |name: &&ObjectRef| self.unreadable.get(*name) != previous.unreadable.get(*name);
         names.extend(unreadable.filter(is_changed).cloned());
         let mut updates = Vec::new();
         for name in names {
@@ -117,7 +118,7 @@ impl State {
             .collect()
     }
 
-    /// Puts an object in its place, and returns its name. One that cannot be read leaves the version before it there.
+    /// Stores an object and returns its name. An invalid one leaves its previous version in place.
     fn put(&mut self, value: Value) -> Result<ObjectRef, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (api_version, kind) = (text(&value["apiVersion"]), text(&value["kind"]));
@@ -144,8 +145,9 @@ impl State {
             Err(error) => {
                 let generation = metadata["generation"].as_i64().unwrap_or_default();
                 let reason = unreadable(value.clone(), &error);
-                let message =
-                    format!("cannot be read: {reason}; its previous version, if any, stays");
+                let message = format!(
+                    "cannot be read: {reason}; its previous version, if any, stays in service"
+                );
                 let problem = Problem::of_object(name.clone(), generation, message);
                 let unreadable = Unreadable {
                     value: Arc::new(value),
@@ -162,7 +164,7 @@ impl State {
         self.snapshot.remove(name);
     }
 
-    /// Leaves only these objects.
+    /// Removes all other objects.
     fn retain(&mut self, listed: &BTreeSet<ObjectRef>) {
         self.unreadable.retain(|name, _| listed.contains(name));
         for kind in Kind::all() {
@@ -176,54 +178,55 @@ impl State {
     }
 }
 
-/// What one stream has said since its last commit.
+/// Uncommitted updates of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Intake(Option<Begun>);
+pub(super) struct UpdateDecoder(Option<ActiveStream>);
 
-/// A stream that has begun.
+/// A stream after its `begin` line.
 #[derive(Debug)]
-struct Begun {
-    /// The controller process.
+struct ActiveStream {
+    /// Identity of the controller process.
     instance: String,
-    /// The revision that it has said last.
+    /// Last committed revision.
     revision: Option<u64>,
-    /// What has come since.
+    /// Updates since the last commit.
     staged: Option<Staged>,
 }
 
-/// A state that is not complete yet.
+/// An uncommitted state.
 #[derive(Debug)]
 struct Staged {
     state: State,
-    /// When it makes up everything: the objects so far.
+    /// For a full state: the objects received so far.
     listed: Option<BTreeSet<ObjectRef>>,
 }
 
-/// What follows from an update.
+/// Effect of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The stream has begun: with what is there already, or with nothing.
+    /// The stream has begun, incrementally or from an empty state.
     Begun {
-        /// Whether what is there is the stream's state already.
+        /// Whether the current state already equals the stream's state.
         is_caught_up: bool,
     },
-    /// Nothing yet.
+    /// No effect before the commit.
     Staged,
     /// There is a new state.
     Committed,
-    /// The leader serves at this address, or this is the leader.
+    /// Address of the leader; `None` if this controller is the leader.
     Leader(Option<String>),
 }
 
-impl Intake {
-    /// Takes an update, which changes `state` only when it is a commit.
+impl UpdateDecoder {
+    /// Applies an update. `state` changes only on a commit.
     ///
     /// # Errors
-    /// When it cannot follow what came before it: nothing of the stream is to be believed then.
+    /// When the update violates the protocol: nothing of the stream may be used then.
     pub(super) fn take(&mut self, update: Update, state: &mut State) -> Result<Step, String> {
         match (update, &mut self.0) {
             (Update::Leader { address }, _) => Ok(Step::Leader(address)),
-            // Also amid a stream: a pod that is too slow for differences gets everything.
+            // Also in the middle of a stream: a pod that is too slow for increments gets the full
+            // state.
             (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
             (_, None) => Err("the stream does not begin with `begin`".to_owned()),
             (Update::Put(value), Some(begun)) => {
@@ -259,9 +262,10 @@ impl Intake {
         let held = state.position.as_ref();
         let Some(revision) = base else {
             let listed = Some(BTreeSet::new());
-            // Objects that are equal stay the same, so that nothing looks changed to who compares them.
+            // Unchanged objects stay shared, so that comparisons with the previous state remain
+            // cheap.
             let state = state.clone();
-            self.0 = Some(Begun {
+            self.0 = Some(ActiveStream {
                 instance,
                 revision: None,
                 staged: Some(Staged { state, listed }),
@@ -276,7 +280,7 @@ impl Intake {
                 "the stream changes {instance}/{revision}, and this pod has {held}"
             ));
         }
-        self.0 = Some(Begun {
+        self.0 = Some(ActiveStream {
             instance,
             revision: base,
             staged: None,
@@ -285,8 +289,8 @@ impl Intake {
     }
 }
 
-impl Begun {
-    /// What has come since the last commit, with more to come.
+impl ActiveStream {
+    /// The updates since the last commit.
     fn staged(&mut self, state: &State) -> &mut Staged {
         self.staged.get_or_insert_with(|| Staged {
             state: state.clone(),

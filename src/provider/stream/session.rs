@@ -1,4 +1,4 @@
-//! One connection to a controller, from connecting to its end: updates come out, reports go in. Knows nothing of what
+//! One connection to a controller, from connect to close: receives updates and sends reports.
 //! updates change.
 
 use std::convert::Infallible;
@@ -21,36 +21,38 @@ use super::connect::{Target, connect};
 use super::lines::{Lines, parse};
 use crate::stream::message::{self, POSITION, Position, Report, Serves, Update};
 
-/// From the beginning to the end of the TLS handshake. The kernel accepts connections for a controller that is frozen.
+/// Timeout until the end of the TLS handshake. The kernel accepts connections even if the
+/// controller process is frozen.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// From the beginning to the head of the response. The controller may have to ask the API server who connects.
+/// Timeout until the response headers. The controller may have to request a TokenReview.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A controller that is frozen is left after both: within 5 s.
+/// A frozen controller is detected within the sum of both: 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-/// What a controller may send ahead: the objects of all but the largest Gateways.
+/// Flow-control window: enough for the objects of all but the largest Gateways.
 const WINDOW: u32 = 4 << 20;
-/// Updates that may wait to be taken; further ones wait in the window.
+/// Capacity of the update queue; further updates wait in the window.
 const QUEUE: usize = 16;
-/// Bytes of a refusal that are read, and characters that are shown.
+/// Maximum number of bytes of an error response that are read, and of characters that are shown.
 const REFUSAL: usize = 4096;
 const REFUSAL_SHOWN: usize = 300;
 
-/// Why a connection has ended, or was none.
+/// Why a connection has failed or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// For people.
+    /// Error message.
     pub(super) reason: String,
-    /// Whether the controller has said what it must not: what it says next must not build on what it said before.
-    pub(super) is_fault: bool,
+    /// Whether the controller violated the protocol: the next stream must start from the full
+    /// state.
+    pub(super) is_protocol_error: bool,
 }
 
 impl Failure {
-    /// The controller has said what it must not.
-    pub(super) fn fault(reason: String) -> Self {
+    /// Creates a protocol error.
+    pub(super) fn protocol_error(reason: String) -> Self {
         Self {
             reason,
-            is_fault: true,
+            is_protocol_error: true,
         }
     }
 }
@@ -59,12 +61,12 @@ impl From<String> for Failure {
     fn from(reason: String) -> Self {
         Self {
             reason,
-            is_fault: false,
+            is_protocol_error: false,
         }
     }
 }
 
-/// A connection, closed when dropped.
+/// A connection that closes on drop.
 #[derive(Debug)]
 pub(super) struct Session {
     updates: mpsc::Receiver<Update>,
@@ -78,7 +80,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Connects to `target` for what is new since `position`, and sends every report from the latest on.
+    /// Connects to `target`, requests changes since `position`, and sends every report from the
+    /// latest on.
     pub(super) fn start(
         settings: Arc<StreamSettings>,
         target: Target,
@@ -96,7 +99,7 @@ impl Session {
         Self { updates, task }
     }
 
-    /// The next update, or why there are no more. No update is lost when this is not awaited to its end.
+    /// The next update, or why the connection has ended. Cancel safe: no update is lost.
     pub(super) async fn next(&mut self) -> Result<Update, Failure> {
         if let Some(update) = self.updates.recv().await {
             return Ok(update);
@@ -109,7 +112,7 @@ impl Session {
     }
 }
 
-/// Runs a connection to its end, which is always a failure: a stream has no other.
+/// Runs a connection until it ends, which is always a failure.
 async fn run(
     settings: &StreamSettings,
     target: &Target,
@@ -133,9 +136,9 @@ async fn run(
     let failure = tokio::select! {
         biased;
         end = &mut exchange => end,
-        // What has come before the end is there to be read, and knows how it ended.
+        // The exchange still reads received data and knows how it ended.
         _ = connection => exchange.await,
-        // Last, so that what has come while this thread was busy counts.
+        // Polled last, so that data received while this thread was busy counts as a response.
         end = ping(pings) => end,
     };
     failure.map_err(|failure| Failure {
@@ -161,7 +164,7 @@ fn request(settings: &StreamSettings, position: Option<&Position>) -> Result<Req
     request.body(()).map_err(|error| error.to_string())
 }
 
-/// Sends the request, and then reports for as long as updates come.
+/// Sends the request, then sends reports while updates arrive.
 async fn exchange(
     sender: SendRequest<Bytes>,
     request: Request<()>,
@@ -184,7 +187,7 @@ async fn exchange(
     }
 }
 
-/// The body of a response that is not a refusal.
+/// The body of a successful response.
 async fn accepted(response: ResponseFuture) -> Result<RecvStream, Failure> {
     let response = response.await;
     let response = response.map_err(|error| format!("no response: {error}"))?;
@@ -197,7 +200,7 @@ async fn accepted(response: ResponseFuture) -> Result<RecvStream, Failure> {
         && text.len() < REFUSAL
     {
         text.extend_from_slice(&bytes);
-        // A stream that has been reset has no window to give back to.
+        // A reset stream has no window to release.
         let _ = body.flow_control().release_capacity(bytes.len());
     }
     let text = String::from_utf8_lossy(&text);
@@ -210,8 +213,8 @@ async fn accepted(response: ResponseFuture) -> Result<RecvStream, Failure> {
 async fn read(mut body: RecvStream, updates: mpsc::Sender<Update>) -> Result<Infallible, Failure> {
     let mut lines = Lines::default();
     loop {
-        while let Some(line) = lines.next().map_err(Failure::fault)? {
-            let Some(update) = parse(&line).map_err(Failure::fault)? else {
+        while let Some(line) = lines.next().map_err(Failure::protocol_error)? {
+            let Some(update) = parse(&line).map_err(Failure::protocol_error)? else {
                 continue;
             };
             let sent = updates.send(update).await;
@@ -220,16 +223,17 @@ async fn read(mut body: RecvStream, updates: mpsc::Sender<Update>) -> Result<Inf
         match body.data().await {
             Some(Ok(bytes)) => {
                 lines.push(&bytes);
-                // A stream that has been reset has no window to give back to.
+                // A reset stream has no window to release.
                 let _ = body.flow_control().release_capacity(bytes.len());
             }
-            Some(Err(error)) => return Err(format!("the stream is cut: {error}").into()),
-            None => return Err("the controller has ended the stream".to_owned().into()),
+            Some(Err(error)) => return Err(format!("the stream was aborted: {error}").into()),
+            None => return Err("the controller ended the stream".to_owned().into()),
         }
     }
 }
 
-/// Sends the latest report and then every change of it; of several that come while the controller does not read, the last.
+/// Sends the latest report and every change. Skips intermediate reports while the controller does
+/// not read.
 async fn send_reports(
     mut body: SendStream<Bytes>,
     mut reports: watch::Receiver<Option<Serves>>,
@@ -247,11 +251,11 @@ async fn send_reports(
             break;
         }
     }
-    // Reading finds out why. Dropping the body would reset the stream.
+    // The reader reports the cause. Dropping the body would reset the stream.
     pending().await
 }
 
-/// Writes as the window allows. `None` when the stream has ended.
+/// Writes as far as the window allows. `None` if the stream has ended.
 async fn write(body: &mut SendStream<Bytes>, mut bytes: Bytes) -> Option<()> {
     while !bytes.is_empty() {
         body.reserve_capacity(bytes.len());
@@ -263,7 +267,7 @@ async fn write(body: &mut SendStream<Bytes>, mut bytes: Bytes) -> Option<()> {
     Some(())
 }
 
-/// Ends when the controller does not answer.
+/// Returns when the controller does not answer a ping.
 async fn ping(pings: Option<PingPong>) -> Result<Infallible, Failure> {
     let Some(mut pings) = pings else {
         return pending().await;
@@ -272,11 +276,11 @@ async fn ping(pings: Option<PingPong>) -> Result<Infallible, Failure> {
         sleep(PING_INTERVAL).await;
         match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => {}
-            // The stream knows why.
+            // The reader reports the cause.
             Ok(Err(_)) => return pending().await,
             Err(_) => {
                 let silence = PING_TIMEOUT.as_secs();
-                return Err(format!("no answer to a ping for {silence} s").into());
+                return Err(format!("no response to a ping for {silence} s").into());
             }
         }
     }

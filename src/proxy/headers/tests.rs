@@ -30,7 +30,7 @@ fn http2(
 }
 
 #[test]
-fn the_host_is_decided_once() {
+fn determines_the_host_once() {
     let (normal, parts) = http1("/x", &[("host", "A.Example:8080")]).unwrap();
     assert_eq!(normal.host.as_str(), "a.example");
     assert_eq!(parts.headers[HOST], "A.Example:8080");
@@ -45,7 +45,7 @@ fn the_host_is_decided_once() {
 }
 
 #[test]
-fn one_trailing_dot_of_the_host_is_ignored_for_matching_only() {
+fn ignores_one_trailing_dot_of_the_host_for_matching() {
     for (host, matched) in [("A.Example.:80", "a.example"), ("a.", "a"), ("a..", "a.")] {
         let (normal, parts) = http1("/", &[("host", host)]).unwrap();
         assert_eq!(normal.host.as_str(), matched);
@@ -56,7 +56,7 @@ fn one_trailing_dot_of_the_host_is_ignored_for_matching_only() {
 }
 
 #[test]
-fn an_absolute_target_does_not_replace_the_host_of_http_1_1() {
+fn rejects_http_1_1_target_that_differs_from_host() {
     assert_eq!(
         http1("http://a/x", &[]).unwrap_err(),
         Error::BadRequest("no Host")
@@ -67,7 +67,7 @@ fn an_absolute_target_does_not_replace_the_host_of_http_1_1() {
 }
 
 #[test]
-fn every_hop_by_hop_header_of_a_request_is_recognized() {
+fn recognizes_every_hop_by_hop_request_header() {
     for name in HOP_BY_HOP {
         let mut headers = HeaderMap::new();
         headers.insert(&name, HeaderValue::from_static("x"));
@@ -77,7 +77,7 @@ fn every_hop_by_hop_header_of_a_request_is_recognized() {
 }
 
 #[test]
-fn bad_hosts_are_refused() {
+fn rejects_malformed_hosts() {
     for fields in [
         &[][..],
         &[("host", "a"), ("host", "a")],
@@ -105,7 +105,7 @@ fn bad_hosts_are_refused() {
 }
 
 #[test]
-fn framing_that_can_be_read_in_two_ways_is_refused() {
+fn rejects_ambiguous_framing() {
     for coding in [
         "chunked, chunked",
         "gzip, chunked",
@@ -128,7 +128,7 @@ fn framing_that_can_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn connection_fields_end_here_but_protected_ones_stay() {
+fn removes_connection_headers_except_protected_ones() {
     let fields = [
         ("host", "a"),
         ("connection", "x-secret, host, authorization, Keep-Alive"),
@@ -148,7 +148,7 @@ fn connection_fields_end_here_but_protected_ones_stay() {
 }
 
 #[test]
-fn upgrades_are_relayed_only_when_they_are_ones() {
+fn relays_only_valid_upgrades() {
     let ask = |connection: &str, protocol: &str, more: &[(&str, &str)]| {
         let mut fields = vec![
             ("host", "a"),
@@ -167,13 +167,13 @@ fn upgrades_are_relayed_only_when_they_are_ones() {
 }
 
 #[test]
-fn http2_requests_are_made_fit_for_http1() {
+fn converts_http2_requests_for_http1() {
     let fields = [("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")];
     let (_, parts) = http2("https://a.example/p", &fields).unwrap();
     assert_eq!(parts.headers[COOKIE], "a=1; b=2");
     assert_eq!(parts.headers[HOST], "a.example");
     assert_eq!(parts.uri, "/p");
-    // Backends that speak HTTP/2 refuse a value that ends with a blank.
+    // HTTP/2 backends reject a value that ends with a blank.
     let fields = [("cookie", "a=1"), ("cookie", "")];
     let (_, parts) = http2("https://a.example/p", &fields).unwrap();
     assert_eq!(parts.headers[COOKIE], "a=1");
@@ -192,7 +192,7 @@ fn http2_requests_are_made_fit_for_http1() {
 }
 
 #[test]
-fn methods_and_expectations_that_are_not_served() {
+fn rejects_unsupported_methods_and_expectations() {
     for method in [Method::CONNECT, Method::TRACE] {
         let mut parts = parts(Version::HTTP_11, "/", &[("host", "a")]);
         parts.method = method;
@@ -211,7 +211,7 @@ fn methods_and_expectations_that_are_not_served() {
 }
 
 #[test]
-fn old_requests_need_a_length_for_their_content() {
+fn http_1_0_request_with_content_needs_a_length() {
     let mut request = parts(Version::HTTP_10, "/", &[]);
     assert_eq!(
         normalize(&mut request, &mut LastHost::default(), 100)
@@ -225,8 +225,8 @@ fn old_requests_need_a_length_for_their_content() {
 }
 
 #[test]
-fn clients_do_not_speak_for_others_unless_trusted() {
-    let said = [
+fn accepts_forwarding_headers_from_trusted_clients_only() {
+    let headers = [
         ("host", "a"),
         ("x-forwarded-for", "6.6.6.6"),
         ("x-forwarded-proto", "https"),
@@ -236,7 +236,7 @@ fn clients_do_not_speak_for_others_unless_trusted() {
         ("x-request-id", "known"),
     ];
     let apply = |trusted| {
-        let (normal, parts) = http1("/", &said).unwrap();
+        let (normal, parts) = http1("/", &headers).unwrap();
         let mut headers = parts.headers;
         let address = HeaderValue::from_static("10.0.0.1");
         let forwarding = Forwarding {

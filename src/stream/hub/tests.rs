@@ -1,4 +1,4 @@
-//! Feeds and reports by the rules that sessions rely on.
+//! Feeds and reports as sessions use them.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,8 @@ fn object(value: &Value) -> Object {
     kind.decode(value).unwrap()
 }
 
-/// A hub and the cluster that it follows, whose Gateway has had so many changes: itself, and then routes by number.
+/// A hub and its cluster. The Gateway has had this many changes: its creation, then numbered
+/// routes.
 struct Scene {
     hub: Hub,
     cluster: Snapshot,
@@ -68,7 +69,7 @@ impl Scene {
         }))
     }
 
-    /// The revision that pods then must have reached.
+    /// Returns the revision that pods must reach.
     fn put(&mut self, value: &Value) -> u64 {
         self.cluster.insert(object(value));
         self.hub.follow(&self.cluster)[&name()]
@@ -98,11 +99,11 @@ fn reported(hub: &Hub) -> Option<u64> {
 }
 
 #[test]
-fn a_pod_gets_what_it_lacks() {
+fn pod_gets_the_missing_changes() {
     let Scene { hub, .. } = Scene::new(3);
-    assert!(matches!(hub.next(&name(), None), Next::Everything(_, 3)));
+    assert!(matches!(hub.next(&name(), None), Next::FullState(_, 3)));
     assert!(matches!(hub.next(&name(), Some(3)), Next::Current));
-    assert!(matches!(hub.next(&name(), Some(9)), Next::Everything(_, 3)));
+    assert!(matches!(hub.next(&name(), Some(9)), Next::FullState(_, 3)));
     let Next::Lines(lines, 3) = hub.next(&name(), Some(1)) else {
         panic!("no difference");
     };
@@ -118,7 +119,7 @@ fn a_pod_gets_what_it_lacks() {
 }
 
 #[test]
-fn a_gateway_that_comes_back_has_other_revisions() {
+fn recreated_gateway_has_new_revisions() {
     let mut scene = Scene::new(3);
     scene.remove_gateway();
     assert!(matches!(scene.hub.next(&name(), Some(3)), Next::Gone));
@@ -127,14 +128,14 @@ fn a_gateway_that_comes_back_has_other_revisions() {
     for number in 4..=6 {
         assert!(scene.put_route(number) > 3);
     }
-    for former in 0..=3 {
-        let next = scene.hub.next(&name(), Some(former));
-        assert!(matches!(next, Next::Everything(..)), "{former}: {next:?}");
+    for previous in 0..=3 {
+        let next = scene.hub.next(&name(), Some(previous));
+        assert!(matches!(next, Next::FullState(..)), "{previous}: {next:?}");
     }
 }
 
 #[test]
-fn sessions_notice_changes_and_the_end_of_their_gateway() {
+fn sessions_observe_changes_and_deletion_of_their_gateway() {
     let mut scene = Scene::new(1);
     let (_, mut revisions) = scene.hub.connect(&name(), "pod").unwrap();
     assert!(!revisions.has_changed().unwrap());
@@ -145,7 +146,7 @@ fn sessions_notice_changes_and_the_end_of_their_gateway() {
 }
 
 #[test]
-fn a_pod_speaks_by_its_last_session_only() {
+fn only_the_last_session_of_a_pod_reports() {
     let Scene { hub, .. } = Scene::new(2);
     let (first, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&first, serves("5f2c", 1));
@@ -162,7 +163,7 @@ fn a_pod_speaks_by_its_last_session_only() {
 }
 
 #[test]
-fn revisions_of_another_process_are_none_of_ours() {
+fn ignores_revisions_of_another_process() {
     let Scene { hub, .. } = Scene::new(2);
     let (session, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&session, serves("other", 2));
@@ -170,7 +171,7 @@ fn revisions_of_another_process_are_none_of_ours() {
 }
 
 #[test]
-fn endpoints_change_without_being_configured() {
+fn endpoint_changes_do_not_raise_the_configured_revision() {
     let mut scene = Scene::new(1);
     let configured = scene.put_endpoints();
     assert!(matches!(

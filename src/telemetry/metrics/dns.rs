@@ -1,22 +1,22 @@
-//! Numbers of lookups in DNS.
+//! Counters of DNS lookups.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of lookups of the names of backends.
+/// Counters of lookups of backend hostnames.
 #[derive(Debug, Default)]
 pub struct DnsStats {
     lookups: [AtomicU64; LookupResult::ALL.len()],
     refused: AtomicU64,
 }
 
-/// What a lookup came to.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupResult {
-    /// Addresses.
+    /// The name has addresses.
     Found,
-    /// The name does not exist, or has no address.
+    /// The name does not exist or has no address.
     NoAddress,
-    /// No name server gave an answer.
+    /// No name server answered.
     Failed,
 }
 
@@ -38,12 +38,12 @@ impl DnsStats {
         self.lookups[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts addresses of a lookup that no request is sent to.
+    /// Counts resolved addresses that are neither public nor allowed.
     pub fn refused(&self, addresses: usize) {
         self.refused.fetch_add(addresses as u64, Ordering::Relaxed);
     }
 
-    /// Lookups so far, by what they came to.
+    /// Number of lookups by result.
     pub fn lookups(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let results = LookupResult::ALL.into_iter();
         results.map(|result| {
@@ -52,7 +52,7 @@ impl DnsStats {
         })
     }
 
-    /// Addresses so far that were found and refused.
+    /// Number of refused addresses.
     pub fn refused_addresses(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The numbers of one moment as OpenMetrics text, with the names of all metrics.
+//! Encodes all metrics as OpenMetrics text. Owns the names of the metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table, TlsFailure, Upstrea
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// The content type of [`encode`].
+/// Content type of [`encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Every metric at this moment. `dropped` is the number of lost access log records.
+/// Encodes all metrics. `dropped` is the number of dropped access log records.
 pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
     let mut registry = Registry::with_prefix("portcullis");
     registry.register_collector(Box::new(Metrics {
@@ -55,7 +55,7 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    /// Rules that have had no request are left out, so that the page grows with what is used.
+    /// Omits rules without requests, so that the size of the page depends on use.
     fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
         let rules: Vec<(RuleLabels<'_>, &RuleStats)> = self
             .table
@@ -71,12 +71,8 @@ impl Metrics {
         });
         page.counters("requests", "Responses, by rule and class of status", counts)?;
         let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
-        page.gauges(
-            "requests_in_flight",
-            "Requests whose response is not complete",
-            in_flight,
-        )?;
-        let help = "From the head of a request to the last byte of its response";
+        page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
+        let help = "Duration from the request head to the last byte of the response";
         page.durations("request_duration", help, &rules)
     }
 
@@ -91,7 +87,7 @@ impl Metrics {
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.connects()));
         page.counters(
             "upstream_connections",
-            "Connections made to endpoints",
+            "Connections opened to endpoints",
             connects,
         )?;
         let errors = backends.iter().flat_map(|(id, backend)| {
@@ -101,11 +97,7 @@ impl Metrics {
                 (count > 0).then_some((labels, count))
             })
         });
-        page.counters(
-            "upstream_errors",
-            "Attempts at endpoints that failed",
-            errors,
-        )?;
+        page.counters("upstream_errors", "Failed attempts at endpoints", errors)?;
         let tls_failures = backends.iter().flat_map(|(id, backend)| {
             TlsFailure::ALL.into_iter().filter_map(move |failure| {
                 let labels = [("backend", id.as_str()), ("reason", failure.name())];
@@ -115,7 +107,7 @@ impl Metrics {
         });
         page.counters(
             "upstream_tls_failures",
-            "TLS handshakes with endpoints that failed",
+            "Failed TLS handshakes with endpoints",
             tls_failures,
         )?;
         let hedged = backends
@@ -123,17 +115,13 @@ impl Metrics {
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.hedged_connects()));
         page.counters(
             "upstream_hedged_connects",
-            "Connects to a second endpoint because the first took long",
+            "Hedged connects to a second endpoint because the first was slow",
             hedged,
         )?;
         let ejections = backends
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
-        page.counters(
-            "upstream_ejections",
-            "Times that an endpoint became one to avoid",
-            ejections,
-        )?;
+        page.counters("upstream_ejections", "Ejections of endpoints", ejections)?;
         let avoided = backends.iter().map(|(id, backend)| {
             let endpoints = backend.endpoints();
             let avoided = endpoints.iter().filter(|it| it.health.is_avoided()).count();
@@ -141,7 +129,7 @@ impl Metrics {
         });
         page.gauges(
             "upstream_endpoints_avoided",
-            "Endpoints that failed and have not worked since",
+            "Endpoints that failed and have not succeeded since",
             avoided,
         )?;
         let endpoints = backends
@@ -168,11 +156,7 @@ impl Metrics {
             by_worker,
         )?;
         let parked = stats.parked.load(Relaxed) as i64;
-        page.gauge(
-            "connections_parked",
-            "Client connections without buffers",
-            parked,
-        )?;
+        page.gauge("connections_parked", "Parked client connections", parked)?;
         for (name, help, count) in [
             (
                 "connections_accepted",
@@ -181,7 +165,7 @@ impl Metrics {
             ),
             (
                 "connections_refused",
-                "Client connections over the cap",
+                "Client connections rejected by the limit",
                 &stats.refused,
             ),
             (
@@ -196,7 +180,7 @@ impl Metrics {
             ),
             (
                 "bad_requests",
-                "Requests that were no HTTP",
+                "Requests that are not valid HTTP",
                 &stats.bad_requests,
             ),
         ] {
@@ -212,12 +196,12 @@ impl Metrics {
         let timeouts = TimeoutKind::ALL.map(|kind| ([("kind", kind.name())], stats.timeouts(kind)));
         page.counters(
             "timeouts",
-            "Client connections and streams that a limit ended",
+            "Client connections and streams ended by a timeout",
             timeouts,
         )?;
         page.counter(
             "access_log_dropped",
-            "Lost lines of the access log",
+            "Dropped lines of the access log",
             self.dropped,
         )
     }
@@ -231,12 +215,13 @@ impl Metrics {
             generation,
         )?;
         let problems = config.problems() as i64;
-        page.gauge("config_problems", "Faults of the configuration", problems)?;
+        page.gauge("config_problems", "Problems of the configuration", problems)?;
         let loaded = config.loaded_at().as_secs() as i64;
-        let help = "When the configuration was taken into service, in seconds since 1970";
+        let help = "Time of the last configuration change, in seconds since the Unix epoch";
         page.gauge("config_load_timestamp", help, loaded)?;
         if let Some(contact) = config.contact() {
-            let help = "When the API server responded last, in seconds since 1970";
+            let help =
+                "Time of the last response of the API server, in seconds since the Unix epoch";
             page.gauge(
                 "api_server_contact_timestamp",
                 help,
@@ -254,7 +239,7 @@ impl Metrics {
         let expiry = expiry
             .iter()
             .map(|(source, time)| ([("certificate", source.as_str())], *time));
-        let help = "End of a certificate's validity, in seconds since 1970";
+        let help = "Expiry of a certificate, in seconds since the Unix epoch";
         page.gauges("certificate_expiry_timestamp", help, expiry)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.gauges("build", "The program", [(version, 1)])
@@ -264,9 +249,9 @@ impl Metrics {
         let stats = &self.process.dns;
         let lookups = stats.lookups();
         let lookups = lookups.map(|(result, count)| ([("result", result)], count));
-        let help = "Lookups of the names of backends in DNS, by result";
+        let help = "DNS lookups of backend hostnames, by result";
         page.counters("dns_lookups", help, lookups)?;
-        let help = "Addresses of names that were found and that no request is sent to";
+        let help = "Resolved addresses that are neither public nor allowed";
         page.counter("dns_refused_addresses", help, stats.refused_addresses())
     }
 
@@ -278,12 +263,12 @@ impl Metrics {
         let help = "Whether a controller streams objects to this pod";
         page.gauge("stream_connected", help, connected)?;
         let age = stream.age().as_secs() as i64;
-        let help = "Seconds without a controller, by which objects may be out of date";
+        let help = "Seconds since the last stream from a controller ended";
         page.gauge("stream_age_seconds", help, age)?;
         let revision = stream.revision() as i64;
-        let help = "The controller's number of the objects that this pod has";
+        let help = "Revision of this pod's objects, as numbered by the controller";
         page.gauge("stream_revision", help, revision)?;
-        let help = "Streams from a controller that have begun";
+        let help = "Streams opened to a controller";
         page.counter("stream_connections", help, stream.connections())
     }
 
@@ -294,32 +279,28 @@ impl Metrics {
         let leading = i64::from(controller.leading.load(Relaxed));
         page.gauge(
             "controller_leading",
-            "Whether this controller leads",
+            "Whether this replica is the leader",
             leading,
         )?;
         page.gauge(
             "controller_streams",
-            "Pods that are connected to the configuration stream",
+            "Pods connected to the configuration stream",
             i64::try_from(controller.stream.open()).unwrap_or(i64::MAX),
         )?;
         let refusals = controller.stream.refusals();
         let refusals = refusals.map(|(status, count)| ([("status", status)], count));
         page.counters(
             "controller_stream_refusals",
-            "Requests for the configuration stream that were refused",
+            "Rejected requests for the configuration stream",
             refusals,
         )?;
         let writes = controller.writes();
         let writes = writes.map(|(result, count)| ([("result", result)], count));
-        page.counters(
-            "status_writes",
-            "Statuses written or tried to write",
-            writes,
-        )
+        page.counters("status_writes", "Status writes, by result", writes)
     }
 }
 
-/// The metrics written so far.
+/// The page being written.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -388,7 +369,7 @@ impl Page<'_> {
     }
 }
 
-/// Labels that name a rule.
+/// Labels of a rule.
 #[derive(Clone, Copy)]
 struct RuleLabels<'a>(&'a RuleId);
 
@@ -412,7 +393,7 @@ impl EncodeLabelSet for RuleLabels<'_> {
     }
 }
 
-/// Labels that name a rule, and one more.
+/// Labels of a rule and one more label.
 struct LabelledRule<'a>(RuleLabels<'a>, [(&'static str, &'a str); 1]);
 
 impl EncodeLabelSet for LabelledRule<'_> {
@@ -433,7 +414,7 @@ mod tests {
     use crate::ir::Ir;
 
     #[test]
-    fn an_empty_process_has_its_own_numbers() {
+    fn new_process_exports_process_metrics() {
         let process = ProcessStats::default();
         process.connections.timed_out(TimeoutKind::Body);
         process.connections.accepted.fetch_add(3, Relaxed);
@@ -457,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_controller_tells_of_its_stream() {
+    fn pod_of_a_controller_exports_stream_metrics() {
         let stream = Arc::new(super::super::StreamStats::default());
         let process = ProcessStats {
             stream: Some(stream.clone()),
@@ -483,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_adds_up() {
+    fn histogram_buckets_are_cumulative() {
         let stats = RuleStats::default();
         stats.record(200, Duration::from_millis(2));
         stats.record(200, Duration::from_secs(60));

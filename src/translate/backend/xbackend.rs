@@ -216,7 +216,7 @@ impl External {
         if self.tls == Ok(None) && self.unsupported.is_none() {
             let kind = ConditionType::PlaintextToBackend;
             let condition = Condition::holds(kind, Reason::ModeNone, self.generation);
-            conditions.push(condition.telling(
+            conditions.push(condition.with_message(
                 "spec.tls.mode is None, or there is no spec.tls: requests go out in plain text",
             ));
         }

@@ -155,7 +155,7 @@ fn conditions(
         // It applies to the other targets.
         (Ok(_), Some(fault)) if faults.len() < meant.len() => {
             let holds = Condition::holds(ConditionType::Accepted, Reason::Accepted, generation);
-            holds.telling(&fault.message)
+            holds.with_message(&fault.message)
         }
         (Ok(_), fault) => {
             let fault = fault.as_ref();
@@ -168,7 +168,7 @@ fn conditions(
     if !overridden.is_empty() {
         let kind = ConditionType::Overridden;
         let condition = Condition::holds(kind, Reason::Overridden, generation);
-        conditions.push(condition.telling(overridden.join("; ")));
+        conditions.push(condition.with_message(overridden.join("; ")));
     }
     let weakening = policy.weakening().filter(|_| is_accepted);
     conditions.extend(weakening.map(|it| weakened(it, generation)));
@@ -194,7 +194,7 @@ fn weakened(weakening: Weakening, generation: i64) -> Condition {
             "spec.validation.insecureSkipVerify is true: requests go to whatever backend speaks TLS",
         ),
     };
-    Condition::holds(kind, reason, generation).telling(message)
+    Condition::holds(kind, reason, generation).with_message(message)
 }
 
 /// For which routes policies of the same namespace mean the requests more precisely. Those of other namespaces are not

@@ -1,46 +1,46 @@
-//! Bodies of responses in HTTP/1.1, taken off a read buffer (RFC 9112, 6 and 7). Knows no socket and forwards no
-//! byte that its framing does not cover.
+//! Decodes HTTP/1.1 response bodies from a read buffer (RFC 9112, 6 and 7). Forwards no byte beyond
+//! the framing. Does no I/O.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::Fault;
+use super::ExchangeError;
 use super::head::ResponseFraming;
 
-/// Bytes that a chunk-size line may take, extensions included.
+/// Maximum size of a chunk-size line in bytes, extensions included.
 const MAX_CHUNK_LINE: usize = 4096;
-/// Bytes that a trailer section may take.
+/// Maximum size of a trailer section in bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
 
-/// Where in a body the next byte belongs.
+/// State of a body decoder: what the next byte belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoder {
-    /// So many bytes remain.
+    /// Remaining bytes of a Content-Length body.
     Length(u64),
-    /// A chunk-size line is next.
+    /// A chunk-size line.
     ChunkSize,
-    /// So many bytes of a chunk remain, its line end not counted.
+    /// Remaining bytes of a chunk, without its CRLF.
     Chunk(u64),
-    /// The line end behind a chunk is next.
+    /// The CRLF after a chunk.
     ChunkEnd,
-    /// The trailer section is next.
+    /// The trailer section.
     Trailers,
-    /// Everything until the end of the connection.
+    /// Data until the connection closes.
     Close,
-    /// Nothing.
+    /// Nothing: the body is complete.
     Done,
 }
 
-/// What a read buffer holds next.
+/// The next piece of a body.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// Bytes of the body, never none.
+    /// Body data; never empty.
     Data(Bytes),
-    /// The trailer section, never empty.
+    /// The trailer section; never empty.
     Trailers(HeaderMap),
-    /// More bytes must be read first.
+    /// More bytes are needed.
     NeedMore,
-    /// The body is whole.
+    /// The body is complete.
     End,
 }
 
@@ -54,12 +54,12 @@ impl Decoder {
         }
     }
 
-    /// Whether the body is whole.
+    /// Whether the body is complete.
     pub(super) fn is_done(&self) -> bool {
         *self == Self::Done
     }
 
-    /// Bytes still to come, where that is known.
+    /// Remaining bytes, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(length) => Some(*length),
@@ -68,8 +68,8 @@ impl Decoder {
         }
     }
 
-    /// Takes the next piece off `buffer`.
-    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Piece, Fault> {
+    /// Takes the next piece from `buffer`.
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Piece, ExchangeError> {
         loop {
             match self {
                 Self::Done => return Ok(Piece::End),
@@ -98,7 +98,9 @@ impl Decoder {
                         return Ok(Piece::NeedMore);
                     }
                     if &buffer[..2] != b"\r\n" {
-                        return Err(Fault::Protocol("chunk without its line end in a response"));
+                        return Err(ExchangeError::Protocol(
+                            "chunk without its line end in a response",
+                        ));
                     }
                     buffer.advance(2);
                     *self = Self::ChunkSize;
@@ -140,10 +142,13 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     )
 }
 
-fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
-    // The parser takes a line without digits for a last chunk, which would pass a cut body for a whole one.
+fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, ExchangeError> {
+    // The parser accepts a line without digits as a last chunk, so that a truncated body would look
+    // complete.
     if buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
-        return Err(Fault::Protocol("malformed chunk size in a response"));
+        return Err(ExchangeError::Protocol(
+            "malformed chunk size in a response",
+        ));
     }
     match httparse::parse_chunk_size(buffer) {
         Ok(httparse::Status::Complete((consumed, size))) if consumed <= MAX_CHUNK_LINE => {
@@ -151,12 +156,14 @@ fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, Fault> {
             Ok(Some(size))
         }
         Ok(httparse::Status::Partial) if buffer.len() < MAX_CHUNK_LINE => Ok(None),
-        _ => Err(Fault::Protocol("malformed chunk size in a response")),
+        _ => Err(ExchangeError::Protocol(
+            "malformed chunk size in a response",
+        )),
     }
 }
 
-fn trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
-    const BAD: Fault = Fault::Protocol("malformed trailers in a response");
+fn trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, ExchangeError> {
+    const BAD: ExchangeError = ExchangeError::Protocol("malformed trailers in a response");
     if buffer.starts_with(b"\r\n") {
         buffer.advance(2);
         return Ok(Some(HeaderMap::new()));
@@ -181,12 +188,12 @@ fn trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
 mod tests {
     use super::*;
 
-    /// Decodes `text`, given in pieces of `step` bytes, to its data, trailers and what is left over.
+    /// Decodes `text`, passed in pieces of `step` bytes. Returns data, trailers and the rest.
     fn decode(
         framing: ResponseFraming,
         text: &str,
         step: usize,
-    ) -> Result<(String, usize, String), Fault> {
+    ) -> Result<(String, usize, String), ExchangeError> {
         let mut decoder = Decoder::new(framing);
         let mut pieces = text.as_bytes().chunks(step);
         let (mut buffer, mut data, mut fields) = (BytesMut::new(), Vec::new(), 0);
@@ -197,7 +204,7 @@ mod tests {
                 Piece::End => break,
                 Piece::NeedMore => match pieces.next() {
                     Some(piece) => buffer.extend_from_slice(piece),
-                    None => return Err(Fault::Truncated),
+                    None => return Err(ExchangeError::Truncated),
                 },
             }
         }
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_their_framing_says() {
+    fn decodes_bodies_by_their_framing() {
         let chunked =
             "5;ext=1\r\nhello\r\nA\r\n, world!!!\r\n0\r\nX-Sum: 1\r\nY: 2\r\n\r\nHTTP/1.1";
         for step in [1, 2, 3, 7, 1000] {
@@ -230,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_chunks_are_refused() {
+    fn rejects_malformed_chunks() {
         for text in [
             "g\r\n",
             "5\r\nhelloX\r\n",
@@ -243,7 +250,7 @@ mod tests {
                 assert!(
                     matches!(
                         decode(ResponseFraming::Chunked, text, step),
-                        Err(Fault::Protocol(_))
+                        Err(ExchangeError::Protocol(_))
                     ),
                     "{text:?}"
                 );
@@ -252,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_refused_in_however_many_pieces_they_come() {
+    fn rejects_long_lines_in_any_number_of_pieces() {
         let line = |length: usize| format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(length - 4));
         let trailers = |length: usize| format!("0\r\nX: {}\r\n\r\n", "x".repeat(length - 7));
         for step in [100, 100_000] {

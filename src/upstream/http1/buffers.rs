@@ -1,5 +1,5 @@
-//! The read buffers of one worker's connections to backends. A connection has one only while something is there to be
-//! read, so that a few, always the same and still in the processor's caches, serve all. Knows nothing of what is read.
+//! Read buffers of one worker's upstream connections. A connection has one only while there is data
+//! to read, so that a few buffers, which stay in the processor's caches, serve all connections.
 
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -8,33 +8,36 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
-/// Room for a head and what comes with it, and for any body while every large buffer is in use.
+/// Size for a head and the data after it, and for any body while all large buffers are in use.
 pub(super) const ORDINARY: usize = 64 * 1024;
-/// Room that is worth a read.
-const ENOUGH: usize = 8 * 1024;
-/// Room for long bodies: fewer system calls for each byte, and still within most processors' second-level cache.
+/// Minimum free space for a read.
+const MIN_SPACE: usize = 8 * 1024;
+/// Size for long bodies: fewer system calls per byte, and still within the L2 cache of most
+/// processors.
 pub(super) const LARGE: usize = 512 * 1024;
-/// Ordinary buffers that are kept while no connection needs them.
-const SPARE: usize = 16;
-/// Large buffers at one time, those included that clients have yet to take. Slow clients get no more of them.
+/// Maximum number of unused ordinary buffers.
+const MAX_SPARE: usize = 16;
+/// Maximum number of large buffers, including those that clients have not consumed yet. Slow
+/// clients cannot occupy more.
 const MAX_LARGE: usize = 16;
-/// Large buffers that are kept while no connection needs them.
-const SPARE_LARGE: usize = 2;
+/// Maximum number of unused large buffers.
+const MAX_SPARE_LARGE: usize = 2;
 
-/// Buffers that no connection needs now, the last used first.
+/// Unused buffers, most recently used last.
 #[derive(Default)]
 pub(in crate::upstream) struct Buffers {
     ordinary: RefCell<Vec<BytesMut>>,
-    /// What was read into them last may still be on its way to clients.
+    /// Data of the last reads may still be referenced by responses to clients.
     large: RefCell<Vec<BytesMut>>,
-    /// Large buffers that are there, with a connection or not.
+    /// Number of large buffers, used or unused.
     large_count: Cell<usize>,
 }
 
 impl Buffers {
     fn take_ordinary(&self) -> BytesMut {
         if let Some(mut spare) = self.ordinary.borrow_mut().pop()
-            // Parts of what was read last may still be on their way to the client; then the buffer stays theirs.
+            // Data of the last read may still be referenced by a response; then a new buffer is
+            // needed.
             && spare.try_reclaim(ORDINARY)
         {
             return spare;
@@ -44,13 +47,13 @@ impl Buffers {
 
     fn put_ordinary(&self, mut buffer: BytesMut) {
         let mut spare = self.ordinary.borrow_mut();
-        if spare.len() < SPARE && buffer.capacity() > 0 {
+        if spare.len() < MAX_SPARE && buffer.capacity() > 0 {
             buffer.clear();
             spare.push(buffer);
         }
     }
 
-    /// A large buffer, unless all of them are in use.
+    /// A large buffer, unless all are in use.
     fn take_large(&self) -> Option<BytesMut> {
         let mut spare = self.large.borrow_mut();
         let free = spare
@@ -71,12 +74,12 @@ impl Buffers {
         self.large.borrow_mut().push(buffer);
     }
 
-    /// Gives up large buffers that were of no use for a while. To be called now and then.
+    /// Frees large buffers that have been unused for a while. Called periodically.
     pub(in crate::upstream) fn sweep(&self) {
         let mut seen = 0;
         self.large.borrow_mut().retain_mut(|buffer| {
             seen += 1;
-            let keep = seen <= SPARE_LARGE || !buffer.try_reclaim(LARGE);
+            let keep = seen <= MAX_SPARE_LARGE || !buffer.try_reclaim(LARGE);
             if !keep {
                 self.large_count.set(self.large_count.get() - 1);
             }
@@ -85,7 +88,7 @@ impl Buffers {
     }
 }
 
-/// The read buffer of one connection. Goes back where it came from when dropped.
+/// The read buffer of one connection. Returned to the pool on drop.
 pub(super) struct ReadBuffer {
     bytes: BytesMut,
     is_large: bool,
@@ -93,7 +96,7 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// A buffer without memory.
+    /// Creates a buffer without memory.
     pub(super) fn new(home: Rc<Buffers>) -> Self {
         Self {
             bytes: BytesMut::new(),
@@ -102,8 +105,8 @@ impl ReadBuffer {
         }
     }
 
-    /// Makes room for the next read: [`ORDINARY`] at first, and more when more than that is expected. What is unread
-    /// leaves less.
+    /// Reserves space for the next read: [`ORDINARY`], or more if more data is expected. Unread
+    /// data reduces the space.
     pub(super) fn make_room(&mut self, expected: usize) {
         if expected > ORDINARY && self.bytes.is_empty() {
             if self.is_large && self.bytes.try_reclaim(LARGE) {
@@ -118,21 +121,22 @@ impl ReadBuffer {
         if self.has_room() {
             return;
         }
-        self.leave_large();
+        self.move_unread();
         if self.bytes.capacity() == 0 {
             self.bytes = self.home.take_ordinary();
         }
         if !self.has_room() {
-            self.bytes.reserve(ENOUGH);
+            self.bytes.reserve(MIN_SPACE);
         }
     }
 
     fn has_room(&self) -> bool {
-        self.bytes.capacity() - self.bytes.len() >= ENOUGH
+        self.bytes.capacity() - self.bytes.len() >= MIN_SPACE
     }
 
-    /// Moves what is unread of a full large buffer to memory of its own, so that none grows.
-    fn leave_large(&mut self) {
+    /// Copies the unread data of a full large buffer to its own memory, so that the buffer does not
+    /// grow.
+    fn move_unread(&mut self) {
         if self.is_large {
             let unread = BytesMut::from(&self.bytes[..]);
             self.release();
@@ -140,7 +144,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Gives the memory back; what is unread is lost.
+    /// Releases the memory and discards unread data.
     pub(super) fn release(&mut self) {
         let bytes = mem::take(&mut self.bytes);
         if mem::take(&mut self.is_large) {
@@ -150,9 +154,9 @@ impl ReadBuffer {
         }
     }
 
-    /// What is unread, for good.
+    /// The unread data.
     pub(super) fn into_unread(mut self) -> Bytes {
-        self.leave_large();
+        self.move_unread();
         mem::take(&mut self.bytes).freeze()
     }
 }
@@ -181,14 +185,14 @@ impl DerefMut for ReadBuffer {
 mod tests {
     use super::*;
 
-    /// Reads `text` and takes it off the buffer, as bytes for a client.
+    /// Reads `text` and takes it from the buffer, like data for a client.
     fn read(buffer: &mut ReadBuffer, text: &[u8]) -> Bytes {
         buffer.extend_from_slice(text);
         buffer.split().freeze()
     }
 
     #[test]
-    fn slow_clients_do_not_get_every_buffer() {
+    fn bounds_large_buffers_of_slow_clients() {
         let home = Rc::new(Buffers::default());
         let mut unread = Vec::new();
         for _ in 0..2 * MAX_LARGE {
@@ -205,11 +209,11 @@ mod tests {
         assert!(buffer.is_large);
         drop(buffer);
         home.sweep();
-        assert_eq!(home.large_count.get(), SPARE_LARGE);
+        assert_eq!(home.large_count.get(), MAX_SPARE_LARGE);
     }
 
     #[test]
-    fn a_client_that_keeps_up_has_one_buffer() {
+    fn reuses_one_buffer_for_a_fast_client() {
         let home = Rc::new(Buffers::default());
         let mut buffer = ReadBuffer::new(home.clone());
         for _ in 0..10 {
@@ -221,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_that_is_used_up_goes_back() {
+    fn returns_used_large_buffer() {
         let home = Rc::new(Buffers::default());
         for _ in 0..2 * MAX_LARGE {
             let mut buffer = ReadBuffer::new(home.clone());
@@ -236,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn unread_bytes_survive_every_change_of_room() {
+    fn keeps_unread_bytes_across_resizes() {
         let home = Rc::new(Buffers::default());
         let mut buffer = ReadBuffer::new(home.clone());
         buffer.make_room(LARGE);
         let text = vec![7; buffer.capacity() - 1];
         buffer.extend_from_slice(&text);
         buffer.make_room(LARGE);
-        assert!(!buffer.is_large && buffer.capacity() > text.len() + ENOUGH - 1);
+        assert!(!buffer.is_large && buffer.capacity() > text.len() + MIN_SPACE - 1);
         assert_eq!(buffer.into_unread(), text);
         assert_eq!(home.large.borrow().len(), 1);
     }

@@ -1,5 +1,6 @@
-//! Message heads of HTTP/1.1 towards a backend: request heads written, response heads read and checked (RFC 9112).
-//! Owns framing and connection fields, so that neither ever passes through. Knows no socket.
+//! HTTP/1.1 message heads towards a backend: encodes request heads, parses and validates response
+//! heads (RFC 9112). Owns framing and connection headers, which are never passed through. Does no
+//! I/O.
 
 use std::mem::MaybeUninit;
 
@@ -7,25 +8,25 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
-use super::Fault;
+use super::ExchangeError;
 use crate::upstream::{HeadLimits, Outgoing};
 
-/// Headers that are read without an allocation for their positions.
+/// Number of headers that are parsed without allocating their positions.
 const FEW_HEADERS: usize = 100;
-/// What a new head's buffer holds without growing.
+/// Initial capacity of a head's buffer.
 const HEAD_CAPACITY: usize = 1024;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// How a request's body is delimited.
+/// Framing of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestFraming {
-    /// There is none, and no field says so.
+    /// No body and no framing header.
     None,
-    /// A length that the client gave.
+    /// Content-Length from the client.
     Length(u64),
-    /// Chunks.
+    /// Chunked.
     Chunked,
 }
 
@@ -36,16 +37,16 @@ impl RequestFraming {
     }
 }
 
-/// How a response's body is delimited.
+/// Framing of a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseFraming {
-    /// By its length, which may be 0.
+    /// Content-Length; may be 0.
     Length(u64),
-    /// By chunks.
+    /// Chunked.
     Chunked,
-    /// By the end of the connection.
+    /// Delimited by connection close.
     Close,
-    /// It is a 101: the connection speaks something else from here on.
+    /// A 101: the connection switches protocols.
     Upgrade,
 }
 
@@ -55,11 +56,12 @@ pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) framing: ResponseFraming,
-    /// Whether the connection may carry another request afterwards.
+    /// Whether the connection can be reused.
     pub(super) keep_alive: bool,
 }
 
-/// Writes a request head, whose fields are end-to-end ones only; framing and upgrade fields come from here.
+/// Encodes a request head. The request must have end-to-end headers only; framing and upgrade
+/// headers are added here.
 pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8> {
     let parts = request.parts;
     let mut head = Vec::with_capacity(HEAD_CAPACITY);
@@ -111,13 +113,14 @@ fn field(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Takes the next response head off `buffer`: `None` until it is whole. A 101 counts only when an upgrade was asked for.
+/// Parses the next response head in `buffer`; `None` until it is complete. A 101 is valid only if
+/// an upgrade was requested.
 pub(super) fn parse(
     buffer: &mut BytesMut,
     method: &Method,
     upgrade: Option<&HeaderValue>,
     limits: HeadLimits,
-) -> Result<Option<ResponseHead>, Fault> {
+) -> Result<Option<ResponseHead>, ExchangeError> {
     let parsed = if limits.headers <= FEW_HEADERS {
         let mut headers = [const { MaybeUninit::uninit() }; FEW_HEADERS];
         let mut spans = [Span::default(); FEW_HEADERS];
@@ -143,13 +146,13 @@ pub(super) fn parse(
             .zip(switched)
             .is_some_and(|(asked, got)| got.as_bytes().eq_ignore_ascii_case(asked.as_bytes()));
         if !agreed {
-            return Err(Fault::Protocol("101 that was not asked for"));
+            return Err(ExchangeError::Protocol("101 without a requested upgrade"));
         }
     }
     Ok(Some(head))
 }
 
-/// What the parser found: the headers are in the spans.
+/// Result of the parser; headers are stored in the spans.
 struct Parsed {
     length: usize,
     count: usize,
@@ -162,9 +165,9 @@ fn parse_into<'a>(
     headers: &mut [MaybeUninit<httparse::Header<'a>>],
     spans: &mut [Span],
     max_bytes: usize,
-) -> Result<Option<Parsed>, Fault> {
-    const TOO_LONG: Fault =
-        Fault::Protocol("the response head exceeds the limit of --max-header-bytes");
+) -> Result<Option<Parsed>, ExchangeError> {
+    const TOO_LONG: ExchangeError =
+        ExchangeError::Protocol("the response head exceeds the limit of --max-header-bytes");
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
         &mut response,
@@ -176,17 +179,17 @@ fn parse_into<'a>(
         Ok(httparse::Status::Partial) if buffer.len() <= max_bytes => return Ok(None),
         Ok(_) => return Err(TOO_LONG),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Fault::Protocol(
+            return Err(ExchangeError::Protocol(
                 "the response has more headers than --max-headers allows",
             ));
         }
-        Err(_) => return Err(Fault::Protocol("malformed response head")),
+        Err(_) => return Err(ExchangeError::Protocol("malformed response head")),
     };
     let status = response
         .code
         .and_then(|code| StatusCode::from_u16(code).ok())
-        .ok_or(Fault::Protocol("response status out of range"))?;
-    // Headers are kept as offsets, so that their values can share the one allocation of the head.
+        .ok_or(ExchangeError::Protocol("response status out of range"))?;
+    // Headers are stored as offsets, so that their values can share the allocation of the head.
     let base = buffer.as_ptr() as usize;
     let span = |text: &[u8]| ((text.as_ptr() as usize - base) as u32, text.len() as u32);
     for (kept, header) in spans.iter_mut().zip(response.headers.iter()) {
@@ -208,7 +211,7 @@ fn into_head(
     buffer: &mut BytesMut,
     spans: &[Span],
     method: &Method,
-) -> Result<Option<ResponseHead>, Fault> {
+) -> Result<Option<ResponseHead>, ExchangeError> {
     let Some(parsed) = parsed else {
         return Ok(None);
     };
@@ -222,7 +225,7 @@ fn into_head(
         .map(Some)
 }
 
-/// The position of a header in its head: begin and length of its name and value.
+/// Position of a header in the head: start and length of its name and value.
 #[derive(Clone, Copy, Default)]
 struct Span {
     name: (u32, u32),
@@ -244,7 +247,7 @@ impl Fields<'_> {
         status: StatusCode,
         http10: bool,
         method: &Method,
-    ) -> Result<ResponseHead, Fault> {
+    ) -> Result<ResponseHead, ExchangeError> {
         let mut headers = HeaderMap::with_capacity(self.spans.len());
         let mut length = None;
         let mut chunked = false;
@@ -252,12 +255,12 @@ impl Fields<'_> {
         let mut named = Vec::new();
         for span in self.spans {
             let name = HeaderName::from_bytes(&self.bytes[range(span.name)])
-                .map_err(|_| Fault::Protocol("malformed response field name"))?;
+                .map_err(|_| ExchangeError::Protocol("malformed response field name"))?;
             let value = self.bytes.slice(range(span.value));
             if name == CONTENT_LENGTH {
                 let parsed = content_length(&value)?;
                 if length.is_some_and(|known| known != parsed) {
-                    return Err(Fault::Protocol(
+                    return Err(ExchangeError::Protocol(
                         "differing Content-Length fields in a response",
                     ));
                 }
@@ -265,13 +268,13 @@ impl Fields<'_> {
                     continue;
                 }
                 if value.contains(&b',') {
-                    // RFC 9110, 8.6: equal values are one value when forwarded.
+                    // RFC 9110, 8.6: identical values are forwarded as one.
                     headers.append(name, HeaderValue::from(parsed));
                     continue;
                 }
             } else if name == TRANSFER_ENCODING {
                 if chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Protocol(
+                    return Err(ExchangeError::Protocol(
                         "Transfer-Encoding other than chunked in a response",
                     ));
                 }
@@ -284,22 +287,23 @@ impl Fields<'_> {
                 continue;
             }
             let value = HeaderValue::from_maybe_shared(value)
-                .map_err(|_| Fault::Protocol("malformed response field"))?;
+                .map_err(|_| ExchangeError::Protocol("malformed response field"))?;
             headers.append(name, value);
         }
-        // RFC 9110, 15.5.22: a 426 says in Upgrade which protocol is required.
+        // RFC 9110, 15.5.22: a 426 names the required protocol in Upgrade.
         if status != StatusCode::SWITCHING_PROTOCOLS && status != StatusCode::UPGRADE_REQUIRED {
             headers.remove(UPGRADE);
         }
         if status.is_informational() {
-            // RFC 9110, 8.6: there is no body whose length it could be.
+            // RFC 9110, 8.6: there is no body that the length could describe.
             headers.remove(CONTENT_LENGTH);
         }
         for name in named {
             headers.remove(name);
         }
         if chunked {
-            // RFC 9112, 6.3: Transfer-Encoding overrides Content-Length, and the connection is not to be trusted.
+            // RFC 9112, 6.3: Transfer-Encoding overrides Content-Length, and the connection must
+            // close.
             close |= length.is_some();
             headers.remove(CONTENT_LENGTH);
         }
@@ -315,7 +319,7 @@ impl Fields<'_> {
     }
 }
 
-/// RFC 9112, 6.3: the length of a response body.
+/// RFC 9112, 6.3: framing of a response body.
 fn framing(
     status: StatusCode,
     method: &Method,
@@ -335,9 +339,9 @@ fn framing(
     }
 }
 
-/// Reads `Content-Length`, where a list of equal numbers is one number (RFC 9110, 8.6).
-fn content_length(value: &[u8]) -> Result<u64, Fault> {
-    let bad = Fault::Protocol("malformed Content-Length in a response");
+/// Parses `Content-Length`; a list of equal numbers counts as one number (RFC 9110, 8.6).
+fn content_length(value: &[u8]) -> Result<u64, ExchangeError> {
+    let bad = ExchangeError::Protocol("malformed Content-Length in a response");
     let text = std::str::from_utf8(value).map_err(|_| bad)?;
     let mut numbers = text.split(',').map(|number| {
         let number = number.trim_matches([' ', '\t']);
@@ -355,7 +359,7 @@ fn content_length(value: &[u8]) -> Result<u64, Fault> {
     Ok(first)
 }
 
-/// Whether the options close the connection; collects the field names among them.
+/// Whether the options contain `close`; collects the header names in them.
 fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
     let mut close = false;
     for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -367,7 +371,8 @@ fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
             named.extend(HeaderName::from_bytes(option));
         }
     }
-    // Framing is decided by these fields before options are looked at, so they cannot be named away.
+    // Framing is determined by these headers before the options are read, so that options cannot
+    // remove them.
     named.retain(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING);
     close
 }
@@ -381,7 +386,7 @@ mod tests {
         headers: 100,
     };
 
-    fn read(text: &str, method: &Method) -> Result<Option<ResponseHead>, Fault> {
+    fn read(text: &str, method: &Method) -> Result<Option<ResponseHead>, ExchangeError> {
         parse(&mut BytesMut::from(text), method, None, LIMITS)
     }
 
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_follows_rfc_9112() {
+    fn determines_framing_by_rfc_9112() {
         assert_eq!(
             head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").framing,
             ResponseFraming::Length(5)
@@ -422,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_ambiguous_responses() {
+    fn rejects_ambiguous_responses() {
         for fields in [
             "Content-Length: 5\r\nContent-Length: 6",
             "Content-Length: 5, 6",
@@ -457,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_content_length_beside_chunks_and_closes() {
+    fn drops_content_length_of_chunked_response_and_closes() {
         let answer =
             head("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n");
         assert_eq!(answer.framing, ResponseFraming::Chunked);
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_informational_heads_one_by_one() {
+    fn parses_informational_heads_one_by_one() {
         let mut buffer = BytesMut::from(
             "HTTP/1.1 103 Early\r\nLink: x\r\nContent-Length: 5\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         );
@@ -489,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_upgrade_of_a_426_only() {
+    fn keeps_upgrade_header_of_426_only() {
         let answer = head("HTTP/1.1 426 No\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n");
         assert_eq!(answer.headers["upgrade"], "h2c");
         assert!(!answer.headers.contains_key("connection"));
@@ -501,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_heads_beyond_the_limits() {
+    fn rejects_heads_beyond_the_limits() {
         for limit in [3, 300] {
             let limits = HeadLimits {
                 bytes: 64 * 1024,

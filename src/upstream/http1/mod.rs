@@ -1,6 +1,6 @@
-//! One HTTP/1.1 exchange with a backend, driven by its reader: no task of its own, no channel. Owns the
-//! connection from the first byte of the request to the last of the response, and knows exactly what was written,
-//! which is what makes replaying safe.
+//! One HTTP/1.1 exchange with a backend, driven by polling, without a task or channel. Owns the
+//! connection from the first byte of the request to the last byte of the response, and tracks what
+//! was written, which makes retries safe.
 
 mod body;
 mod buffers;
@@ -25,14 +25,14 @@ use self::buffers::{LARGE, ORDINARY, ReadBuffer};
 use self::head::{RequestFraming, ResponseFraming, ResponseHead};
 use self::write_queue::WriteQueue;
 use super::exchange::{Head, InformationalHeads};
-pub use super::fault::Fault;
+pub use super::exchange_error::ExchangeError;
 use super::io::Io;
 use super::{HeadLimits, Informational, Outgoing, Replay};
 
-/// How long a body waits for a backend that does not react to `Expect: 100-continue` (RFC 9110, 10.1.1).
+/// How long a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection to a backend with what was read ahead.
+/// A connection to a backend and its read-ahead data.
 pub(super) struct Connection {
     io: Io,
     buffer: ReadBuffer,
@@ -41,7 +41,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection that has carried nothing yet.
+    /// Creates an unused connection.
     pub(super) fn new(io: Io, buffers: Rc<Buffers>) -> Self {
         Self {
             io,
@@ -50,17 +50,17 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is still silent and open, as an idle one must be.
+    /// Whether the connection is open and has received nothing, as required of an idle connection.
     pub(super) fn is_idle(&mut self) -> bool {
         self.buffer.is_empty() && self.io.is_idle()
     }
 
-    /// The stream, and the bytes read from it beyond the response head.
+    /// The stream and the data read after the response head.
     pub(super) fn into_parts(self) -> (Io, Bytes) {
         (self.io, self.buffer.into_unread())
     }
 
-    /// Reads more, where about `expected` bytes are to come.
+    /// Reads more data, of which about `expected` bytes are expected.
     fn poll_fill(&mut self, cx: &mut Context<'_>, expected: usize) -> Poll<io::Result<usize>> {
         self.buffer.make_room(expected);
         let read = pin!(self.io.read_buf(&mut *self.buffer)).poll(cx);
@@ -71,22 +71,22 @@ impl Connection {
     }
 }
 
-/// An exchange under way. After the head has been read it is the response's body.
+/// An exchange in progress. After the head it is the response body.
 pub(super) struct Exchange<B> {
     connection: Option<Connection>,
     queue: WriteQueue,
-    /// Kept until the response head is there, so that it can be sent again.
+    /// Kept until the response head arrives, for a replay.
     body: Option<B>,
-    /// Whether the whole body, if there is one, has been taken into the queue.
+    /// Whether the whole body, if any, was queued.
     body_done: bool,
     chunked: bool,
     /// Runs while the body waits for a 100.
     continue_timer: Option<Pin<Box<Sleep>>>,
     read_any: bool,
     informational: InformationalHeads,
-    /// Bytes that the last read of the response's body brought.
+    /// Bytes of the response body in the last read.
     last_read: usize,
-    request_failed: Option<Fault>,
+    request_failed: Option<ExchangeError>,
     method: Method,
     upgrade: Option<HeaderValue>,
     limits: HeadLimits,
@@ -96,7 +96,7 @@ pub(super) struct Exchange<B> {
 }
 
 impl<B: Replay> Exchange<B> {
-    /// An exchange that has written nothing yet. The request must have end-to-end headers only.
+    /// Creates an exchange that has written nothing. The request must have end-to-end headers only.
     pub(super) fn new(
         connection: Connection,
         request: &Outgoing<'_>,
@@ -106,7 +106,7 @@ impl<B: Replay> Exchange<B> {
         let parts = request.parts;
         let ended = body.is_end_stream();
         let framing = match body.size_hint().exact() {
-            // A body that is there but empty is announced as the client announced it.
+            // A present but empty body is framed as by the client.
             Some(0) if !parts.headers.contains_key(http::header::CONTENT_LENGTH) => {
                 RequestFraming::None
             }
@@ -135,13 +135,13 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Sends the request, and waits for the final head of the response. The request's body goes on being sent
-    /// afterwards, while the response is polled.
+    /// Sends the request and waits for the final response head. Afterwards, polling the response
+    /// continues to send the request body.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         informational: Option<Informational<'_>>,
-    ) -> Poll<Result<Head, Fault>> {
+    ) -> Poll<Result<Head, ExchangeError>> {
         self.drive_request(cx)?;
         loop {
             while let Some(head) = self.parse_head()? {
@@ -156,21 +156,25 @@ impl<B: Replay> Exchange<B> {
                     return Poll::Ready(self.accept(head));
                 }
             }
-            let connection = self.connection.as_mut().ok_or(Fault::Truncated)?;
+            let connection = self.connection.as_mut().ok_or(ExchangeError::Truncated)?;
             match ready!(connection.poll_fill(cx, ORDINARY)) {
-                Ok(0) => return Poll::Ready(Err(self.request_failed.unwrap_or(Fault::Truncated))),
+                Ok(0) => {
+                    return Poll::Ready(Err(self
+                        .request_failed
+                        .unwrap_or(ExchangeError::Truncated)));
+                }
                 Ok(_) => self.read_any = true,
                 Err(error) => {
                     return Poll::Ready(Err(self
                         .request_failed
-                        .unwrap_or(Fault::Io(error.kind()))));
+                        .unwrap_or(ExchangeError::Io(error.kind()))));
                 }
             }
         }
     }
 
-    /// The next head in the buffer.
-    fn parse_head(&mut self) -> Result<Option<ResponseHead>, Fault> {
+    /// Parses the next head in the buffer.
+    fn parse_head(&mut self) -> Result<Option<ResponseHead>, ExchangeError> {
         match &mut self.connection {
             Some(connection) if !connection.buffer.is_empty() => head::parse(
                 &mut connection.buffer,
@@ -182,15 +186,15 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    fn accept(&mut self, head: ResponseHead) -> Result<Head, Fault> {
+    fn accept(&mut self, head: ResponseHead) -> Result<Head, ExchangeError> {
         if head.framing == ResponseFraming::Upgrade && !self.body_done {
-            return Err(Fault::Protocol("101 before the end of the request"));
+            return Err(ExchangeError::Protocol("101 before the end of the request"));
         }
         self.head_done = true;
         self.keep_alive = head.keep_alive;
         self.decoder = Decoder::new(head.framing);
         if self.continue_timer.take().is_some() {
-            // The backend has decided without the body, which was announced and is not sent.
+            // The backend responded without the body, which was announced but is not sent.
             self.body = None;
             self.keep_alive = false;
         } else if self.body_done {
@@ -204,36 +208,36 @@ impl<B: Replay> Exchange<B> {
         })
     }
 
-    /// Whether a failed exchange may be tried again on another connection, its body aside. A backend that closes an
-    /// idle connection just as a request is written cannot have acted on it when the method is idempotent or no byte
-    /// left (RFC 9110, 9.2.2).
+    /// Whether a retry on another connection is safe, apart from the body. A backend may close an idle connection just as
+    /// a request is written; the request may then be sent again if no byte of it was written or its method is idempotent
+    /// (RFC 9110, 9.2.2).
     pub(super) fn is_replayable(&self) -> bool {
         self.is_reused() && !self.read_any && (!self.queue.wrote() || self.method.is_idempotent())
     }
 
-    /// Whether the method is safe and no byte of a response has come.
+    /// Whether the method is safe and no byte of a response has arrived.
     pub(super) fn is_safe_and_unanswered(&self) -> bool {
         self.method.is_safe() && !self.read_any
     }
 
-    /// Whether the connection has carried an exchange before.
+    /// Whether the connection was reused.
     pub(super) fn is_reused(&self) -> bool {
         self.connection
             .as_ref()
             .is_some_and(|connection| connection.reused)
     }
 
-    /// Whether the whole request has left.
+    /// Whether the whole request was sent.
     pub(super) fn is_request_sent(&self) -> bool {
         self.body_done && self.queue.is_empty()
     }
 
-    /// The request's body, while there is no response head.
+    /// The request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         self.body
     }
 
-    /// The connection, once the response is whole and if it can carry another exchange.
+    /// The connection, if the response is complete and it can be reused.
     pub(super) fn take_idle(&mut self) -> Option<Connection> {
         let reusable =
             self.keep_alive && self.head_done && self.decoder.is_done() && self.body_done;
@@ -246,26 +250,26 @@ impl<B: Replay> Exchange<B> {
         Some(connection)
     }
 
-    /// The connection behind a 101.
+    /// The connection after a 101.
     pub(super) fn into_upgraded(self) -> Option<Connection> {
         self.connection
     }
 
-    /// Whether the response's body is whole.
+    /// Whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         self.head_done && self.decoder.is_done()
     }
 
-    /// Bytes of the response's body still to come, where that is known.
+    /// Remaining bytes of the response body, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         self.decoder.remaining()
     }
 
-    /// The next frame of the response's body.
+    /// The next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
         if !(self.body_done || self.body.is_none()) || !self.queue.is_empty() {
             self.drive_request(cx)?;
         }
@@ -288,27 +292,27 @@ impl<B: Replay> Exchange<B> {
             };
             match ready!(connection.poll_fill(cx, expected)) {
                 Ok(0) if self.decoder == Decoder::Close => self.decoder = Decoder::Done,
-                Ok(0) => return Poll::Ready(Some(Err(Fault::Truncated))),
+                Ok(0) => return Poll::Ready(Some(Err(ExchangeError::Truncated))),
                 Ok(count) => self.last_read = count,
-                Err(error) => return Poll::Ready(Some(Err(Fault::Io(error.kind())))),
+                Err(error) => return Poll::Ready(Some(Err(ExchangeError::Io(error.kind())))),
             }
         }
     }
 
-    /// Sends as much of the request as can be sent now. A failed write is kept, since the backend may have answered
-    /// before it stopped reading; a failed body ends the exchange.
-    fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+    /// Sends as much of the request as possible. A write error is kept for later, since the backend
+    /// may have responded before it stopped reading; a body error ends the exchange.
+    fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         if self.request_failed.is_some() {
             return Ok(());
         }
         match self.poll_request(cx) {
             Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
-            Poll::Ready(Err(Fault::RequestBody)) => {
+            Poll::Ready(Err(ExchangeError::RequestBody)) => {
                 self.connection = None;
-                Err(Fault::RequestBody)
+                Err(ExchangeError::RequestBody)
             }
-            Poll::Ready(Err(fault)) => {
-                self.request_failed = Some(fault);
+            Poll::Ready(Err(cause)) => {
+                self.request_failed = Some(cause);
                 if self.head_done {
                     self.body = None;
                 }
@@ -317,7 +321,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         let Some(connection) = &mut self.connection else {
             return Poll::Ready(Ok(()));
         };
@@ -339,7 +343,9 @@ impl<B: Replay> Exchange<B> {
                         self.body_done = frame.is_trailers();
                         self.queue.push(frame, self.chunked);
                     }
-                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Fault::RequestBody)),
+                    Poll::Ready(Some(Err(_))) => {
+                        return Poll::Ready(Err(ExchangeError::RequestBody));
+                    }
                     Poll::Ready(None) => {
                         self.body_done = true;
                         if self.chunked {
@@ -356,7 +362,7 @@ impl<B: Replay> Exchange<B> {
                 }
             } else {
                 ready!(self.queue.poll_write(cx, &mut connection.io))
-                    .map_err(|error| Fault::Io(error.kind()))?;
+                    .map_err(|error| ExchangeError::Io(error.kind()))?;
             }
         }
     }

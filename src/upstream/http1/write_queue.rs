@@ -1,5 +1,5 @@
-//! What is still to be written of a request: its head, and one piece of its body with chunk framing around it.
-//! Never copies body bytes and never holds more than one piece, so that a slow backend slows the client.
+//! The unwritten part of a request: its head and one chunk of its body with framing. Does not copy
+//! body data and holds one chunk only, so that a slow backend applies backpressure to the client.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,16 +10,16 @@ use http::HeaderMap;
 use http_body::Frame;
 use tokio::io::AsyncWrite;
 
-/// The bytes on their way, in the order of the fields.
+/// Data to write, in the order of the fields.
 pub(super) struct WriteQueue {
     prefix: Vec<u8>,
-    /// Bytes of the prefix that have left.
+    /// Written bytes of the prefix.
     left: usize,
     data: Bytes,
     suffix: &'static [u8],
     ended: bool,
     wrote: bool,
-    /// Whether the stream may still buffer what was written, as TLS does.
+    /// Whether the stream may buffer written data, as TLS does.
     unflushed: bool,
 }
 
@@ -36,12 +36,12 @@ impl WriteQueue {
         }
     }
 
-    /// Whether any byte has left.
+    /// Whether any byte was written.
     pub(super) fn wrote(&self) -> bool {
         self.wrote
     }
 
-    /// Whether everything has left, also from the buffer of the stream.
+    /// Whether everything was written and flushed.
     pub(super) fn is_empty(&self) -> bool {
         !self.unflushed && self.is_written()
     }
@@ -50,12 +50,13 @@ impl WriteQueue {
         self.left == self.prefix.len() && self.data.is_empty() && self.suffix.is_empty()
     }
 
-    /// Whether another piece can be taken: a head waits for the first one, so that both leave together.
+    /// Whether another chunk can be queued. The head waits for the first chunk, so that both are
+    /// written together.
     pub(super) fn has_room(&self) -> bool {
         self.data.is_empty() && self.suffix.is_empty() && !self.ended
     }
 
-    /// Takes a frame of the body.
+    /// Queues a frame of the body.
     pub(super) fn push(&mut self, frame: Frame<Bytes>, chunked: bool) {
         match frame.into_data() {
             Ok(data) if data.is_empty() => {}
@@ -75,7 +76,7 @@ impl WriteQueue {
         }
     }
 
-    /// Takes the end of a chunked body without trailers.
+    /// Queues the end of a chunked body without trailers.
     pub(super) fn push_end(&mut self) {
         if !self.ended {
             self.ended = true;
@@ -95,7 +96,7 @@ impl WriteQueue {
         self.prefix.extend_from_slice(b"\r\n");
     }
 
-    /// Writes and flushes until nothing is left.
+    /// Writes and flushes until the queue is empty.
     pub(super) fn poll_write<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

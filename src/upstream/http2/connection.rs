@@ -1,5 +1,4 @@
-//! One HTTP/2 connection to a backend: opened on a connected stream, driven by one task of its own, shared by many
-//! requests. Knows no request.
+//! One HTTP/2 connection to a backend, driven by a task of its own and shared by many requests.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -19,45 +18,48 @@ use crate::clock::{Clock, Deadline};
 use crate::upstream::HeadLimits;
 use crate::upstream::io::Io;
 
-/// Streams that a peer is assumed to allow until it says so (RFC 9113, 6.5.2 recommends at least as many).
+/// Assumed SETTINGS_MAX_CONCURRENT_STREAMS until the peer sends its SETTINGS (RFC 9113, 6.5.2
+/// recommends at least 100).
 pub(in crate::upstream) const ASSUMED_STREAMS: usize = 100;
-/// Streams on one connection, where its peer allows more.
+/// Maximum number of streams on a connection, if the peer allows more.
 const MAX_STREAMS: usize = 1024;
-/// Window of one stream.
+/// Flow-control window of a stream.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// Window of a connection: half of it bounds unread small frames in h2.
+/// Flow-control window of a connection: half of it bounds unread small frames in h2.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// Late frames of streams that were cancelled here must not add up to an error of the shared connection (h2 #856).
-const REMEMBERED_RESETS: usize = 1000;
-/// Silence of a connection with requests after which it is pinged.
+/// Number of locally reset streams whose late frames are ignored, so that they do not fail the
+/// shared connection (h2 #856).
+const MAX_LOCAL_RESETS: usize = 1000;
+/// Idle time of a connection with requests before a PING.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// How long the peer may be silent after a ping.
+/// Timeout of a PING response.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a new connection waits to learn what its peer allows.
+/// How long a new connection waits for the peer's SETTINGS.
 const SETTINGS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A connection that takes requests.
+/// A connection that accepts requests.
 pub(in crate::upstream) struct Http2Connection {
-    /// Unique in the thread.
+    /// Unique within the thread.
     pub(in crate::upstream) id: u64,
     sender: RefCell<SendRequest<Bytes>>,
     load: Rc<Load>,
-    /// Whether a response has come on it.
+    /// Whether a response was received.
     answered: Cell<bool>,
     clock: Rc<Clock>,
     pub(super) is_tls: bool,
 }
 
-/// The requests on a connection.
+/// Requests on a connection.
 struct Load {
     streams: Cell<usize>,
-    /// When the last one ended.
+    /// End of the last request.
     used: Cell<u64>,
 }
 
 impl Http2Connection {
-    /// Speaks HTTP/2 on a connected stream, with a peer that is assumed to allow so many streams until it says so.
+    /// Starts HTTP/2 on a connected stream. The peer is assumed to allow `assumed` streams until it
+    /// sends SETTINGS.
     pub(in crate::upstream) async fn open(
         io: Io,
         clock: &Rc<Clock>,
@@ -78,7 +80,7 @@ impl Http2Connection {
             .initial_max_send_streams(assumed_streams)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_concurrent_reset_streams(REMEMBERED_RESETS)
+            .max_concurrent_reset_streams(MAX_LOCAL_RESETS)
             .max_header_list_size(u32::try_from(limits.bytes).unwrap_or(u32::MAX))
             .handshake(io)
             .await?;
@@ -110,37 +112,38 @@ impl Http2Connection {
         }))
     }
 
-    /// Whether the connection takes new requests: it has not failed, and its peer has sent no GOAWAY.
+    /// Whether the connection accepts new requests: it has not failed, and the peer has not sent
+    /// GOAWAY.
     pub(in crate::upstream) fn is_open(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         let ready = self.sender.borrow_mut().poll_ready(&mut cx);
         matches!(ready, Poll::Ready(Ok(())))
     }
 
-    /// Streams that the peer allows at one time, as far as it has said so.
+    /// Maximum number of concurrent streams according to the peer, if known.
     pub(in crate::upstream) fn max_streams(&self) -> usize {
         let max = self.sender.borrow().current_max_send_streams();
         max.min(MAX_STREAMS)
     }
 
-    /// Requests on the connection.
+    /// Number of requests on the connection.
     pub(in crate::upstream) fn streams(&self) -> usize {
         self.load.streams.get()
     }
 
-    /// Whether no request is on the connection, and none was since `oldest`.
+    /// Whether the connection has had no request since `oldest`.
     pub(in crate::upstream) fn is_unused_since(&self, oldest: u64) -> bool {
         self.streams() == 0 && self.load.used.get() < oldest
     }
 
-    /// A place for one request.
+    /// Reserves a slot for one request.
     pub(in crate::upstream) fn reserve(self: &Rc<Self>) -> Slot {
         self.load.streams.set(self.load.streams.get() + 1);
         Slot(self.clone())
     }
 }
 
-/// The place of one request on a connection, given back when dropped.
+/// Slot of one request on a connection; released on drop.
 pub(in crate::upstream) struct Slot(Rc<Http2Connection>);
 
 impl Slot {
@@ -154,12 +157,12 @@ impl Slot {
         self.0.sender.borrow().clone()
     }
 
-    /// A response has come.
+    /// Records a response.
     pub(super) fn on_response(&self) {
         self.0.answered.set(true);
     }
 
-    /// Whether a response has come on the connection before.
+    /// Whether a response was received on the connection before.
     pub(super) fn is_reused(&self) -> bool {
         self.0.answered.get()
     }
@@ -173,7 +176,7 @@ impl Drop for Slot {
     }
 }
 
-/// Reads and writes frames until the connection ends, and ends it when its peer has died.
+/// Drives the connection until it ends, and closes it if the peer is dead.
 struct Driver {
     connection: client::Connection<WatchedIo, Bytes>,
     pings: PingPong,
@@ -185,7 +188,7 @@ struct Driver {
 }
 
 impl Driver {
-    /// Moves the deadline on; false when the peer has let it pass.
+    /// Handles the deadline. Returns false if the peer has not responded to a PING.
     fn on_deadline(&mut self) -> bool {
         let silent = Duration::from_millis(self.clock.now().saturating_sub(self.last_read.get()));
         if self.load.streams.get() == 0 || silent < PING_TIMEOUT {
@@ -220,16 +223,17 @@ impl Future for Driver {
             }
             ready!(this.deadline.poll_due(cx));
             if !this.on_deadline() {
-                tracing::debug!("a backend did not answer a ping on its HTTP/2 connection");
+                tracing::debug!("closing an HTTP/2 connection to a backend: no response to a PING");
                 return Poll::Ready(());
             }
         }
     }
 }
 
-/// Waits for the SETTINGS of the peer, which come before its answer to a ping (RFC 9113, 3.4): requests that are sent
-/// before them could be more than it allows, and those beyond would wait on this connection for others to end. Returns
-/// whether the peer has answered; one that does not in time is taken for one that allows what is assumed.
+/// Waits for the peer's SETTINGS, which precede its PING response (RFC 9113, 3.4). Requests sent
+/// earlier could exceed the peer's limit; the excess would queue on this connection. Returns
+/// whether the peer has responded; one that does not respond in time is assumed to allow the
+/// default.
 ///
 /// # Errors
 /// When the connection ends meanwhile.
@@ -249,8 +253,8 @@ async fn learn_settings(
         .unwrap_or(Ok(false))
 }
 
-/// A stream that remembers when bytes came, and whose writes never fail: the peer may have sent GOAWAY before it closed
-/// the connection, which says what it has not processed and must still be read.
+/// A stream that records the time of the last read, and whose writes never fail: a GOAWAY, which
+/// tells the unprocessed streams, may still be unread after the peer has closed the connection.
 struct WatchedIo {
     io: Io,
     clock: Rc<Clock>,

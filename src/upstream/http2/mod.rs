@@ -1,5 +1,5 @@
-//! One HTTP/2 exchange with a backend, driven by its reader: no task of its own, no channel. The request's body
-//! stays here until the response head is there, so that a request that the backend did not process can be sent again.
+//! One HTTP/2 exchange with a backend, driven by polling, without a task or channel. Keeps the
+//! request body until the response head arrives, so that an unprocessed request can be retried.
 
 mod connection;
 
@@ -18,39 +18,40 @@ use http_body::Frame;
 
 pub(super) use self::connection::{ASSUMED_STREAMS, Http2Connection, Slot};
 use super::exchange::{Head, InformationalHeads};
-use super::fault::Fault;
+use super::exchange_error::ExchangeError;
 use super::{HeadLimits, Informational, Outgoing, Replay};
 
-/// An exchange under way. After the head has been read it is the response's body.
+/// An exchange in progress. After the head it is the response body.
 pub(super) struct Exchange<B> {
     response: Option<ResponseFuture>,
-    /// The response's body, once its head was read.
+    /// The response body, after the head.
     incoming: Option<RecvStream>,
-    /// The sending side, until the request is complete or the backend wants no more of it.
+    /// The send half, until the request is complete or the backend needs no more of it.
     outgoing: Option<SendStream<Bytes>>,
-    /// Kept until the response head is there, so that it can be sent again.
+    /// Kept until the response head arrives, for a replay.
     body: Option<B>,
     body_done: bool,
-    /// A part of the body that waits for room in the windows.
+    /// A part of the body that waits for flow-control capacity.
     part: Bytes,
     informational: InformationalHeads,
     method: Method,
     limits: HeadLimits,
-    /// Bytes of the response's body still to come, where that is known.
+    /// Remaining bytes of the response body, if known.
     remaining: Option<u64>,
     ended: bool,
     slot: Slot,
 }
 
 impl<B: Replay> Exchange<B> {
-    /// Opens a stream and sends the request's head. A failure comes with the body.
+    /// Opens a stream and sends the request head. An error returns the body.
     pub(super) fn new(
         slot: Slot,
         request: &Outgoing<'_>,
         body: B,
         limits: HeadLimits,
-    ) -> Result<Self, (Fault, B)> {
-        const INEXPRESSIBLE: Fault = Fault::Protocol("the request cannot be expressed in HTTP/2");
+    ) -> Result<Self, (ExchangeError, B)> {
+        const INEXPRESSIBLE: ExchangeError =
+            ExchangeError::Protocol("the request cannot be expressed in HTTP/2");
         let Some(head) = request_head(request, slot.connection().is_tls) else {
             return Err((INEXPRESSIBLE, body));
         };
@@ -70,41 +71,44 @@ impl<B: Replay> Exchange<B> {
                 ended: false,
                 slot,
             }),
-            // No connection, no stream: nothing was sent.
-            Err(error) if error.is_io() || error.is_go_away() => Err((Fault::LeftOut, body)),
-            // A header that HTTP/2 does not have.
+            // No stream was opened: nothing was sent.
+            Err(error) if error.is_io() || error.is_go_away() => {
+                Err((ExchangeError::NotProcessed, body))
+            }
+            // A header that is not valid in HTTP/2.
             Err(_) => Err((INEXPRESSIBLE, body)),
         }
     }
 
-    /// Sends the request, and waits for the final head of the response. The request's body goes on being sent
-    /// afterwards, while the response is polled.
+    /// Sends the request and waits for the final response head. Afterwards, polling the response
+    /// continues to send the request body.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
         informational: Option<Informational<'_>>,
-    ) -> Poll<Result<Head, Fault>> {
+    ) -> Poll<Result<Head, ExchangeError>> {
         self.drive_request(cx)?;
-        let response = self.response.as_mut().ok_or(Fault::Truncated)?;
+        let response = self.response.as_mut().ok_or(ExchangeError::Truncated)?;
         while let Some(head) = ready!(response.poll_informational(cx)) {
-            let head = head.map_err(|error| fault(&error))?;
+            let head = head.map_err(|error| exchange_error(&error))?;
             if head.status() == StatusCode::SWITCHING_PROTOCOLS {
-                return Poll::Ready(Err(Fault::Protocol("101 over HTTP/2")));
+                return Poll::Ready(Err(ExchangeError::Protocol("101 over HTTP/2")));
             }
             self.informational
                 .forward(head.status(), head.headers(), informational)?;
         }
-        let response = ready!(Pin::new(response).poll(cx)).map_err(|error| fault(&error))?;
+        let response =
+            ready!(Pin::new(response).poll(cx)).map_err(|error| exchange_error(&error))?;
         Poll::Ready(self.accept(response))
     }
 
-    fn accept(&mut self, response: http::Response<RecvStream>) -> Result<Head, Fault> {
+    fn accept(&mut self, response: http::Response<RecvStream>) -> Result<Head, ExchangeError> {
         self.response = None;
         self.slot.on_response();
         let (parts, incoming) = response.into_parts();
         let mut headers = parts.headers;
         if headers.len() > self.limits.headers {
-            return Err(Fault::Protocol(
+            return Err(ExchangeError::Protocol(
                 "the response has more headers than --max-headers allows",
             ));
         }
@@ -113,7 +117,7 @@ impl<B: Replay> Exchange<B> {
         let is_described = self.method == Method::HEAD || parts.status == StatusCode::NOT_MODIFIED;
         self.remaining = match length {
             _ if self.ended => Some(0),
-            // The length of what a GET would get.
+            // The length describes the response to a GET.
             _ if is_described => None,
             length => length,
         };
@@ -129,58 +133,60 @@ impl<B: Replay> Exchange<B> {
         })
     }
 
-    /// Whether the exchange, which failed by `fault`, may be tried again on another connection, its body aside: the
-    /// backend did not process it, or the method is idempotent and a connection that worked before ended (RFC 9110,
-    /// 9.2.2).
-    pub(super) fn is_replayable(&self, fault: Fault) -> bool {
+    /// Whether a retry on another connection is safe after `cause`, apart from the body: the
+    /// backend did not process the request, or the method is idempotent and a reused connection has
+    /// closed (RFC 9110, 9.2.2).
+    pub(super) fn is_replayable(&self, cause: ExchangeError) -> bool {
         !self.informational.any()
-            && match fault {
-                Fault::Refused | Fault::LeftOut => true,
-                Fault::Io(_) | Fault::Truncated => self.is_reused() && self.method.is_idempotent(),
+            && match cause {
+                ExchangeError::Refused | ExchangeError::NotProcessed => true,
+                ExchangeError::Io(_) | ExchangeError::Truncated => {
+                    self.is_reused() && self.method.is_idempotent()
+                }
                 _ => false,
             }
     }
 
-    /// Whether the method is safe and nothing of a response has come.
+    /// Whether the method is safe and no part of a response has arrived.
     pub(super) fn is_safe_and_unanswered(&self) -> bool {
         self.method.is_safe() && !self.informational.any()
     }
 
-    /// Whether the connection has carried an exchange before.
+    /// Whether the connection was reused.
     pub(super) fn is_reused(&self) -> bool {
         self.slot.is_reused()
     }
 
-    /// The connection's id.
+    /// Id of the connection.
     pub(super) fn connection(&self) -> u64 {
         self.slot.connection().id
     }
 
-    /// Whether the whole request has been handed to the connection.
+    /// Whether the whole request was passed to the connection.
     pub(super) fn is_request_sent(&self) -> bool {
         self.body_done
     }
 
-    /// The request's body, while there is no response head.
+    /// The request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         self.body
     }
 
-    /// Whether the response's body is whole.
+    /// Whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         self.ended
     }
 
-    /// Bytes of the response's body still to come, where that is known.
+    /// Remaining bytes of the response body, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// The next frame of the response's body.
+    /// The next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
         self.drive_request(cx)?;
         let Some(incoming) = &mut self.incoming else {
             return Poll::Ready(None);
@@ -189,8 +195,9 @@ impl<B: Replay> Exchange<B> {
             return Poll::Ready(None);
         }
         while let Some(data) = ready!(incoming.poll_data(cx)) {
-            let data = data.map_err(|error| fault(&error))?;
-            // The reader takes one part at a time, so a part that is read is room for the next one.
+            let data = data.map_err(|error| exchange_error(&error))?;
+            // The reader takes one part at a time, so that a part that was read frees capacity for
+            // the next.
             let _ = incoming.flow_control().release_capacity(data.len());
             self.ended = incoming.is_end_stream();
             if let Some(remaining) = &mut self.remaining {
@@ -200,14 +207,15 @@ impl<B: Replay> Exchange<B> {
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
         }
-        let trailers = ready!(incoming.poll_trailers(cx)).map_err(|error| fault(&error))?;
+        let trailers =
+            ready!(incoming.poll_trailers(cx)).map_err(|error| exchange_error(&error))?;
         self.ended = true;
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
     }
 
-    /// Sends as much of the request as can be sent now. That the backend takes no more is not a failure, since it may
-    /// have answered.
-    fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+    /// Sends as much of the request as possible. A backend that accepts no more is not an error,
+    /// since it may have responded.
+    fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         if self.outgoing.is_none() {
             return Ok(());
         }
@@ -223,7 +231,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
         let (Some(outgoing), Some(body)) = (&mut self.outgoing, &mut self.body) else {
             return Poll::Ready(Ok(()));
         };
@@ -243,8 +251,8 @@ impl<B: Replay> Exchange<B> {
             match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        // The least claim on the connection's window, which other streams share, until the windows
-                        // have room; then the part counts in full.
+                        // Reserves the minimum, since streams share the connection window; with
+                        // capacity available, the whole part is sent.
                         outgoing.reserve_capacity(1);
                         self.part = data;
                     }
@@ -253,7 +261,8 @@ impl<B: Replay> Exchange<B> {
                             self.body_done = true;
                             outgoing.reserve_capacity(0);
                             if outgoing.send_trailers(trailers).is_err() {
-                                // A stream that has ended, or trailers that HTTP/2 does not have.
+                                // Fails if the stream has ended, or for trailers that are not valid
+                                // in HTTP/2.
                                 let _ = outgoing.send_data(Bytes::new(), true);
                             }
                             return Poll::Ready(Ok(()));
@@ -262,11 +271,11 @@ impl<B: Replay> Exchange<B> {
                 },
                 Some(Err(_)) => {
                     outgoing.send_reset(Reason::CANCEL);
-                    return Poll::Ready(Err(Fault::RequestBody));
+                    return Poll::Ready(Err(ExchangeError::RequestBody));
                 }
                 None => {
                     self.body_done = true;
-                    // When it fails, the response says why.
+                    // If it fails, the response contains the reason.
                     let _ = outgoing.send_data(Bytes::new(), true);
                     return Poll::Ready(Ok(()));
                 }
@@ -275,29 +284,29 @@ impl<B: Replay> Exchange<B> {
     }
 }
 
-/// What an error of h2 says of a stream that has no response yet.
-fn fault(error: &h2::Error) -> Fault {
+/// Classifies an h2 error of a stream without a response.
+fn exchange_error(error: &h2::Error) -> ExchangeError {
     if let Some(io) = error.get_io() {
-        return Fault::Io(io.kind());
+        return ExchangeError::Io(io.kind());
     }
     if !error.is_remote() {
-        return Fault::Protocol(if error.is_reset() {
-            "a response that breaks HTTP/2, or whose head exceeds --max-header-bytes"
+        return ExchangeError::Protocol(if error.is_reset() {
+            "a response that violates HTTP/2 or whose head exceeds --max-header-bytes"
         } else {
-            "the backend broke HTTP/2"
+            "the backend violated HTTP/2"
         });
     }
-    // Only streams above the last one that a GOAWAY names fail by it (RFC 9113, 6.8).
+    // A GOAWAY fails only streams above its last stream id (RFC 9113, 6.8).
     if error.is_go_away() {
-        Fault::LeftOut
+        ExchangeError::NotProcessed
     } else if error.reason() == Some(Reason::REFUSED_STREAM) {
-        Fault::Refused
+        ExchangeError::Refused
     } else {
-        Fault::Reset
+        ExchangeError::Reset
     }
 }
 
-/// The value of `Content-Length`; equal lines, which are one value (RFC 9110, 8.6), become one.
+/// Parses `Content-Length` and merges equal values into one (RFC 9110, 8.6).
 fn single_length(headers: &mut HeaderMap) -> Option<u64> {
     let mut lines = headers.get_all(CONTENT_LENGTH).iter();
     let first = lines.next()?.clone();
@@ -307,7 +316,7 @@ fn single_length(headers: &mut HeaderMap) -> Option<u64> {
     first.to_str().ok()?.parse().ok()
 }
 
-/// The request's head in HTTP/2's terms: the authority comes from `Host`, which is not sent.
+/// The request head in HTTP/2 form: `:authority` replaces `Host`.
 fn request_head(outgoing: &Outgoing<'_>, is_tls: bool) -> Option<Request<()>> {
     let parts = outgoing.parts;
     let mut target = uri::Parts::default();

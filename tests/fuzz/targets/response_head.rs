@@ -25,7 +25,7 @@ mod upstream {
 
         use bytes::BytesMut;
         use http::{HeaderMap, HeaderValue, Method};
-        pub(crate) use portcullis::upstream::http1::Fault;
+        pub(crate) use portcullis::upstream::http1::ExchangeError;
 
         use body::{Decoder, Piece};
         use head::{ResponseFraming, ResponseHead};
@@ -72,7 +72,7 @@ mod upstream {
             mut pieces: impl Iterator<Item = &'a [u8]>,
             method: &Method,
             upgrade: Option<&HeaderValue>,
-        ) -> Result<(), Fault> {
+        ) -> Result<(), ExchangeError> {
             let head = loop {
                 let Some(piece) = pieces.next() else {
                     return Ok(());
@@ -113,7 +113,7 @@ mod upstream {
             buffer: &mut BytesMut,
             method: &Method,
             upgrade: Option<&HeaderValue>,
-        ) -> Result<Option<ResponseHead>, Fault> {
+        ) -> Result<Option<ResponseHead>, ExchangeError> {
             while let Some(head) = head::parse(buffer, method, upgrade, LIMITS)? {
                 if head.framing == ResponseFraming::Upgrade || !head.status.is_informational() {
                     return Ok(Some(head));

@@ -1,4 +1,5 @@
-//! Who owns which field: applying removes what its manager no longer names, as long as nobody else owns it.
+//! Field ownership: apply removes fields that the manager no longer sets, unless another manager
+//! owns them.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +8,13 @@ use serde_json::{Value, json};
 /// Paths of fields, as JSON pointers. Lists are fields of their own.
 type Paths = BTreeSet<String>;
 
-/// Records that `manager` has set all that is in an object which is new.
+/// Records `manager` as the owner of all fields of a new object.
 pub(super) fn created(object: &mut Value, manager: &str) {
     let paths = paths(object);
     set_entry(object, manager, "Update", &paths);
 }
 
-/// Records what `manager` has changed, which nobody else owns from then on.
+/// Records `manager` as the only owner of the changed fields.
 pub(super) fn updated(former: &Value, object: &mut Value, manager: &str) {
     let mut changed = paths(object);
     changed.retain(|path| former.pointer(path) != object.pointer(path));
@@ -65,7 +66,7 @@ fn set_entry(object: &mut Value, manager: &str, operation: &str, paths: &Paths) 
     let mut all = entries(object);
     all.retain(|(of, by, paths)| !paths.is_empty() && (of != manager || by != operation));
     all.push((manager.to_owned(), operation.to_owned(), paths.clone()));
-    // As a real server orders them.
+    // Ordered as by a real server.
     all.sort_by(|one, two| (&one.1, &one.0).cmp(&(&two.1, &two.0)));
     let all: Vec<_> = all
         .iter()
@@ -76,7 +77,7 @@ fn set_entry(object: &mut Value, manager: &str, operation: &str, paths: &Paths) 
     object["metadata"]["managedFields"] = json!(all);
 }
 
-/// Takes fields from all who own them.
+/// Removes the fields from all owners.
 fn disown(object: &mut Value, paths: &Paths) {
     for (manager, operation, own) in entries(object) {
         let left = own.difference(paths).cloned().collect();
@@ -84,7 +85,7 @@ fn disown(object: &mut Value, paths: &Paths) {
     }
 }
 
-/// Paths of what somebody sets in an object.
+/// Paths of all fields in an object.
 fn paths(object: &Value) -> Paths {
     let mut paths = Paths::new();
     collect(object, "", &mut paths);

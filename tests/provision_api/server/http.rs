@@ -44,7 +44,7 @@ impl Call {
         super::key(plural, namespace, name)
     }
 
-    /// Whether an object has the label that is asked for.
+    /// Whether an object matches the label selector.
     fn selects(&self, object: &Value) -> bool {
         let Some(selector) = self.parameter("labelSelector") else {
             return true;
@@ -101,7 +101,7 @@ impl Server {
                 since = *version;
                 let mut event = event.clone();
                 if !call.selects(&event["object"]) {
-                    // It may have been selected before.
+                    // The object may have matched the selector before.
                     event["type"] = json!("DELETED");
                 }
                 let line = format!("{event}\n");

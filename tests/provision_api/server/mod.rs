@@ -1,5 +1,5 @@
-//! An API server in memory: enough of creating, applying, patching, deleting, listing and watching for those who write
-//! objects, with managed fields and preconditions as a real one has them. Validates nothing but what a test asks for.
+//! An in-memory API server: create, apply, patch, delete, list and watch, with managed fields and
+//! preconditions. Validates only what a test requests.
 
 mod fields;
 mod http;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// How long anything may take on a busy machine.
+/// Timeout of any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Plural, namespace and name of an object.
@@ -24,23 +24,23 @@ pub(crate) fn key(plural: &str, namespace: &str, name: &str) -> Key {
     (plural.to_owned(), namespace.to_owned(), name.to_owned())
 }
 
-/// What becomes of a request.
+/// Failure of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// It is refused, with this message.
+    /// Rejects it with this message.
     Refuse(u16, &'static str, &'static str),
-    /// It is never answered.
+    /// Never responds.
     Hang,
 }
 
-/// A request that was made.
+/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Such as `POST`; applying is `APPLY`.
     pub(crate) verb: String,
     pub(crate) plural: String,
     pub(crate) namespace: String,
-    /// Empty where the body has it.
+    /// Empty if the name is in the body.
     pub(crate) name: String,
 }
 
@@ -60,11 +60,11 @@ pub(crate) struct State {
     uids: u64,
     rule: Option<Rule>,
     pub(crate) requests: Vec<Request>,
-    /// Whether workloads come to what their specs ask for at once.
+    /// Whether workloads reach their desired state at once.
     has_no_controllers: bool,
 }
 
-/// The server. Lives as long as the test's process.
+/// The server. Lives as long as the test process.
 #[derive(Clone)]
 pub(crate) struct Server {
     state: Arc<(Mutex<State>, Condvar)>,
@@ -100,7 +100,7 @@ impl Server {
         self.state.0.lock().unwrap()
     }
 
-    /// Changes or reads what there is.
+    /// Reads or changes the state.
     pub(crate) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let outcome = change(&mut self.state());
         self.state.1.notify_all();
@@ -108,7 +108,7 @@ impl Server {
         outcome
     }
 
-    /// What `look` finds, as soon as it finds something.
+    /// Waits until `look` returns a value.
     pub(crate) async fn until<T>(&self, what: &str, look: impl Fn(&State) -> Option<T>) -> T {
         let mut changed = self.changed.subscribe();
         let found = tokio::time::timeout(PATIENCE, async {
@@ -139,17 +139,17 @@ impl Server {
         }
     }
 
-    /// Requests are treated as `rule` says.
+    /// Sets the rule that decides about failures of requests.
     pub(crate) fn rule(&self, rule: impl Fn(&Request) -> Option<Fault> + Send + 'static) {
         self.with(|state| state.rule = Some(Box::new(rule)));
     }
 
-    /// Requests are answered as usual.
+    /// Removes the rule.
     pub(crate) fn lift_rule(&self) {
         self.with(|state| state.rule = None);
     }
 
-    /// Writes that were made so far, and forgets them.
+    /// Takes the writes received so far.
     pub(crate) fn take_writes(&self) -> Vec<Request> {
         let mut requests = self.with(|state| std::mem::take(&mut state.requests));
         requests.retain(Request::is_write);
@@ -160,14 +160,14 @@ impl Server {
         self.state().objects.get(key).cloned()
     }
 
-    /// Workloads stay as they are until [`State::settle`].
+    /// Workloads do not change until [`State::settle`].
     pub(crate) fn stop_controllers(&self) {
         self.with(|state| state.has_no_controllers = true);
     }
 }
 
 impl State {
-    /// Puts an object there, as somebody who is not under test.
+    /// Stores an object as another client.
     pub(crate) fn put(&mut self, key: &Key, mut object: Value) {
         let uid = match self.objects.get(key) {
             Some(known) => known["metadata"]["uid"].clone(),
@@ -179,7 +179,7 @@ impl State {
         self.store(key, object);
     }
 
-    /// Changes an object, as somebody else would.
+    /// Changes an object as another client.
     pub(crate) fn edit(&mut self, key: &Key, edit: impl FnOnce(&mut Value)) {
         let mut object = self.objects[key].clone();
         edit(&mut object);
@@ -191,7 +191,7 @@ impl State {
         format!("uid-{}", self.uids).into()
     }
 
-    /// Stores an object in a new version, unless nothing has changed.
+    /// Stores an object with a new version if it has changed.
     fn store(&mut self, key: &Key, mut object: Value) -> Value {
         let former = self.objects.get(key);
         if former == Some(&object) {
@@ -217,14 +217,14 @@ impl State {
         object
     }
 
-    /// A workload comes to what its spec asks for.
+    /// Completes the rollout of a workload.
     pub(crate) fn settle(&mut self, key: &Key) {
         let mut object = self.objects[key].clone();
         settle(key, &mut object);
         self.store(key, object);
     }
 
-    /// Takes an object away at once.
+    /// Removes an object at once.
     pub(crate) fn remove(&mut self, key: &Key) {
         let Some(mut object) = self.objects.remove(key) else {
             return;
@@ -235,7 +235,7 @@ impl State {
         self.events.push((self.version, key.clone(), event));
     }
 
-    /// What the garbage collector does: takes away what is owned by nobody who exists.
+    /// Runs the garbage collector: removes objects whose owner does not exist.
     pub(crate) fn collect(&mut self) {
         let uids: BTreeSet<_> = self
             .objects

@@ -1,18 +1,18 @@
-//! Documents as they should not be: bounded, told apart, and never a panic.
+//! Malformed documents: bounded, reported, and never a panic.
 
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{Source, documents, parse};
+use super::{DocumentText, documents, parse};
 
 fn parsed(text: &str) -> Result<Vec<serde_json::Value>, String> {
-    let items = parse(Source { line: 1, text }, false).map_err(|error| error.message)?;
+    let items = parse(DocumentText { line: 1, text }, false).map_err(|error| error.message)?;
     Ok(items.into_iter().map(|item| item.value).collect())
 }
 
 #[test]
-fn documents_start_at_their_first_content() {
+fn document_starts_at_its_first_content() {
     let lines = |text| {
         documents(text)
             .iter()
@@ -30,7 +30,7 @@ fn documents_start_at_their_first_content() {
 }
 
 #[test]
-fn anchors_and_merge_keys_are_resolved() {
+fn resolves_anchors_and_merge_keys() {
     let value =
         parsed("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\nlist: {<<: [*b, {z: 4}]}\n1: one\n")
             .expect("parses");
@@ -41,7 +41,7 @@ fn anchors_and_merge_keys_are_resolved() {
 }
 
 #[test]
-fn repeated_keys_tags_and_strange_numbers_are_errors() {
+fn rejects_duplicate_keys_tags_and_invalid_numbers() {
     assert!(
         parsed("a: 1\na: 2\n")
             .expect_err("repeated")
@@ -53,7 +53,7 @@ fn repeated_keys_tags_and_strange_numbers_are_errors() {
 }
 
 #[test]
-fn alias_bombs_and_deep_nesting_are_refused() {
+fn rejects_alias_bombs_and_deep_nesting() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
     for level in 1..20 {
         let before = level - 1;
@@ -77,7 +77,7 @@ fn alias_bombs_and_deep_nesting_are_refused() {
     parsed(&format!("{}{}", "[".repeat(1000), "]".repeat(1000))).expect_err("too deep");
     assert!(
         parse(
-            Source {
+            DocumentText {
                 line: 1,
                 text: &"[".repeat(100_000)
             },
@@ -89,13 +89,13 @@ fn alias_bombs_and_deep_nesting_are_refused() {
 }
 
 #[test]
-fn what_is_nested_too_deep_is_refused_before_it_is_read() {
+fn rejects_deep_nesting_before_parsing() {
     let start = Instant::now();
     for piece in ["[", "{a: ", "[\n", "- ", "? ", "- ? ", "- [{a: "] {
         let text = piece.repeat((4 << 20) / piece.len());
         parsed(&text).expect_err(piece);
     }
-    // Reading only one of them takes minutes.
+    // Parsing one of them takes minutes.
     assert!(
         start.elapsed() < Duration::from_secs(10),
         "{:?}",
@@ -111,7 +111,7 @@ fn what_is_nested_too_deep_is_refused_before_it_is_read() {
     assert_eq!(parsed(&text).map(|values| values.len()), Ok(1));
 }
 
-/// Pieces from which hostile documents are put together.
+/// Fragments for generated hostile documents.
 const PIECES: &[&str] = &[
     "apiVersion: gateway.networking.k8s.io/v1\n",
     "apiVersion: v1\n",

@@ -1,4 +1,4 @@
-//! What the store makes of what it is told.
+//! Effects of watch events and fetches on the store.
 
 use std::sync::Mutex;
 
@@ -17,11 +17,11 @@ fn index(kind: &str) -> usize {
     scopes.position(|scope| scope.kind.kind == kind).unwrap()
 }
 
-fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> Reading {
+fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> ParsedObject {
     let value =
         json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
     let object = Kind::all()[index(kind)].decode(&value);
-    Reading {
+    ParsedObject {
         generation: 1,
         key: Key::new("default", name),
         object: object.map_err(|error| error.to_string()),
@@ -34,11 +34,11 @@ fn deleted(name: &str) -> Change {
     Change::Deleted(Key::new("default", name), None)
 }
 
-fn route(name: &str, hostname: &str) -> Reading {
+fn route(name: &str, hostname: &str) -> ParsedObject {
     reading("HTTPRoute", name, &json!({"hostnames": [hostname]}))
 }
 
-fn broken(name: &str) -> Reading {
+fn broken(name: &str) -> ParsedObject {
     reading("HTTPRoute", name, &json!({"hostnames": 7}))
 }
 
@@ -64,7 +64,7 @@ fn hostname(store: &Store, name: &str) -> Option<String> {
 }
 
 #[test]
-fn nothing_is_published_before_every_kind_is_known() {
+fn publishes_nothing_before_every_kind_is_listed() {
     let mut store = Store::new(scopes(), Referenced::default(), None);
     let routes = index("HTTPRoute");
     for kind in 0..scopes().len() {
@@ -81,7 +81,7 @@ fn nothing_is_published_before_every_kind_is_known() {
 }
 
 #[test]
-fn a_list_takes_effect_at_its_end_and_takes_missed_deletions_along() {
+fn complete_list_applies_missed_deletions() {
     let (mut store, routes) = (listed(), index("HTTPRoute"));
     assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
     assert!(store.apply(routes, Change::Applied(broken("c"))));
@@ -94,7 +94,7 @@ fn a_list_takes_effect_at_its_end_and_takes_missed_deletions_along() {
 }
 
 #[test]
-fn what_changes_nothing_is_not_news() {
+fn unchanged_object_is_no_change() {
     let (mut store, routes) = (listed(), index("HTTPRoute"));
     assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
     assert!(!store.apply(routes, Change::Applied(route("a", "a.example"))));
@@ -105,7 +105,7 @@ fn what_changes_nothing_is_not_news() {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_keeps_its_last_version_and_costs_no_other() {
+fn unparsable_object_keeps_its_last_version() {
     let (mut store, routes) = (listed(), index("HTTPRoute"));
     store.apply(routes, Change::Applied(route("a", "a.example")));
     assert!(store.apply(routes, Change::Applied(broken("a"))));
@@ -122,7 +122,7 @@ fn an_object_that_cannot_be_read_keeps_its_last_version_and_costs_no_other() {
 }
 
 #[test]
-fn kinds_that_share_a_map_do_not_touch_each_other() {
+fn kinds_in_a_shared_map_are_independent() {
     let (mut store, grpc) = (listed(), index("GRPCRoute"));
     let tcp = index("TCPRoute");
     store.apply(grpc, Change::Applied(reading("GRPCRoute", "a", &json!({}))));
@@ -132,34 +132,34 @@ fn kinds_that_share_a_map_do_not_touch_each_other() {
     assert!(store.apply(grpc, deleted("a")));
     assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
 }
-/// Writes down what it is told.
+/// Records its calls.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
 impl Observer for Log {
-    fn seen(&self, object: &ObjectRef, observed: Observed) {
+    fn observed(&self, object: &ObjectRef, observed: Observed) {
         let version = observed.resource_version;
         self.0.lock().unwrap().push(format!("{object} {version}"));
     }
 
-    fn gone(&self, object: &ObjectRef) {
+    fn deleted(&self, object: &ObjectRef) {
         self.0.lock().unwrap().push(format!("{object} gone"));
     }
 }
 
-fn versioned(reading: Reading, version: u64) -> Reading {
+fn versioned(reading: ParsedObject, version: u64) -> ParsedObject {
     let object = json!({"metadata": {"resourceVersion": version.to_string()}});
-    Reading {
+    ParsedObject {
         observed: Some(Observed::of(&serde_json::from_value(object).unwrap())),
         ..reading
     }
 }
 
 #[test]
-fn an_observer_is_told_of_all_that_happens() {
+fn observer_sees_every_event() {
     let log = Arc::new(Log::default());
     let (mut store, routes) = (listed_for(Some(log.clone())), index("HTTPRoute"));
-    let told = || log.0.lock().unwrap().join(", ");
+    let messages = || log.0.lock().unwrap().join(", ");
     store.apply(
         routes,
         Change::Applied(versioned(route("a", "a.example"), 1)),
@@ -169,21 +169,21 @@ fn an_observer_is_told_of_all_that_happens() {
     store.apply(routes, Change::Applied(versioned(broken("b"), 3)));
     let mut expected =
         "HTTPRoute default/a 1, HTTPRoute default/a 2, HTTPRoute default/b 3".to_owned();
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
     store.apply(routes, Change::Listing);
     store.apply(routes, Change::Listed(versioned(broken("c"), 4)));
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
     store.apply(routes, Change::Complete);
     store.apply(routes, deleted("c"));
     expected += ", HTTPRoute default/a gone, HTTPRoute default/b gone, HTTPRoute default/c 4";
     expected += ", HTTPRoute default/c gone";
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
     store.apply(index("Service"), deleted("other"));
-    assert_eq!(told(), expected);
+    assert_eq!(messages(), expected);
 }
 
 #[test]
-fn a_list_of_one_namespace_leaves_the_others_alone() {
+fn list_of_one_namespace_does_not_affect_others() {
     let namespaces = ["default", "other"].map(str::to_owned);
     let scopes = Scope::all(None, &BTreeSet::from(namespaces));
     let number = |namespace: &str| {
@@ -212,8 +212,8 @@ fn gateway(certificate: &str) -> Change {
     Change::Applied(reading("Gateway", "edge", &spec))
 }
 
-fn secret(name: &str, version: u64) -> Reading {
-    Reading {
+fn secret(name: &str, version: u64) -> ParsedObject {
+    ParsedObject {
         version: Some(version),
         ..reading("Secret", name, &json!({}))
     }
@@ -230,7 +230,7 @@ fn wanted(store: &mut Store) -> Vec<String> {
 }
 
 #[test]
-fn only_secrets_that_are_named_are_held_and_only_as_long() {
+fn holds_secrets_only_while_referenced() {
     let (mut store, gateways, secrets) = (listed(), index("Gateway"), index("Secret"));
     assert!(!store.apply(secrets, Change::Applied(secret("a", 1))));
     assert!(store.apply(gateways, gateway("b")));
@@ -248,30 +248,30 @@ fn only_secrets_that_are_named_are_held_and_only_as_long() {
 }
 
 #[test]
-fn a_secret_that_was_let_go_is_fetched_when_it_is_named() {
+fn fetches_a_dropped_secret_when_referenced_again() {
     let (mut store, gateways) = (listed(), index("Gateway"));
     let a = ObjectRef::core("Secret", "default", "a");
     store.apply(gateways, gateway("a"));
     assert_eq!(wanted(&mut store), ["Secret default/a"]);
     assert!(store.is_waiting());
-    assert!(!store.take(Message::Late(a.clone())));
+    assert!(!store.apply_message(Message::Late(a.clone())));
     assert!(!store.is_waiting());
-    assert!(store.take(Message::Fetched(a.clone(), Some(secret("a", 5)))));
+    assert!(store.apply_message(Message::Fetched(a.clone(), Some(secret("a", 5)))));
     assert!(held(&store) == ["a"] && wanted(&mut store).is_empty());
     let secrets = index("Secret");
     let before = Change::Deleted(Key::new("default", "a"), Some(4));
     assert!(!store.apply(secrets, before));
     assert_eq!(held(&store), ["a"]);
-    // A list from before it was made does not have it.
+    // A list that is older than the Secret does not contain it.
     store.apply(secrets, Change::Listing);
     assert!(store.apply(secrets, Change::Complete));
     assert!(store.is_waiting());
-    assert!(!store.take(Message::Fetched(a, None)));
+    assert!(!store.apply_message(Message::Fetched(a, None)));
     assert!(!store.is_waiting() && held(&store).is_empty());
 }
 
 #[test]
-fn nothing_is_fetched_before_its_kind_is_listed() {
+fn fetches_nothing_before_its_kind_is_listed() {
     let (gateways, secrets) = (index("Gateway"), index("Secret"));
     let mut store = Store::new(scopes(), Referenced::default(), None);
     for scope in 0..scopes().len() {
@@ -279,7 +279,7 @@ fn nothing_is_fetched_before_its_kind_is_listed() {
             store.apply(scope, Change::Absent);
         }
     }
-    assert!(store.knows_referrers());
+    assert!(store.has_all_referrers());
     store.apply(gateways, gateway("a"));
     assert!(wanted(&mut store).is_empty());
     store.apply(secrets, Change::Listing);

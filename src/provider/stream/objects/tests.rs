@@ -1,4 +1,4 @@
-//! States as streams make them up, whole, torn and senseless.
+//! States built from streams: complete, torn and invalid.
 
 use serde_json::json;
 
@@ -55,12 +55,12 @@ fn take_all(
     state: &mut State,
     updates: impl IntoIterator<Item = Update>,
 ) -> Result<Vec<Step>, String> {
-    let mut intake = Intake::default();
+    let mut intake = UpdateDecoder::default();
     let steps = updates.into_iter().map(|update| intake.take(update, state));
     steps.collect()
 }
 
-/// A state of instance `a` at revision 1 with these services at port 80.
+/// A state of instance `a` at revision 1 with these Services on port 80.
 fn state(services: &[&str]) -> State {
     let mut state = State::default();
     let puts = services.iter().map(|name| service(name, 80));
@@ -85,10 +85,10 @@ fn served(names: &[(&str, u16)]) -> Vec<(String, u16)> {
 }
 
 #[test]
-fn nothing_changes_before_the_commit() {
+fn changes_nothing_before_the_commit() {
     let mut state = state(&["one", "two"]);
     let before = state.clone();
-    let mut intake = Intake::default();
+    let mut intake = UpdateDecoder::default();
     for update in [
         begin("a", Some(1)),
         service("one", 81),
@@ -105,7 +105,7 @@ fn nothing_changes_before_the_commit() {
 }
 
 #[test]
-fn full_stream_replaces_everything_and_keeps_equal_objects() {
+fn full_state_replaces_all_objects_and_shares_equal_ones() {
     let mut state = state(&["one", "two", "three"]);
     let kept = state
         .snapshot
@@ -133,7 +133,7 @@ fn full_stream_replaces_everything_and_keeps_equal_objects() {
 }
 
 #[test]
-fn stream_that_begins_anew_forgets_what_was_not_committed() {
+fn new_begin_discards_uncommitted_updates() {
     let mut state = state(&["one", "two"]);
     let updates = [
         begin("a", Some(1)),
@@ -151,7 +151,7 @@ fn stream_that_begins_anew_forgets_what_was_not_committed() {
 }
 
 #[test]
-fn equal_full_stream_leaves_the_snapshot_equal() {
+fn equal_full_state_leaves_the_snapshot_unchanged() {
     let mut state = state(&["one"]);
     let before = state.snapshot.clone();
     let updates = [begin("b", None), service("one", 80), commit(9)];
@@ -167,7 +167,7 @@ fn equal_full_stream_leaves_the_snapshot_equal() {
 }
 
 #[test]
-fn commits_without_changes_only_move_the_position() {
+fn empty_commit_only_advances_the_position() {
     let mut state = state(&["one"]);
     let steps = take_all(&mut state, [begin("a", Some(1)), commit(1), commit(5)]);
     let committed = Step::Committed;
@@ -184,7 +184,7 @@ fn commits_without_changes_only_move_the_position() {
 }
 
 #[test]
-fn what_cannot_follow_is_a_fault_that_changes_nothing() {
+fn protocol_error_changes_nothing() {
     for (updates, expected) in [
         (vec![service("one", 81)], "does not begin"),
         (vec![commit(2)], "does not begin"),
@@ -214,7 +214,7 @@ fn what_cannot_follow_is_a_fault_that_changes_nothing() {
 }
 
 #[test]
-fn revisions_of_a_full_stream_may_be_lower_than_those_before() {
+fn full_state_may_have_a_lower_revision() {
     let mut state = state(&["one"]);
     take_all(&mut state, [begin("a", None), commit(0)]).unwrap();
     assert!(state.snapshot.services.is_empty());
@@ -222,7 +222,7 @@ fn revisions_of_a_full_stream_may_be_lower_than_those_before() {
 }
 
 #[test]
-fn object_that_cannot_be_read_keeps_its_previous_version() {
+fn invalid_object_keeps_its_previous_version() {
     let mut state = state(&["one"]);
     for updates in [
         vec![begin("a", Some(1)), broken_service("one"), commit(2)],
@@ -247,7 +247,7 @@ fn object_that_cannot_be_read_keeps_its_previous_version() {
 }
 
 #[test]
-fn problems_go_with_their_objects() {
+fn problems_disappear_with_their_objects() {
     let broken = [
         begin("a", Some(1)),
         broken_service("one"),
@@ -273,7 +273,7 @@ fn problems_go_with_their_objects() {
 }
 
 #[test]
-fn unknown_kind_is_a_problem_once() {
+fn reports_an_unknown_kind_once() {
     let mut state = state(&["one"]);
     let updates = [begin("a", Some(1)), unknown("x"), unknown("y"), commit(2)];
     take_all(&mut state, updates).unwrap();
@@ -285,7 +285,7 @@ fn unknown_kind_is_a_problem_once() {
 }
 
 #[test]
-fn problem_of_a_secret_quotes_nothing_of_it() {
+fn problem_of_a_secret_quotes_no_content() {
     let mut state = state(&[]);
     let secret = Update::Put(json!({
         "apiVersion": "v1",
@@ -300,7 +300,7 @@ fn problem_of_a_secret_quotes_nothing_of_it() {
 }
 
 #[test]
-fn leader_is_told_at_any_time() {
+fn accepts_leader_update_at_any_time() {
     let mut state = State::default();
     let leader = |address: Option<&str>| Update::Leader {
         address: address.map(str::to_owned),
@@ -318,7 +318,7 @@ fn leader_is_told_at_any_time() {
 }
 
 #[test]
-fn lines_of_a_state_make_up_an_equal_state() {
+fn lines_of_a_state_rebuild_the_state() {
     let mut state = state(&["one", "two"]);
     let more = [
         begin("a", Some(1)),
@@ -348,7 +348,7 @@ fn lines_of_a_state_make_up_an_equal_state() {
 }
 
 #[test]
-fn lines_between_two_states_lead_from_one_to_the_other() {
+fn updates_since_a_state_produce_the_new_state() {
     let steps = [
         vec![service("one", 81), service("three", 80), unknown("x")],
         vec![broken_service("one"), delete("", "Service", "two")],
@@ -366,16 +366,16 @@ fn lines_between_two_states_lead_from_one_to_the_other() {
         let begun = [begin("a", Some(revision - 1))].into_iter();
         take_all(&mut now, begun.chain(step).chain([commit(revision)])).unwrap();
         let updates = now.updates_since(&before).unwrap();
-        let mut led = before;
+        let mut result = before;
         let begun = [begin("a", Some(revision - 1))].into_iter();
-        take_all(&mut led, begun.chain(updates)).unwrap();
-        assert_eq!(led, now, "{revision}");
+        take_all(&mut result, begun.chain(updates)).unwrap();
+        assert_eq!(result, now, "{revision}");
     }
     assert_eq!(now.updates_since(&now).unwrap(), [commit(7)]);
 }
 
 #[test]
-fn no_lines_lead_to_the_state_of_another_process() {
+fn no_updates_since_the_state_of_another_process() {
     let before = state(&["one"]);
     let mut now = before.clone();
     take_all(&mut now, [begin("b", None), service("one", 80), commit(1)]).unwrap();

@@ -1,23 +1,23 @@
-//! What fails, told in three ways: to whoever writes conditions, as events on Gateways, and in the log, each once until it
-//! changes.
+//! Reports failures in three ways: as data for conditions, as events on Gateways, and in the log.
+//! Each failure is logged once until it changes.
 
 use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
 
 use super::desired::{Failure, FailureReason, Failures};
 
-/// Reasons of events.
+/// Event reasons.
 const NAME_TAKEN: &str = "NameTaken";
 const REFUSED: &str = "ProvisioningRefused";
 const STALLED: &str = "RolloutStalled";
 
-/// What fails.
-pub(super) struct Troubles {
+/// Current failures.
+pub(super) struct FailureReporter {
     failures: Failures,
     events: Events,
 }
 
-impl Troubles {
+impl FailureReporter {
     pub(super) fn new(events: Events) -> Self {
         Self {
             failures: Failures::new(),
@@ -29,25 +29,25 @@ impl Troubles {
         &self.failures
     }
 
-    /// Whether there is something of which nobody knows how it is.
+    /// Whether the API server was unreachable for any Gateway.
     pub(super) fn is_any_unreachable(&self) -> bool {
         let mut reasons = self.failures.values().map(|failure| failure.reason);
         reasons.any(|reason| reason == FailureReason::Unreachable)
     }
 
-    /// The objects of a Gateway are as desired.
-    pub(super) fn succeed(&mut self, gateway: &ObjectRef) {
+    /// Clears the failure of a Gateway whose objects are as desired.
+    pub(super) fn clear(&mut self, gateway: &ObjectRef) {
         if self.failures.remove(gateway).is_some() {
-            tracing::info!("{gateway}: its objects are applied");
+            tracing::info!("{gateway}: all objects are applied");
             self.events.clear(gateway, NAME_TAKEN);
             self.events.clear(gateway, REFUSED);
         }
     }
 
-    /// The objects of a Gateway cannot be as desired; it has a UID as long as any are desired.
+    /// Records the failure of a Gateway. `uid` is known while objects are desired for it.
     pub(super) fn fail(&mut self, gateway: &ObjectRef, uid: Option<&str>, failure: Failure) {
         if self.failures.get(gateway) != Some(&failure) {
-            tracing::warn!("{gateway}: {}; it is retried", failure.message);
+            tracing::warn!("{gateway}: {}; retrying", failure.message);
         }
         let Some(uid) = uid else {
             return;
@@ -63,7 +63,7 @@ impl Troubles {
         self.failures.insert(gateway.clone(), failure);
     }
 
-    /// The rollout of a Gateway takes too long.
+    /// Reports that the rollout of a Gateway is overdue.
     pub(super) fn stall(&self, gateway: &ObjectRef, uid: Option<&str>, message: &str) {
         tracing::warn!("{gateway}: {message}");
         if let Some(uid) = uid {
@@ -71,12 +71,12 @@ impl Troubles {
         }
     }
 
-    /// The rollout of a Gateway has come to its end.
+    /// Clears the event about an overdue rollout.
     pub(super) fn end_stall(&self, gateway: &ObjectRef) {
         self.events.clear(gateway, STALLED);
     }
 
-    /// A Gateway is gone.
+    /// Forgets a deleted Gateway.
     pub(super) fn forget(&mut self, gateway: &ObjectRef) {
         if self.failures.remove(gateway).is_some() {
             self.events.clear(gateway, NAME_TAKEN);

@@ -1,4 +1,4 @@
-//! From an object as the API server sends it to one that is served, or to the reason why it cannot be. Does no I/O.
+//! Parses an object of the API server, or returns why it is invalid. Does no I/O.
 
 use kube::api::DynamicObject;
 
@@ -6,23 +6,23 @@ use super::observer::{Observed, is_observed};
 use crate::api::{Key, Kind, Object};
 use crate::provider::problem::unreadable;
 
-/// Annotation that holds a copy of the whole object, which nobody here reads.
+/// Annotation with a copy of the whole object, which is dropped.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object that was read, or why it could not be.
+/// A parsed object, or why it cannot be parsed.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct ParsedObject {
     pub(super) key: Key,
     pub(super) generation: i64,
-    /// Its version, if it is one that can be compared.
+    /// Numeric resourceVersion; `None` if it is not comparable.
     pub(super) version: Option<u64>,
     pub(super) object: Result<Object, String>,
-    /// What an observer is told, if there is one and it is told of the kind.
+    /// Data for the observer, if there is one and it observes the kind.
     pub(super) observed: Option<Observed>,
 }
 
-impl Reading {
-    /// Reads what we know of an object, which leaves the rest behind.
+impl ParsedObject {
+    /// Parses the known fields of an object and drops the rest.
     pub(super) fn of(kind: &'static Kind, mut object: DynamicObject, observes: bool) -> Self {
         object.metadata.managed_fields = None;
         if let Some(annotations) = &mut object.metadata.annotations {
@@ -51,14 +51,14 @@ pub(super) fn key(object: &DynamicObject) -> Key {
     )
 }
 
-/// A resourceVersion as a number. Those of one kind can be compared; an API server that has others has its own order.
+/// Parses a resourceVersion as a number. Numeric versions of one kind are comparable.
 pub(super) fn version(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
 fn decode(kind: &'static Kind, object: DynamicObject) -> Result<Object, String> {
     let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
-    // Objects of a list do not say what they are.
+    // Items of a list have no `apiVersion` and `kind`.
     value["apiVersion"] = kind.api_version().into();
     value["kind"] = kind.kind.into();
     kind.decode(&value)
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    fn reading(name: &str, spec: &Value) -> Reading {
+    fn reading(name: &str, spec: &Value) -> ParsedObject {
         let mut kinds = Kind::all().iter();
         let kind = kinds.find(|kind| kind.kind == name).unwrap();
         let object = json!({
@@ -82,11 +82,11 @@ mod tests {
             },
             "spec": spec,
         });
-        Reading::of(kind, serde_json::from_value(object).unwrap(), true)
+        ParsedObject::of(kind, serde_json::from_value(object).unwrap(), true)
     }
 
     #[test]
-    fn what_nobody_reads_is_left_behind() {
+    fn drops_unknown_fields() {
         let reading = reading("HTTPRoute", &json!({"hostnames": ["a.example"]}));
         assert_eq!(reading.key, Key::new("default", "a"));
         assert_eq!(reading.version, Some(7));
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn the_field_that_cannot_be_read_is_named() {
+    fn names_the_field_that_cannot_be_read() {
         let reading = reading("HTTPRoute", &json!({"hostnames": 7}));
         let reason = reading.object.unwrap_err();
         assert!(reason.starts_with("spec.hostnames: "), "{reason}");
     }
 
     #[test]
-    fn routes_of_every_kind_know_their_kind() {
+    fn routes_keep_their_kind() {
         let Object::UnservedRoute(route) = reading("GRPCRoute", &json!({})).object.unwrap() else {
             panic!("not a route");
         };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_numbers_are_versions_that_can_be_compared() {
+    fn only_numeric_versions_are_comparable() {
         assert_eq!(version("18446744073709551615"), Some(u64::MAX));
         for other in ["", "a1", "-1", "18446744073709551616", "1.0"] {
             assert_eq!(version(other), None, "{other}");

@@ -1,4 +1,5 @@
-//! Whose fields are: turns what creating and merging record as updated by us into what we apply.
+//! Field ownership (`metadata.managedFields`): converts this controller's Update entries into Apply
+//! entries.
 
 use kube::api::{Api, DynamicObject, ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -8,11 +9,11 @@ use super::inventory::ChildKey;
 use super::response::{refusal, unreachable};
 use crate::api_server::{FIELD_MANAGER, request};
 
-/// How often fields are taken over while others write the same object.
+/// Maximum number of attempts while other clients write the same object.
 const TAKE_OVER_ATTEMPTS: u32 = 5;
 
-/// Sees to it that the next application removes what it does not name: that goes only for fields that are recorded as
-/// applied, and creating or merging records them as updated.
+/// Converts fields that a create or merge patch recorded with operation Update to Apply. The next
+/// apply then removes fields that it does not contain, which works only for Apply entries.
 pub(super) async fn take_over_fields(
     api: &Api<DynamicObject>,
     key: &ChildKey,
@@ -24,7 +25,8 @@ pub(super) async fn take_over_fields(
     Ok(object)
 }
 
-/// Like [`take_over_fields`], of an object of which only metadata is known. Returns that after a change.
+/// Like [`take_over_fields`], for an object of which only the metadata is known. Returns the
+/// metadata after a change.
 pub(super) async fn take_over(
     api: &Api<DynamicObject>,
     key: &ChildKey,
@@ -35,8 +37,7 @@ pub(super) async fn take_over(
             return Ok(None);
         };
         let patch = serde_json::from_value(patch);
-        let patch =
-            patch.map_err(|error| unreachable(format!("{key} cannot be written: {error}")))?;
+        let patch = patch.map_err(|error| unreachable(format!("cannot write {key}: {error}")))?;
         let patch = Patch::<Value>::Json(patch);
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -44,7 +45,7 @@ pub(super) async fn take_over(
         };
         match request(api.patch_metadata(&key.name, &params, &patch)).await {
             Ok(Ok(patched)) => return Ok(Some(patched.metadata)),
-            // Somebody else has written in the meantime.
+            // Conflict with another writer: read again and retry.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {}
             patched => return Err(refusal(key, "written", patched)),
         }
@@ -53,11 +54,12 @@ pub(super) async fn take_over(
             found => return Err(refusal(key, "read", found)),
         };
     }
-    let message = format!("{key} cannot be written: it changes all the time");
+    let message = format!("cannot write {key}: other clients keep changing it");
     Err(unreachable(message))
 }
 
-/// A JSON patch by which our updated fields become applied ones, if there are any.
+/// JSON patch that turns this controller's Update entries into Apply entries; `None` if there are
+/// no such entries.
 fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
     let entries = metadata.managed_fields.as_deref().unwrap_or_default();
     let of = |operation: &'static str| {
@@ -71,7 +73,8 @@ fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
     };
     let updated = of("Update")?;
     let path = format!("/metadata/managedFields/{updated}");
-    // Of two entries of one name and operation the API server keeps one; what is applied next is recorded in full.
+    // The API server keeps only one of two entries with the same manager and operation. The next
+    // apply records its fields in full.
     let change = match of("Apply") {
         Some(_) => json!({"op": "remove", "path": path}),
         None => json!({"op": "replace", "path": format!("{path}/operation"), "value": "Apply"}),

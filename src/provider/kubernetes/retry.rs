@@ -1,5 +1,5 @@
-//! What can go wrong between us and the API server, and how long to wait until the next try: longer each time, at
-//! random, and logged in few lines.
+//! Failures of requests to the API server, and the retry policy: exponential back-off with jitter
+//! and rate-limited logging.
 
 use std::time::Duration;
 
@@ -13,60 +13,60 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(5),
 };
-/// The longest wait that an API server can ask for. Leaves room below the longest of [`BACKOFF`] for jitter.
-const LONGEST_ASKED: Duration = Duration::from_secs(4);
-/// A time without failures after which the next one counts as the first again. Shorter, and what fails every other time
-/// would be retried as fast as it fails.
-const CALM: Duration = Duration::from_secs(10);
-/// How long the log is silent about the same failure, and about another one.
-const SILENCE: Duration = Duration::from_secs(60);
-const SHORT_SILENCE: Duration = Duration::from_secs(5);
+/// Maximum `Retry-After` that is honored. Leaves room for jitter below the maximum of [`BACKOFF`].
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);
+/// Time without failures after which the back-off resets. With a shorter time, a request that fails
+/// every other time would be retried at full rate.
+const RESET_AFTER: Duration = Duration::from_secs(10);
+/// Interval of log messages about the same failure, and about different failures.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+const SHORT_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why something has to be retried.
+/// Why a request has to be retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The API server cannot be reached or says no.
+    /// The API server is unreachable or rejects the request.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// It does not respond.
+    /// No response in time.
     #[error("no response within {} s", .0.as_secs_f32())]
-    Silence(Duration),
-    /// It ends watches.
+    Timeout(Duration),
+    /// The API server ends watches too early.
     #[error("watches end as soon as they begin")]
-    Brief,
-    /// It is behind.
+    ShortWatch,
+    /// A list is older than the served state.
     #[error("a list is older, {listed}, than what is served, {served}")]
-    Older { listed: u64, served: u64 },
-    /// It has lost much, or so it seems.
+    StaleList { listed: u64, served: u64 },
+    /// A list lacks most of the known objects.
     #[error("a list has {listed} objects of {known}, which another one is to confirm")]
-    Loss { listed: usize, known: usize },
+    LostObjects { listed: usize, known: usize },
 }
 
 impl Failure {
-    /// The least that is to be waited.
+    /// Minimum delay before a retry.
     fn at_least(&self) -> Duration {
         match self {
-            // As good as any answer, if it is no longer the same glitch.
-            Self::Loss { .. } => Duration::from_secs(1),
-            _ => retry_after(self).unwrap_or_default().min(LONGEST_ASKED),
+            // Enough for a glitch to end: the next list is trusted.
+            Self::LostObjects { .. } => Duration::from_secs(1),
+            _ => retry_after(self).unwrap_or_default().min(MAX_RETRY_AFTER),
         }
     }
 }
 
-/// Waits between failures of one thing.
-pub(super) struct Pause {
+/// Retry state of one subject.
+pub(super) struct Retry {
     /// What fails, such as `HTTPRoute`.
     subject: String,
-    /// What cannot be done with it, such as `watched`.
+    /// The operation as a participle, such as `watched`.
     done: &'static str,
     failures: u32,
-    /// When the last wait ended.
+    /// When the last delay ended.
     last: Option<Instant>,
     logged: Option<(Instant, String)>,
     is_logged_failing: bool,
 }
 
-impl Pause {
+impl Retry {
     pub(super) fn new(subject: String, done: &'static str) -> Self {
         Self {
             subject,
@@ -78,14 +78,14 @@ impl Pause {
         }
     }
 
-    /// Waits until it may be retried.
+    /// Waits until the next retry.
     pub(super) async fn after(&mut self, failure: &Failure) {
         let now = Instant::now();
         self.log(describe(failure), now);
         sleep(self.next(failure.at_least(), now)).await;
     }
 
-    /// It works, for now.
+    /// Records a success.
     pub(super) fn over(&mut self) {
         if std::mem::take(&mut self.is_logged_failing) {
             tracing::info!("{} is {} again", self.subject, self.done);
@@ -93,7 +93,7 @@ impl Pause {
     }
 
     fn next(&mut self, at_least: Duration, now: Instant) -> Duration {
-        if self.last.is_some_and(|last| last + CALM < now) {
+        if self.last.is_some_and(|last| last + RESET_AFTER < now) {
             self.failures = 0;
         }
         let wait = wait(self.failures, at_least);
@@ -105,15 +105,15 @@ impl Pause {
     fn log(&mut self, text: String, now: Instant) {
         let is_logged = self.logged.as_ref().is_some_and(|(when, logged)| {
             let silence = if *logged == text {
-                SILENCE
+                LOG_INTERVAL
             } else {
-                SHORT_SILENCE
+                SHORT_LOG_INTERVAL
             };
             *when + silence > now
         });
         if !is_logged {
             tracing::warn!(
-                "{} cannot be {}: {text}; its last known state is served",
+                "{} cannot be {}: {text}; the last known state stays in service",
                 self.subject,
                 self.done
             );
@@ -123,7 +123,7 @@ impl Pause {
     }
 }
 
-/// How long to wait after so many failures, at random within what that comes to.
+/// Delay after a number of failures, with jitter.
 fn wait(failures: u32, at_least: Duration) -> Duration {
     let longest = BACKOFF.after(failures);
     let from = (longest / 2).max(at_least);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_waits_within_bounds() {
+    fn doubles_delays_within_bounds() {
         for failures in 0..100 {
             let longest = Duration::from_millis(100 << failures.min(10)).min(BACKOFF.longest);
             let wait = wait(failures, Duration::ZERO);
@@ -152,11 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn waits_as_long_as_the_api_server_asks_up_to_a_bound() {
-        assert_eq!(Failure::Brief.at_least(), Duration::ZERO);
+    fn honors_retry_after_up_to_a_bound() {
+        assert_eq!(Failure::ShortWatch.at_least(), Duration::ZERO);
         assert_eq!(overloaded(2).at_least(), Duration::from_secs(2));
         let least = overloaded(3600).at_least();
-        assert_eq!(least, LONGEST_ASKED);
+        assert_eq!(least, MAX_RETRY_AFTER);
         for failures in 0..20 {
             let wait = wait(failures, least);
             assert!(wait >= least && wait <= BACKOFF.longest, "{wait:?}");
@@ -164,22 +164,22 @@ mod tests {
     }
 
     #[test]
-    fn keeps_backoff_until_it_has_worked_for_a_while() {
-        let mut pause = Pause::new(String::new(), "");
+    fn resets_backoff_only_after_a_time_without_failures() {
+        let mut pause = Retry::new(String::new(), "");
         let mut now = Instant::now();
         for _ in 0..10 {
             now += pause.next(Duration::ZERO, now);
         }
-        now += CALM / 2;
+        now += RESET_AFTER / 2;
         let wait = pause.next(Duration::ZERO, now);
         assert!(wait >= BACKOFF.longest / 2);
-        now += wait + CALM * 2;
+        now += wait + RESET_AFTER * 2;
         assert!(pause.next(Duration::ZERO, now) <= BACKOFF.first);
     }
 
     #[test]
-    fn logs_repeated_failures_in_few_lines() {
-        let mut pause = Pause::new(String::new(), "");
+    fn rate_limits_log_messages() {
+        let mut pause = Retry::new(String::new(), "");
         let start = Instant::now();
         let mut lines = 0;
         for failure in 0..600_u32 {

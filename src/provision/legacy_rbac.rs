@@ -1,5 +1,5 @@
-//! Takes away what former versions installed: a ClusterRole that let the pods of all Gateways read the cluster, and its
-//! binding.
+//! Deletes RBAC objects of previous versions: a ClusterRole that let the pods of all Gateways read
+//! the cluster, and its ClusterRoleBinding.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::api_server::{describe, request};
 use crate::backoff::Backoff;
 use tokio::time::Instant;
 
-/// The name of both.
+/// Name of both objects.
 const READERS: &str = "portcullis-data-plane";
-/// The label that installations of Portcullis carry.
+/// Label of all installed Portcullis objects.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "portcullis");
 
 const BACKOFF: Backoff = Backoff {
@@ -21,17 +21,17 @@ const BACKOFF: Backoff = Backoff {
     longest: Duration::from_secs(600),
 };
 
-/// Rights that former versions gave to pods.
-pub(super) enum FormerRights {
-    /// They may be there, and could not be removed so often.
+/// Progress of the deletion.
+pub(super) enum LegacyRbac {
+    /// They may exist. Counts failed attempts to delete them.
     Unknown { failures: u32, not_before: Instant },
-    /// They are being removed.
+    /// Deletion is in progress.
     Removing { failures: u32 },
-    /// They are gone.
+    /// They do not exist.
     Removed,
 }
 
-impl FormerRights {
+impl LegacyRbac {
     pub(super) fn new() -> Self {
         Self::Unknown {
             failures: 0,
@@ -39,7 +39,7 @@ impl FormerRights {
         }
     }
 
-    /// Begins to remove them, if it is time to.
+    /// Starts the deletion if it is due.
     pub(super) fn begin(&mut self) -> bool {
         match *self {
             Self::Unknown {
@@ -53,7 +53,7 @@ impl FormerRights {
         }
     }
 
-    /// Takes note of how that ended.
+    /// Records the result of the deletion.
     pub(super) fn finish(&mut self, removed: Result<(), String>) {
         let Self::Removing { failures } = *self else {
             return;
@@ -61,7 +61,7 @@ impl FormerRights {
         *self = match removed {
             Ok(()) => Self::Removed,
             Err(error) => {
-                tracing::warn!("{error}; it is retried");
+                tracing::warn!("{error}; retrying");
                 Self::Unknown {
                     failures: failures.saturating_add(1),
                     not_before: Instant::now() + BACKOFF.after(failures),
@@ -70,7 +70,7 @@ impl FormerRights {
         };
     }
 
-    /// When to try again.
+    /// When to retry.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {
             Self::Unknown { not_before, .. } => Some(*not_before).filter(|at| *at > Instant::now()),
@@ -79,14 +79,15 @@ impl FormerRights {
     }
 }
 
-/// Deletes both objects where they exist and are ours. The binding goes first: without it the role gives nothing.
-pub(super) async fn remove_read_rights(client: &Client) -> Result<(), String> {
+/// Deletes both objects if they belong to Portcullis. The binding first: without it the role grants
+/// nothing.
+pub(super) async fn delete_legacy_rbac(client: &Client) -> Result<(), String> {
     for (kind, plural) in [
         ("ClusterRoleBinding", "clusterrolebindings"),
         ("ClusterRole", "clusterroles"),
     ] {
         let removed = remove(client, kind, plural).await;
-        removed.map_err(|error| format!("{kind} {READERS} cannot be deleted: {error}"))?;
+        removed.map_err(|error| format!("cannot delete {kind} {READERS}: {error}"))?;
     }
     Ok(())
 }
@@ -105,7 +106,7 @@ async fn remove(client: &Client, kind: &str, plural: &str) -> Result<(), String>
         return Ok(());
     };
     if !is_ours(&found.metadata) {
-        tracing::debug!("{kind} {READERS} is not of Portcullis and stays");
+        tracing::debug!("keeping {kind} {READERS}: it does not belong to Portcullis");
         return Ok(());
     }
     let params = DeleteParams {
@@ -116,7 +117,7 @@ async fn remove(client: &Client, kind: &str, plural: &str) -> Result<(), String>
         ..DeleteParams::default()
     };
     match request(api.delete(READERS, &params)).await? {
-        Ok(_) => tracing::info!("{kind} {READERS} of a former version is deleted"),
+        Ok(_) => tracing::info!("deleted {kind} {READERS} of a previous version"),
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(error) => return Err(describe(&error)),
     }
