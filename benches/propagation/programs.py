@@ -20,6 +20,12 @@ QUIET = ["--workers", "1", "--access-log", "off", "--log-level", "warn"]
 class Program:
     address: str
     pids: dict[str, int] = field(default_factory=dict)
+    has_controller: bool = False
+
+    def wait_until_idle(self, routes: int) -> None:
+        """Waits until the controller has written the conditions of all routes, which takes a while after thousands of new ones."""
+        if self.has_controller:
+            wait_for("all routes have their conditions", lambda: _reported() >= routes, 180, every=2)
 
     def rss_mb(self) -> str:
         return ", ".join(f"{name} {_rss_bytes(pid) / (1 << 20):.1f}" for name, pid in self.pids.items())
@@ -61,12 +67,18 @@ def provisioned(_portcullis: Path):
     pod = wait_for("the Gateway has its pod", look, 60)
     controllers = _pods("portcullis-system", "app.kubernetes.io/component=controller")
     pids = {"pod": _pid(pod), "controller": _pid(controllers[0])}
-    yield Program(pod["status"]["podIP"], pids)
+    yield Program(pod["status"]["podIP"], pids, has_controller=True)
 
 
 def _kubectl(*arguments: str, text: str = "") -> str:
     done = subprocess.run(["kubectl", *arguments], input=text, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
+
+
+def _reported() -> int:
+    """The number of HTTPRoutes with conditions."""
+    reasons = _kubectl("get", "httproutes", "-A", "-o", "jsonpath={.items[*].status.parents[*].conditions[0].reason}")
+    return len(reasons.split())
 
 
 def _pods(namespace: str, labels: str) -> list[dict]:
