@@ -28,7 +28,7 @@ use self::scope::Scope;
 use self::store::{Message, Store};
 use self::watch::Watch;
 use super::Load;
-use crate::api::Key;
+use crate::api::{Key, Kind};
 
 /// How long it must be quiet until a change is published: what belongs together often comes together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
@@ -71,6 +71,7 @@ impl Default for Timing {
 #[derive(Clone)]
 pub struct KubernetesProvider {
     client: Client,
+    kinds: Vec<&'static Kind>,
     gateway: Option<Key>,
     /// The only namespaces that are seen; empty means all.
     namespaces: BTreeSet<String>,
@@ -98,6 +99,7 @@ impl KubernetesProvider {
     pub fn new(config: Config) -> anyhow::Result<Self> {
         Ok(Self {
             client: client::client(config).context("the cluster's address or credentials")?,
+            kinds: Kind::all().iter().collect(),
             gateway: None,
             namespaces: BTreeSet::new(),
             observer: None,
@@ -108,6 +110,15 @@ impl KubernetesProvider {
     /// The client of the cluster's API server.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The same, but it sees only objects of these kinds.
+    #[must_use]
+    pub fn of_kinds(self, kinds: impl IntoIterator<Item = &'static Kind>) -> Self {
+        Self {
+            kinds: kinds.into_iter().collect(),
+            ..self
+        }
     }
 
     /// The same, but of namespaced kinds it sees only what is in these namespaces, and in that of the only Gateway.
@@ -156,7 +167,7 @@ impl KubernetesProvider {
     async fn follow(self, loads: watched::Sender<Arc<Load>>) {
         let (sender, mut messages) = mpsc::channel(QUEUE);
         let namespaces = self.all_namespaces();
-        let scopes = Scope::all(self.gateway.as_ref(), &namespaces);
+        let scopes = Scope::all(&self.kinds, self.gateway.as_ref(), &namespaces);
         let (mut later, now): (Vec<_>, Vec<_>) =
             (0..scopes.len()).partition(|number| is_held_by_name(scopes[*number].kind));
         let start = |number: usize| tokio::spawn(self.watch_of(number, &scopes, &sender).run());

@@ -15,6 +15,7 @@ use crate::api::gateway::Gateway;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
+use crate::translate::Options;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
 
 /// What a pod serves, by the name of the pod.
@@ -98,12 +99,12 @@ pub(super) struct Session {
 }
 
 impl Hub {
-    /// A hub without feeds, for a process that is told from others by `instance`. Gateways of classes with this
-    /// `spec.controllerName` are ours.
-    pub fn new(instance: String, controller_name: Arc<str>) -> Self {
+    /// A hub without feeds, for a process that is told from others by `instance`. Pods translate what they get
+    /// with these options.
+    pub fn new(instance: String, options: Options) -> Self {
         let feeds = Feeds {
             is_synced: false,
-            closures: Closures::new(controller_name),
+            closures: Closures::new(options),
             sessions: 0,
             floor: 0,
             by_gateway: BTreeMap::new(),

@@ -30,6 +30,7 @@ use crate::ir::ObjectRef;
 use crate::provider::Load;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
+use crate::translate::Options;
 
 /// A state of the cluster that has been fed to the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,11 +68,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that has fed nothing yet. Gateways of classes with this `spec.controllerName` are ours.
-    pub fn new(controller_name: Arc<str>) -> Self {
+    /// A stream that has fed nothing yet. Pods translate what they get with these options.
+    pub fn new(options: Options) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         Self {
-            hub: Arc::new(Hub::new(instance, controller_name)),
+            hub: Arc::new(Hub::new(instance, options)),
         }
     }
 

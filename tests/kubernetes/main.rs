@@ -1,6 +1,6 @@
 //! A data plane that watches a cluster: the program, an API server that fails in every way that one can, and what a
 //! client of the data plane sees of it. `serving`, `order` and `invalid` look at the program, `faults`, `namespaces` and
-//! `secrets` at what the provider publishes.
+//! `secrets` at what the provider publishes, `backend_kinds` at both.
 //!
 //! | fault | tests |
 //! |---|---|
@@ -15,11 +15,13 @@
 //! | older lists and events, lists that lose most, kinds that vanish | the last seven of `faults` |
 //! | an object that cannot be read | `serving::an_object_that_cannot_be_read_*` |
 //! | objects that no definition would let through | `invalid` |
+//! | a kind of backend has no definition, or is not enabled | `backend_kinds` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[path = "../api_server/mod.rs"]
 mod api;
+mod backend_kinds;
 mod faults;
 #[path = "../harness/mod.rs"]
 mod harness;

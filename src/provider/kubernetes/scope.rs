@@ -19,10 +19,14 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// The scopes of all kinds. Without `namespaces` it is all of them; that of the only `gateway` is always in it.
-    pub(super) fn all(gateway: Option<&Key>, namespaces: &BTreeSet<String>) -> Vec<Self> {
-        let kinds = Kind::all().iter();
-        kinds
+    /// The scopes of these kinds. Without `namespaces` it is all of them; that of the only `gateway` is always in it.
+    pub(super) fn all(
+        kinds: &[&'static Kind],
+        gateway: Option<&Key>,
+        namespaces: &BTreeSet<String>,
+    ) -> Vec<Self> {
+        let scopes = kinds.iter();
+        scopes
             .flat_map(|kind| Self::of(kind, gateway, namespaces))
             .collect()
     }
@@ -76,7 +80,8 @@ mod tests {
 
     fn shown(gateway: Option<&Key>, namespaces: &[&str]) -> Vec<String> {
         let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
-        let scopes = Scope::all(gateway, &namespaces);
+        let kinds: Vec<_> = Kind::all().iter().collect();
+        let scopes = Scope::all(&kinds, gateway, &namespaces);
         let wanted = ["GatewayClass", "Gateway", "Service"];
         scopes
             .iter()

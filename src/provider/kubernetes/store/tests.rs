@@ -8,7 +8,11 @@ use super::super::observer::Observed;
 use super::*;
 
 fn scopes() -> Vec<Scope> {
-    Scope::all(None, &BTreeSet::new())
+    Scope::all(
+        &Kind::all().iter().collect::<Vec<_>>(),
+        None,
+        &BTreeSet::new(),
+    )
 }
 
 fn index(kind: &str) -> usize {
@@ -185,7 +189,11 @@ fn an_observer_is_told_of_all_that_happens() {
 #[test]
 fn a_list_of_one_namespace_leaves_the_others_alone() {
     let namespaces = ["default", "other"].map(str::to_owned);
-    let scopes = Scope::all(None, &BTreeSet::from(namespaces));
+    let scopes = Scope::all(
+        &Kind::all().iter().collect::<Vec<_>>(),
+        None,
+        &BTreeSet::from(namespaces),
+    );
     let number = |namespace: &str| {
         let is_it = |scope: &Scope| {
             scope.kind.kind == "HTTPRoute" && scope.namespace.as_deref() == Some(namespace)
