@@ -251,7 +251,7 @@ fn one_object_in_closures(c: &mut Criterion, gateways: usize, routes_each: usize
         let mut after = before.clone();
         put(&mut after, &object);
         let mut versions = [&after, &before].into_iter().cycle();
-        let mut closures = Closures::new(CONTROLLER_NAME.into());
+        let mut closures = Closures::new(Options::default());
         closures.follow(&before);
         group.bench_function(name, |b| {
             b.iter(|| {
@@ -262,7 +262,7 @@ fn one_object_in_closures(c: &mut Criterion, gateways: usize, routes_each: usize
         });
     }
     group.bench_function("nothing known", |b| {
-        b.iter(|| Closures::new(CONTROLLER_NAME.into()).follow(&before));
+        b.iter(|| Closures::new(Options::default()).follow(&before));
     });
     group.finish();
 }

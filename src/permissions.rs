@@ -1,16 +1,29 @@
 //! What the operator permits objects to do. Parsed from flags once; equal in all processes that
 //! validate or serve the objects.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// How far backend TLS policies may weaken TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the operator permits objects to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
+    /// Which kinds of objects may be backends. Default: all that are built in.
+    pub backend_kinds: BackendKinds,
     /// Whether verification of backend certificates may be weakened. Default: no.
     pub insecure_backend: InsecureBackend,
     /// The most specific level at which a policy may weaken TLS. Default: every level.
     pub backend_tls_floor: PolicyLevel,
+}
+
+/// Kinds of backends, each as `group/version.Kind`, without `group/` for the core group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum BackendKinds {
+    /// Every kind that is built in.
+    #[default]
+    All,
+    /// These kinds only.
+    Only(BTreeSet<&'static str>),
 }
 
 /// Permitted TLS to backends without CAs. Each value includes the previous ones.
@@ -45,15 +58,33 @@ impl Permissions {
     /// The equivalent flags. Omits defaults, so that images of older versions accept the flags.
     pub fn flags(&self) -> Vec<String> {
         let Self {
+            backend_kinds,
             insecure_backend,
             backend_tls_floor,
-        } = *self;
+        } = self;
         let default = Self::default();
-        let insecure = (insecure_backend != default.insecure_backend)
+        let kinds = match backend_kinds {
+            BackendKinds::All => None,
+            BackendKinds::Only(kinds) => {
+                let kinds: Vec<_> = kinds.iter().copied().collect();
+                Some(format!("--backend-kinds={}", kinds.join(",")))
+            }
+        };
+        let insecure = (*insecure_backend != default.insecure_backend)
             .then(|| format!("--allow-insecure-backend={insecure_backend}"));
-        let floor = (backend_tls_floor != default.backend_tls_floor)
+        let floor = (*backend_tls_floor != default.backend_tls_floor)
             .then(|| format!("--backend-tls-floor={backend_tls_floor}"));
-        insecure.into_iter().chain(floor).collect()
+        kinds.into_iter().chain(insecure).chain(floor).collect()
+    }
+}
+
+impl BackendKinds {
+    /// Whether objects of a kind may be backends.
+    pub fn has(&self, gvk: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(kinds) => kinds.contains(gvk),
+        }
     }
 }
 
@@ -138,10 +169,12 @@ mod tests {
     fn flags_omit_defaults() {
         assert!(Permissions::default().flags().is_empty());
         let permissions = Permissions {
+            backend_kinds: BackendKinds::Only(["v1.Service", "example.com/v1.Other"].into()),
             insecure_backend: InsecureBackend::PinsOnly,
             backend_tls_floor: PolicyLevel::ListenerSet,
         };
         let expected = [
+            "--backend-kinds=example.com/v1.Other,v1.Service",
             "--allow-insecure-backend=pins-only",
             "--backend-tls-floor=listener-set",
         ];

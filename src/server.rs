@@ -34,7 +34,7 @@ use crate::stream::message::Serves;
 use crate::table::Table;
 use crate::telemetry::metrics::StreamStats;
 use crate::telemetry::{AccessLog, ProcessStats};
-use crate::translate::{Mode, Options};
+use crate::translate::{Mode, Options, watched_kinds};
 
 /// A data plane that serves its first configuration.
 pub struct Server {
@@ -143,7 +143,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let objects = Objects::open(&settings.source, &runtime)?;
+        let objects = Objects::open(settings, &runtime)?;
         let stream = matches!(objects, Objects::Stream(_)).then(Arc::<StreamStats>::default);
         let access_log = if settings.access_log {
             AccessLog::start().context("cannot start the access log")?
@@ -192,7 +192,7 @@ impl Server {
             state: state.clone(),
             shutdown,
             publish,
-            permissions: settings.permissions,
+            permissions: settings.permissions.clone(),
         };
         let control = thread::Builder::new()
             .name("control".to_owned())
@@ -235,8 +235,8 @@ enum Objects {
 }
 
 impl Objects {
-    fn open(source: &Source, runtime: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
-        match source {
+    fn open(settings: &Settings, runtime: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
+        match &settings.source {
             Source::Folder(folder) => {
                 let mut provider = FileProvider::new(folder.clone());
                 let first = provider.load()?;
@@ -247,6 +247,12 @@ impl Objects {
                 namespaces,
             } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
+                let options = Options {
+                    mode: Mode::Kubernetes,
+                    permissions: settings.permissions.clone(),
+                    ..Options::default()
+                };
+                let provider = provider.of_kinds(watched_kinds(&options));
                 let provider = provider.within(namespaces.iter().cloned());
                 Ok(Self::Cluster(match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),

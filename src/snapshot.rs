@@ -105,6 +105,12 @@ impl<T: Eq> Objects<T> {
         });
         changes.collect()
     }
+
+    /// The keys of what is different from `before`, in order.
+    pub fn keys_changed_since(&self, before: &Self) -> Vec<Key> {
+        let changes = self.changes_since(before).into_iter();
+        changes.map(|change| change.key.clone()).collect()
+    }
 }
 
 /// One added, changed or removed object.

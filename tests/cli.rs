@@ -139,6 +139,10 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
             &["run", "--config-dir", "x", "--state-dir", "y"],
             "cannot be used with",
         ),
+        (
+            &["check", "x", "--backend-kinds", "v1.Service,v1.Pod"],
+            "`v1.Pod` is not a kind of backend that is built in; these are: v1.Service, ",
+        ),
         (&["explain", "x", "GET /path"], "http://"),
         (
             &["explain", "x", "http://a/", "-H", "no-colon"],

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{Key, ObjectMeta, Resource, resource};
+use super::meta::{ObjectMeta, Resource, resource};
 use super::reference::{LocalObjectReference, ParentRef};
+use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// A route of a kind without a translator: GRPCRoute, TLSRoute, TCPRoute, UDPRoute.
@@ -138,14 +139,14 @@ fn gateway_group() -> String {
 }
 
 impl PolicyTargetRef {
-    /// Whether the target is a Service.
-    pub fn is_service(&self) -> bool {
-        self.group.is_empty() && self.kind == "Service"
-    }
-
     /// The target of a policy in `own` namespace.
-    pub fn key(&self, own: &str) -> Key {
+    pub fn object_ref(&self, own: &str) -> ObjectRef {
         let namespace = self.namespace.as_deref().filter(|it| !it.is_empty());
-        Key::new(namespace.unwrap_or(own), &self.name)
+        ObjectRef::new(
+            &self.group,
+            &self.kind,
+            namespace.unwrap_or(own),
+            &self.name,
+        )
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 fn gateway_group() -> String {
@@ -63,6 +64,14 @@ pub struct BackendObjectRef {
     pub namespace: Option<String>,
     /// Port of the Service; required for a Service.
     pub port: Option<u16>,
+}
+
+impl BackendObjectRef {
+    /// The backend that an object of `own` namespace refers to.
+    pub fn object_ref(&self, own: &str) -> ObjectRef {
+        let namespace = self.namespace.as_deref().unwrap_or(own);
+        ObjectRef::new(&self.group, &self.kind, namespace, &self.name)
+    }
 }
 
 /// A weighted reference to a backend, with `F` the kind's filter type.

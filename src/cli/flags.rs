@@ -7,7 +7,7 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::value::{AdminAddress, Size, Span, Switch};
-use crate::permissions::{InsecureBackend, Permissions, PolicyLevel};
+use crate::permissions::{BackendKinds, InsecureBackend, Permissions, PolicyLevel};
 use crate::settings::{Drain, Limits, LogFormat, Ports, Settings, Source};
 
 /// Flags that every data plane has, wherever its objects come from.
@@ -49,6 +49,15 @@ pub struct ServeFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Permissions")]
 pub struct PermissionFlags {
+    /// Kinds that may be backends, each as GROUP/VERSION.Kind, such as v1.Service [default: all that are built in]
+    #[arg(
+        long,
+        value_name = "GVK,…",
+        env = "PORTCULLIS_BACKEND_KINDS",
+        value_delimiter = ',',
+        value_parser = super::value::backend_kind
+    )]
+    pub backend_kinds: Vec<&'static str>,
     /// Whether policies may have backends verified by pins alone (pins-only), or not at all (skip-verify, with pins-only)
     #[arg(long, value_name = "none|pins-only|skip-verify", env = "PORTCULLIS_ALLOW_INSECURE_BACKEND",
           default_value_t = InsecureBackend::default())]
@@ -61,12 +70,18 @@ pub struct PermissionFlags {
 impl From<&PermissionFlags> for Permissions {
     fn from(flags: &PermissionFlags) -> Self {
         let PermissionFlags {
+            backend_kinds,
             allow_insecure_backend,
             backend_tls_floor,
-        } = *flags;
+        } = flags;
+        let backend_kinds = match backend_kinds.as_slice() {
+            [] => BackendKinds::All,
+            kinds => BackendKinds::Only(kinds.iter().copied().collect()),
+        };
         Self {
-            insecure_backend: allow_insecure_backend,
-            backend_tls_floor,
+            backend_kinds,
+            insecure_backend: *allow_insecure_backend,
+            backend_tls_floor: *backend_tls_floor,
         }
     }
 }

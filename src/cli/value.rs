@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::translate;
+
 /// Reads the address of a name server, at port 53 where it has none.
 pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
     const PORT: u16 = 53;
@@ -12,6 +14,18 @@ pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
     let address = address.or_else(|| Some(SocketAddr::new(text.parse().ok()?, PORT)));
     address.ok_or_else(|| {
         format!("`{text}` is not an address; write one like 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:53")
+    })
+}
+
+/// Reads a kind of backend that is built in.
+pub fn backend_kind(text: &str) -> Result<&'static str, String> {
+    let known = || translate::backend_kinds();
+    known().find(|gvk| *gvk == text).ok_or_else(|| {
+        let known: Vec<_> = known().collect();
+        format!(
+            "`{text}` is not a kind of backend that is built in; these are: {}",
+            known.join(", ")
+        )
     })
 }
 

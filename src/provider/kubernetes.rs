@@ -29,7 +29,7 @@ use self::scope::Scope;
 use self::store::{Message, Store};
 use self::watch::Watch;
 use super::Load;
-use crate::api::Key;
+use crate::api::{Key, Kind};
 
 /// Debounce of changes: related changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
@@ -73,6 +73,7 @@ impl Default for Timing {
 #[derive(Clone)]
 pub struct KubernetesProvider {
     client: Client,
+    kinds: Vec<&'static Kind>,
     gateway: Option<Key>,
     /// The only watched namespaces; empty means all.
     namespaces: BTreeSet<String>,
@@ -101,6 +102,7 @@ impl KubernetesProvider {
         Ok(Self {
             client: client::client(config)
                 .context("invalid address or credentials of the cluster")?,
+            kinds: Kind::all().iter().collect(),
             gateway: None,
             namespaces: BTreeSet::new(),
             observer: None,
@@ -111,6 +113,15 @@ impl KubernetesProvider {
     /// The client of the cluster's API server.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// Restricts the watches to these kinds.
+    #[must_use]
+    pub fn of_kinds(self, kinds: impl IntoIterator<Item = &'static Kind>) -> Self {
+        Self {
+            kinds: kinds.into_iter().collect(),
+            ..self
+        }
     }
 
     /// Restricts namespaced kinds to these namespaces and to the one of the only Gateway.
@@ -159,7 +170,7 @@ impl KubernetesProvider {
     async fn follow(self, loads: watched::Sender<Arc<Load>>) {
         let (sender, mut messages) = mpsc::channel(QUEUE);
         let namespaces = self.all_namespaces();
-        let scopes = Scope::all(self.gateway.as_ref(), &namespaces);
+        let scopes = Scope::all(&self.kinds, self.gateway.as_ref(), &namespaces);
         let (mut later, now): (Vec<_>, Vec<_>) =
             (0..scopes.len()).partition(|number| is_held_by_reference(scopes[*number].kind));
         let start = |number: usize| tokio::spawn(self.watch_of(number, &scopes, &sender).run());

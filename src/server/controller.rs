@@ -58,6 +58,17 @@ pub struct ControllerSettings {
     pub permissions: Permissions,
 }
 
+impl ControllerSettings {
+    /// What objects are translated with, here and in the pods of Gateways.
+    pub(super) fn options(&self) -> Options {
+        Options {
+            mode: Mode::Dedicated,
+            permissions: self.permissions.clone(),
+            ..Options::default()
+        }
+    }
+}
+
 /// Static configuration of the stream to pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamSettings {
@@ -184,11 +195,7 @@ async fn follow(
     if published.changed().await.is_err() {
         return;
     }
-    let options = Options {
-        mode: Mode::Dedicated,
-        permissions: settings.permissions,
-        ..Options::default()
-    };
+    let options = settings.options();
     let mut announced = Announced::default();
     let inputs = Inputs {
         published,

@@ -16,7 +16,7 @@ use crate::status::lease::Leadership;
 use crate::stream::hub::Reports;
 use crate::stream::{Inputs, Outputs, Stream};
 use crate::telemetry::metrics::SessionStats;
-use crate::translate::CONTROLLER_NAME;
+use crate::translate;
 
 /// The running thread.
 pub(super) struct StreamThread {
@@ -51,7 +51,9 @@ impl StreamThread {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let stream = Stream::new(CONTROLLER_NAME.into());
+        let options = settings.options();
+        let kinds: Vec<_> = translate::watched_kinds(&options).collect();
+        let stream = Stream::new(options);
         let reports = stream.reports();
         let outputs = Arc::<Outputs>::default();
         let (alive, ended) = oneshot::channel();
@@ -64,7 +66,7 @@ impl StreamThread {
                 let serving = async {
                     // A client must live on the runtime that created it.
                     let provider = KubernetesProvider::from_environment().await?;
-                    let provider = provider.observed_by(observer);
+                    let provider = provider.of_kinds(kinds).observed_by(observer);
                     let client = provider.client();
                     let listener = TcpListener::from_std(listener)?;
                     tokio::select! {

@@ -15,6 +15,7 @@ use crate::api::gateway::Gateway;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
+use crate::translate::Options;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
 
 /// Reports of one Gateway's pods, by pod name.
@@ -100,12 +101,11 @@ pub(super) struct Session {
 }
 
 impl Hub {
-    /// Creates an empty hub. `instance` identifies this process; `controller_name` is the
-    /// `spec.controllerName` of this controller's GatewayClasses.
-    pub fn new(instance: String, controller_name: Arc<str>) -> Self {
+    /// Creates an empty hub. `instance` identifies this process; pods translate with these options.
+    pub fn new(instance: String, options: Options) -> Self {
         let feeds = Feeds {
             is_synced: false,
-            closures: Closures::new(controller_name),
+            closures: Closures::new(options),
             sessions: 0,
             floor: 0,
             by_gateway: BTreeMap::new(),

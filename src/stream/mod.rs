@@ -28,6 +28,7 @@ use crate::ir::ObjectRef;
 use crate::provider::Load;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
+use crate::translate::Options;
 
 /// A load after it was fed to the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,12 +70,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates a stream. Gateways of classes with this `spec.controllerName` belong to this
-    /// controller.
-    pub fn new(controller_name: Arc<str>) -> Self {
+    /// Creates a stream. Pods translate with these options.
+    pub fn new(options: Options) -> Self {
         let instance = format!("{:016x}", rand::random::<u64>());
         Self {
-            hub: Arc::new(Hub::new(instance, controller_name)),
+            hub: Arc::new(Hub::new(instance, options)),
         }
     }
 

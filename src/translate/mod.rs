@@ -33,6 +33,7 @@ use crate::permissions::Permissions;
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
 
+pub use self::backend::{backend_kinds, watched_kinds};
 pub use self::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
 
 use self::backend::Backends;
@@ -117,15 +118,15 @@ impl Translator {
     /// A translator that has seen nothing yet.
     pub fn new(options: Options) -> Self {
         Self {
-            options,
             seen: None,
             gateways: GatewayState::default(),
             certificates: Certificates::default(),
-            backends: Backends::default(),
+            backends: Backends::new(&options.permissions.backend_kinds),
             routes: Routes::new(),
             listeners: Vec::new(),
             ports: Vec::new(),
             report: StatusReport::default(),
+            options,
         }
     }
 
@@ -149,8 +150,9 @@ impl Translator {
                 || before.gateways != snapshot.gateways
                 || before.listener_sets != snapshot.listener_sets;
         }
+        let backends = self.backends.follow(&input, &before);
         let around = Changed {
-            objects: self.backends.follow(&input, &before),
+            objects: backends.objects,
             granting: granting(&before, snapshot),
             labelled: labelled(&before, snapshot),
             parents: parents_changed,
@@ -166,7 +168,7 @@ impl Translator {
             || before.backend_tls_overrides != snapshot.backend_tls_overrides
             // Conditions tell of targets that no route refers to.
             || around.objects.iter().any(|object| self.backends.tls.target(object))
-            || before.xbackends != snapshot.xbackends;
+            || backends.have_other_statuses;
         if gateways_changed || routes_changed || policies_changed {
             self.assemble(&input);
         }
@@ -211,9 +213,7 @@ impl Translator {
         report
             .notes
             .extend(backend_tls::unused(input, policies, &report.policies));
-        let senders = self
-            .routes
-            .xbackend_senders(&self.gateways.parents, input.snapshot);
+        let senders = self.routes.backend_senders(&self.gateways.parents);
         report.backends = self.backends.statuses(input, &senders);
         report.notes.extend(notes);
         report.notes.sort();

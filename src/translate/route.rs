@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::api::Resource;
 use crate::api::reference::{BackendObjectRef, BackendRef, ParentRef};
-use crate::api::{Key, Resource};
 use crate::ir::route::{Action, Match, Target, Timeouts, WeightedBackend};
 use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
@@ -12,7 +12,7 @@ use crate::status::Condition;
 
 use super::Input;
 use super::attachment::{Attachment, ListenerIndex, Parents};
-use super::backend::{self, Backends, Resolution};
+use super::backend::{Backends, Resolution};
 use super::backend_tls::{Consumer, Requests};
 use super::listener::Protocol;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
@@ -51,14 +51,15 @@ pub(super) struct Built {
     pub(super) unresolved: Option<Fault>,
     /// Backends that its rules forward to.
     pub(super) backends: Vec<BackendId>,
-    /// Services that it may refer to and refers to, whether they exist or not, each with the name of the rule.
-    pub(super) services: Vec<(Key, Option<Arc<str>>)>,
-    /// XBackends that it may refer to and refers to, whether they exist or not.
-    pub(super) xbackends: Vec<Key>,
+    /// Backends that policies may target and that it may refer to and refers to, whether they exist or not, each with the
+    /// name of the rule.
+    pub(super) targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
+    /// Backends with a status that it may refer to and refers to, whether they exist or not.
+    pub(super) with_status: Vec<ObjectRef>,
     /// Whether it is another one for another consumer.
     pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
-    pub(super) references: Vec<Key>,
+    pub(super) references: Vec<ObjectRef>,
 }
 
 impl Built {
@@ -75,8 +76,8 @@ impl Built {
             route: name,
             consumer,
             backends,
-            services: Vec::new(),
-            xbackends: Vec::new(),
+            targetable: Vec::new(),
+            with_status: Vec::new(),
             depends_on_consumer: false,
             usable: 0,
             faults: Vec::new(),
@@ -164,10 +165,10 @@ pub(super) struct RouteBuilder<'a> {
     route: &'a ObjectRef,
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
-    /// Services that it may refer to and refers to.
-    services: Vec<(Key, Option<Arc<str>>)>,
-    /// XBackends that it may refer to and refers to.
-    xbackends: Vec<Key>,
+    /// Backends that policies may target and that it may refer to and refers to.
+    targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
+    /// Backends with a status that it may refer to and refers to.
+    with_status: Vec<ObjectRef>,
     depends_on_consumer: bool,
     /// Number of rules that do at least a part of what they say.
     usable: usize,
@@ -176,7 +177,7 @@ pub(super) struct RouteBuilder<'a> {
     /// Backends that the rules forward to, in order.
     forwarded: Vec<Arc<Backend>>,
     /// Objects that references name.
-    references: Vec<Key>,
+    references: Vec<ObjectRef>,
 }
 
 /// A rule in its parts.
@@ -285,10 +286,8 @@ impl RouteBuilder<'_> {
         field: &str,
         rule: Option<&str>,
     ) -> (Target, Option<Arc<Backend>>) {
-        let namespace = reference.namespace.as_deref();
-        let namespace = namespace.unwrap_or(&self.route.namespace);
-        let key = Key::new(namespace, &reference.name);
-        self.references.push(key.clone());
+        let name = reference.object_ref(&self.route.namespace);
+        self.references.push(name.clone());
         let requests = Requests {
             route: self.route,
             rule,
@@ -296,15 +295,17 @@ impl RouteBuilder<'_> {
         };
         let resolution = self
             .backends
-            .resolve(self.input, &requests, reference, field);
+            .resolve(self.input, &requests, &name, reference.port, field);
         let is_permitted =
             !matches!(&resolution, Err(fault) if fault.reason == Reason::RefNotPermitted);
-        let (group, kind) = (&reference.group, &reference.kind);
-        if is_permitted && backend::is_xbackend(group, kind) {
-            self.xbackends.push(key);
-        } else if is_permitted && backend::is_service(group, kind) {
-            self.depends_on_consumer |= self.backends.tls.target(&key);
-            self.services.push((key, rule.map(Arc::from)));
+        if let Some(kind) = self.backends.kind_of(&name).filter(|_| is_permitted) {
+            if kind.has_status {
+                self.with_status.push(name.clone());
+            }
+            if kind.may_be_target() {
+                self.depends_on_consumer |= self.backends.tls.target(&name);
+                self.targetable.push((name, rule.map(Arc::from)));
+            }
         }
         match resolution {
             Ok(Resolution::Backend(backend)) => {
@@ -339,8 +340,8 @@ impl RouteBuilder<'_> {
             unresolved: merge(&self.unresolved),
             backends: self.forwarded.iter().map(|one| one.id.clone()).collect(),
             references: self.references,
-            services: self.services,
-            xbackends: self.xbackends,
+            targetable: self.targetable,
+            with_status: self.with_status,
             depends_on_consumer: self.depends_on_consumer,
         }
     }

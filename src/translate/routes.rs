@@ -113,7 +113,7 @@ pub(super) struct RouteChange<'a> {
 /// What changed around routes since they were looked at.
 pub(super) struct Changed {
     /// Objects that references may name.
-    pub(super) objects: FxHashSet<Key>,
+    pub(super) objects: FxHashSet<ObjectRef>,
     /// Namespaces with other ReferenceGrants.
     pub(super) granting: BTreeSet<String>,
     /// Namespaces with other labels.
@@ -433,9 +433,9 @@ impl Entry {
             .take(1)
             .flat_map(|built| &built.references);
         references.into_iter().any(|target| {
-            let is_foreign = target.namespace != key.namespace;
+            let is_foreign = *target.namespace != *key.namespace;
             around.objects.contains(target)
-                || is_foreign && around.granting.contains(&target.namespace)
+                || is_foreign && around.granting.contains(&*target.namespace)
         })
     }
 }

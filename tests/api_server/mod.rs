@@ -72,6 +72,12 @@ const KINDS: &[Kind] = &[
     kind(GATEWAY, "HTTPRoute", "httproutes", true),
     kind(GATEWAY, "BackendTLSPolicy", "backendtlspolicies", true),
     kind(GATEWAY, "ReferenceGrant", "referencegrants", true),
+    kind(
+        "gateway.networking.x-k8s.io/v1alpha1",
+        "XBackend",
+        "xbackends",
+        true,
+    ),
 ];
 
 /// Failure of requests for a kind.

@@ -2,6 +2,7 @@
 
 use portcullis::api::ObjectRef;
 use portcullis::snapshot::Snapshot;
+use portcullis::translate::Options;
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
 use serde_json::{Value, json};
 
@@ -105,7 +106,7 @@ impl Followed {
     fn new(objects: impl IntoIterator<Item = Value>) -> Self {
         let mut followed = Self {
             cluster: snapshot(objects),
-            closures: Closures::new(CONTROLLER.into()),
+            closures: Closures::new(Options::default()),
         };
         followed.closures.follow(&followed.cluster);
         followed

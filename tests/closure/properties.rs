@@ -59,7 +59,7 @@ fn names(objects: &Snapshot) -> Vec<ObjectRef> {
 }
 
 fn closures() -> Closures {
-    Closures::new(CONTROLLER.into())
+    Closures::new(Options::default())
 }
 
 fn options() -> Options {

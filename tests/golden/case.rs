@@ -2,8 +2,8 @@
 
 use portcullis::api::{self, Object};
 use portcullis::ir::{Bind, BindReport};
-use portcullis::permissions::Permissions;
-use portcullis::translate::{Mode, Options};
+use portcullis::permissions::{BackendKinds, Permissions};
+use portcullis::translate::{Mode, Options, backend_kinds};
 use serde_json::{Map, Value};
 
 use crate::certificates::with_certificates;
@@ -87,18 +87,29 @@ fn read_mode(value: &Value) -> Result<Mode, String> {
     }
 }
 
-/// `{insecureBackend: pins-only, backendTlsFloor: gateway}`
+/// `{backendKinds: v1.Service, insecureBackend: pins-only, backendTlsFloor: gateway}`
 fn read_permissions(value: &Value) -> Result<Permissions, String> {
     let mut permissions = Permissions::default();
     for (key, value) in value.as_object().into_iter().flatten() {
         let text = value.as_str().unwrap_or_default();
         match key.as_str() {
+            "backendKinds" => permissions.backend_kinds = read_kinds(text)?,
             "insecureBackend" => permissions.insecure_backend = text.parse()?,
             "backendTlsFloor" => permissions.backend_tls_floor = text.parse()?,
             other => return Err(format!("unknown permission {other}")),
         }
     }
     Ok(permissions)
+}
+
+/// `v1.Service,…`
+fn read_kinds(text: &str) -> Result<BackendKinds, String> {
+    let find = |name: &str| {
+        let found = backend_kinds().find(|kind| *kind == name);
+        found.ok_or_else(|| format!("unknown kind of backend {name}"))
+    };
+    let kinds: Result<_, _> = text.split(',').map(find).collect();
+    kinds.map(BackendKinds::Only)
 }
 
 /// `{"*:80": "error", "127.0.0.1:80": ok}`

@@ -1,6 +1,6 @@
 //! A data plane that watches a cluster: the program, an API server with every kind of failure, and
 //! a client of the data plane. `serving`, `order` and `invalid` test the program; `faults`,
-//! `namespaces` and `secrets` test what the provider publishes.
+//! `namespaces` and `secrets` test what the provider publishes, `backend_kinds` both.
 //!
 //! | fault | tests |
 //! |---|---|
@@ -15,11 +15,13 @@
 //! | stale lists and events, lists that lack most objects, kinds that disappear | the last seven of `faults` |
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
 //! | objects that no CRD would admit | `invalid` |
+//! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[path = "../api_server/mod.rs"]
 mod api;
+mod backend_kinds;
 mod faults;
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -62,7 +62,7 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     }
     let options = Options {
         mode: Mode::Dedicated,
-        permissions,
+        permissions: permissions.clone(),
         ..Options::default()
     };
     let translation = translate(&snapshot, None, &options);

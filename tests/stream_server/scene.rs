@@ -20,6 +20,7 @@ use portcullis::stream::hub::Reports;
 use portcullis::stream::message::{self, POSITION};
 use portcullis::stream::{self, Inputs, Outputs, Stream};
 use portcullis::telemetry::metrics::SessionStats;
+use portcullis::translate::Options;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -72,7 +73,7 @@ impl Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (loads, fed) = watch::channel(Arc::default());
         let (leadership, led) = watch::channel(Leadership::default());
-        let stream = Stream::new("portcullis.dev/gateway-controller".into());
+        let stream = Stream::new(Options::default());
         let mut controller = Self {
             address: listener.local_addr().unwrap(),
             api,

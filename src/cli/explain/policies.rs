@@ -7,19 +7,19 @@ pub(super) fn policies(backends: &[BackendPolicies]) -> Vec<String> {
     backends.iter().flat_map(of_backend).collect()
 }
 
-fn of_backend(backend: &BackendPolicies) -> Vec<String> {
+fn of_backend(policies: &BackendPolicies) -> Vec<String> {
     let BackendPolicies {
-        service,
+        backend,
         port,
         policies,
-    } = backend;
+    } = policies;
     if policies.is_empty() {
         return Vec::new();
     }
     let port = port.map_or_else(String::new, |port| format!(":{port}"));
     let of_policy = |one| format!("  {}", considered(one));
     let lines = policies.iter().map(of_policy);
-    std::iter::once(format!("{service}{port}"))
+    std::iter::once(format!("{backend}{port}"))
         .chain(lines)
         .collect()
 }

@@ -19,11 +19,15 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// The scopes of all kinds. Empty `namespaces` means all; the namespace of the only `gateway`
+    /// The scopes of these kinds. Empty `namespaces` means all; the namespace of the only `gateway`
     /// is always included.
-    pub(super) fn all(gateway: Option<&Key>, namespaces: &BTreeSet<String>) -> Vec<Self> {
-        let kinds = Kind::all().iter();
-        kinds
+    pub(super) fn all(
+        kinds: &[&'static Kind],
+        gateway: Option<&Key>,
+        namespaces: &BTreeSet<String>,
+    ) -> Vec<Self> {
+        let scopes = kinds.iter();
+        scopes
             .flat_map(|kind| Self::of(kind, gateway, namespaces))
             .collect()
     }
@@ -77,7 +81,8 @@ mod tests {
 
     fn shown(gateway: Option<&Key>, namespaces: &[&str]) -> Vec<String> {
         let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
-        let scopes = Scope::all(gateway, &namespaces);
+        let kinds: Vec<_> = Kind::all().iter().collect();
+        let scopes = Scope::all(&kinds, gateway, &namespaces);
         let wanted = ["GatewayClass", "Gateway", "Service"];
         scopes
             .iter()

@@ -29,7 +29,11 @@ impl Scene {
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "ours"},
             "spec": {"controllerName": "example.com/ours"},
         })));
-        let hub = Hub::new("5f2c".to_owned(), "example.com/ours".into());
+        let options = Options {
+            controller_name: "example.com/ours".into(),
+            ..Options::default()
+        };
+        let hub = Hub::new("5f2c".to_owned(), options);
         let mut scene = Self { hub, cluster };
         scene.put_gateway();
         for number in 2..=changes {

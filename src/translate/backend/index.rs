@@ -1,86 +1,66 @@
-//! Objects by the Services that they belong to, kept current from one snapshot to the next. Knows nothing of what the
-//! objects say beyond that.
+//! EndpointSlices by the objects whose endpoints they have, kept current from one snapshot to the next. Knows nothing of
+//! the endpoints.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL};
-use crate::api::{Key, Resource};
+use crate::api::core::EndpointSlice;
+use crate::ir::ObjectRef;
 use crate::snapshot::Objects;
 
-/// An object that belongs to Services of its namespace.
-pub(in crate::translate) trait OfServices: Resource + Eq {
-    /// The Services; one may come more than once.
-    fn services(&self) -> impl Iterator<Item = Key>;
-}
+use super::registry::owners;
 
-impl OfServices for EndpointSlice {
-    fn services(&self) -> impl Iterator<Item = Key> {
-        let service = self.metadata.labels.get(SERVICE_NAME_LABEL);
-        service
-            .map(|service| Key::new(&self.metadata.namespace, service))
-            .into_iter()
-    }
-}
+/// EndpointSlices by owner, each list in order of names.
+#[derive(Default)]
+pub(super) struct SlicesByOwner(BTreeMap<ObjectRef, Vec<Arc<EndpointSlice>>>);
 
-/// The objects of one kind by Service, each list in order of names.
-pub(super) struct ByService<T>(BTreeMap<Key, Vec<Arc<T>>>);
-
-impl<T> Default for ByService<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<T: OfServices> ByService<T> {
-    /// The objects of a Service.
-    pub(super) fn of(&self, service: &Key) -> &[Arc<T>] {
-        self.0.get(service).map_or(&[], Vec::as_slice)
+impl SlicesByOwner {
+    /// The EndpointSlices of an object.
+    pub(super) fn of(&self, owner: &ObjectRef) -> &[Arc<EndpointSlice>] {
+        self.0.get(owner).map_or(&[], Vec::as_slice)
     }
 
-    /// Follows the change from `before` to `now`, and returns the Services whose objects changed; one may come more than
-    /// once.
-    pub(super) fn follow(&mut self, before: &Objects<T>, now: &Objects<T>) -> Vec<Key> {
+    /// Follows the change from `before` to `now`, and returns the objects whose EndpointSlices changed; one may come more
+    /// than once.
+    pub(super) fn follow(
+        &mut self,
+        before: &Objects<EndpointSlice>,
+        now: &Objects<EndpointSlice>,
+    ) -> Vec<ObjectRef> {
         let mut touched = Vec::new();
         for change in now.changes_since(before) {
-            for service in change
-                .before
-                .into_iter()
-                .flat_map(|object| object.services())
-            {
-                self.take_out(&service, &change.key.name);
-                touched.push(service);
+            for owner in change.before.into_iter().flat_map(|slice| owners(slice)) {
+                self.take_out(&owner, &change.key.name);
+                touched.push(owner);
             }
-            for (service, object) in change
-                .after
-                .into_iter()
-                .flat_map(|object| object.services().map(move |service| (service, object)))
-            {
-                self.put_in(service.clone(), object);
-                touched.push(service);
+            if let Some(slice) = change.after {
+                for owner in owners(slice) {
+                    self.put_in(owner.clone(), slice);
+                    touched.push(owner);
+                }
             }
         }
         touched
     }
 
-    fn take_out(&mut self, service: &Key, name: &str) {
-        if let Some(objects) = self.0.get_mut(service) {
-            objects.retain(|object| object.meta().name != name);
-            if objects.is_empty() {
-                self.0.remove(service);
+    fn take_out(&mut self, owner: &ObjectRef, name: &str) {
+        if let Some(slices) = self.0.get_mut(owner) {
+            slices.retain(|slice| slice.metadata.name != name);
+            if slices.is_empty() {
+                self.0.remove(owner);
             }
         }
     }
 
-    fn put_in(&mut self, service: Key, object: &Arc<T>) {
-        let name = object.meta().name.as_str();
-        let objects = self.0.entry(service).or_default();
-        let at = objects.partition_point(|known| known.meta().name.as_str() < name);
-        if objects
+    fn put_in(&mut self, owner: ObjectRef, slice: &Arc<EndpointSlice>) {
+        let name = slice.metadata.name.as_str();
+        let slices = self.0.entry(owner).or_default();
+        let at = slices.partition_point(|known| known.metadata.name.as_str() < name);
+        if slices
             .get(at)
-            .is_none_or(|known| known.meta().name != name)
+            .is_none_or(|known| known.metadata.name != name)
         {
-            objects.insert(at, object.clone());
+            slices.insert(at, slice.clone());
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Backend kinds, by group, version and kind: everything that refers to a backend resolves it here. A new kind is a file
-//! beside this one and a line in [`KINDS`]. Keeps backends from one translation to the next, and knows what of theirs
-//! changed in between. Knows nothing of weights or rules.
+//! Backends, whatever their kinds: everything that refers to a backend resolves it here. Keeps backends from one translation
+//! to the next, and knows what of theirs changed in between. Knows nothing of weights or rules.
 
 mod index;
+mod ports;
+mod registry;
 mod service;
 mod xbackend;
 
@@ -11,57 +12,29 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
+use crate::api::Key;
 use crate::api::core::EndpointSlice;
-use crate::api::reference::BackendObjectRef;
-use crate::api::xbackend::XBackend;
-use crate::api::{Key, Resource};
 use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
+use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
 use crate::status::ParentStatus;
 
-pub(super) use self::index::OfServices;
+pub(super) use self::registry::{
+    BackendKind, find_enabled, is_target, links, owners, target_ports,
+};
+pub use self::registry::{backend_kinds, watched_kinds};
 
-use self::index::ByService;
-use self::xbackend::XBackends;
+use self::index::SlicesByOwner;
+use self::registry::{Resolver, enabled, unusable};
 use super::Input;
-use super::backend_tls::{Decision, Requests, TlsPolicies};
+use super::backend_tls::{self, Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
 
-/// Finds a backend of one kind, or tells what is wrong with it as the end of a sentence.
-type Resolve = fn(&Sources<'_>, &ObjectRef, Option<u16>) -> Result<Found, Fault>;
-
-/// A kind of backend.
-struct Kind {
-    gvk: &'static str,
-    group: &'static str,
-    kind: &'static str,
-    resolve: Resolve,
-    /// Whether objects are for routes of their own namespace alone; no ReferenceGrant changes that.
-    is_local: bool,
-}
-
-const KINDS: &[Kind] = &[
-    Kind {
-        gvk: "v1.Service",
-        group: "",
-        kind: "Service",
-        resolve: service::resolve,
-        is_local: false,
-    },
-    Kind {
-        gvk: "gateway.networking.x-k8s.io/v1alpha1.XBackend",
-        group: XBackend::GROUP,
-        kind: XBackend::KIND,
-        resolve: xbackend::resolve,
-        is_local: true,
-    },
-];
-
-/// What backends are made of.
+/// What a backend is made of.
 struct Sources<'a> {
     snapshot: &'a Snapshot,
-    slices: &'a ByService<EndpointSlice>,
-    xbackends: &'a XBackends,
+    /// Those that have its endpoints.
+    slices: &'a [Arc<EndpointSlice>],
 }
 
 /// A port of an object that requests can be sent to.
@@ -100,16 +73,30 @@ pub(super) enum Resolution {
 }
 
 /// The backends that routes refer to; each is resolved once, and again when something that it is made of changes.
-#[derive(Default)]
 pub(super) struct Backends {
-    slices: ByService<EndpointSlice>,
-    xbackends: XBackends,
+    kinds: Vec<EnabledKind>,
+    slices: SlicesByOwner,
     pub(super) tls: TlsPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
     /// Whether some may be resolved that nobody has claimed.
     has_unclaimed: bool,
     /// All that get traffic, as long as nothing about them changes.
     listed: Option<Arc<[Arc<Backend>]>>,
+}
+
+/// A kind whose objects may be backends.
+struct EnabledKind {
+    kind: &'static BackendKind,
+    resolver: Box<dyn Resolver + Send>,
+}
+
+/// What became of backends.
+pub(super) struct BackendChanges {
+    /// The objects that backends are found through, their endpoints aside, and that are not what they were: what refers to
+    /// them has to be resolved again.
+    pub(super) objects: FxHashSet<ObjectRef>,
+    /// Whether objects with a status are among them.
+    pub(super) have_other_statuses: bool,
 }
 
 struct Resolved {
@@ -122,71 +109,92 @@ struct Resolved {
 }
 
 impl Backends {
-    /// Follows the change from one snapshot to the next. Returns the objects that backends are found through (their
-    /// endpoints aside) and that are not what they were: what refers to them has to be resolved again.
-    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<Key> {
-        let now = input.snapshot;
-        let services = now.services.changes_since(&before.services).into_iter();
-        let mut touched: FxHashSet<Key> = services.map(|change| change.key.clone()).collect();
-        touched.extend(self.tls.follow(input, before));
-        touched.extend(self.xbackends.follow(input, before));
-        let slices = (&before.endpoint_slices, &now.endpoint_slices);
-        let moved = self.slices.follow(slices.0, slices.1);
-        for key in touched.iter().chain(&moved) {
-            self.resolve_again(now, key);
+    /// Nothing yet, for these kinds.
+    pub(super) fn new(kinds: &BackendKinds) -> Self {
+        let kinds = enabled(kinds).map(|kind| EnabledKind {
+            kind,
+            resolver: (kind.resolver)(),
+        });
+        Self {
+            kinds: kinds.collect(),
+            slices: SlicesByOwner::default(),
+            tls: TlsPolicies::default(),
+            resolved: BTreeMap::new(),
+            has_unclaimed: false,
+            listed: None,
         }
-        touched
     }
 
-    /// The backend that `reference` names, for requests of its route; `field` is the path of the reference.
+    /// Follows the change from one snapshot to the next.
+    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> BackendChanges {
+        let now = input.snapshot;
+        let mut objects = self.tls.follow(input, before);
+        let mut have_other_statuses = false;
+        for EnabledKind { kind, resolver } in &mut self.kinds {
+            let changed = resolver.follow(input, before);
+            have_other_statuses |= kind.has_status && !changed.is_empty();
+            let names = changed.iter();
+            objects.extend(names.map(|key| kind.object_ref(&key.namespace, &key.name)));
+        }
+        let slices = (&before.endpoint_slices, &now.endpoint_slices);
+        let moved = self.slices.follow(slices.0, slices.1);
+        for object in objects.iter().chain(&moved) {
+            self.resolve_again(now, object);
+        }
+        BackendChanges {
+            objects,
+            have_other_statuses,
+        }
+    }
+
+    fn enabled(&self, object: &ObjectRef) -> Option<&EnabledKind> {
+        let mut kinds = self.kinds.iter();
+        kinds.find(|it| it.kind.is_named(&object.group, &object.kind))
+    }
+
+    /// The kind of an object, if objects of it may be backends.
+    pub(super) fn kind_of(&self, object: &ObjectRef) -> Option<&'static BackendKind> {
+        self.enabled(object).map(|enabled| enabled.kind)
+    }
+
+    /// The backend at a port of an object, for requests of the route that refers to it; `field` is the path of the reference.
     pub(super) fn resolve(
         &mut self,
         input: &Input<'_>,
         requests: &Requests<'_>,
-        reference: &BackendObjectRef,
+        name: &ObjectRef,
+        port: Option<u16>,
         field: &str,
     ) -> Result<Resolution, Fault> {
-        let namespace = reference
-            .namespace
-            .as_deref()
-            .unwrap_or(&requests.route.namespace);
-        let name = ObjectRef::new(
-            &reference.group,
-            &reference.kind,
-            namespace,
-            &reference.name,
-        );
-        let kind = KINDS
-            .iter()
-            .find(|kind| kind.group == &*name.group && kind.kind == &*name.kind);
-        let kind = kind.ok_or_else(|| unknown(&name, field))?;
+        let enabled = self.enabled(name);
+        let EnabledKind { kind, resolver } = enabled.ok_or_else(|| unusable(name, field))?;
         // Permission comes first: whether an object of another namespace exists is not for everyone to know.
         if kind.is_local && name.namespace != requests.route.namespace {
-            return Err(elsewhere(&name, requests.route, field));
+            return Err(elsewhere(name, requests.route, field));
         }
-        input.grants.check(requests.route, &name, field)?;
+        input.grants.check(requests.route, name, field)?;
         let told =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
         let mut found = None;
-        let port = match reference.port.and_then(|port| self.known(&name, port)) {
+        let at = match port.and_then(|port| self.known(name, port)) {
             Some(known) => known.port.clone(),
             None => {
-                let sources = self.sources(input.snapshot);
-                let new = (kind.resolve)(&sources, &name, reference.port).map_err(told)?;
+                let sources = self.sources(input.snapshot, name);
+                let new = resolver.resolve(&sources, name, port).map_err(told)?;
                 found.insert(new).port.clone()
             }
         };
-        let (used, tls) = match self.decide(&name, &port, requests) {
+        let (used, tls) = match self.decide(name, &at, requests) {
             Decision::Plain(used) => (used, None),
             Decision::Tls(used, tls) => (Some(used), Some(tls)),
             Decision::Refused(why) => {
                 return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
             }
         };
-        port.permits(used.as_ref()).map_err(told)?;
+        at.permits(used.as_ref(), kind).map_err(told)?;
         let backend = match found {
             Some(found) => Some(self.add(found, used, tls)),
-            None => self.of_known(&name, reference.port.unwrap_or_default(), used, tls),
+            None => self.of_known(name, port.unwrap_or_default(), used, tls),
         };
         let missing = || told(Fault::new(Reason::BackendNotFound, "is gone"));
         Ok(Resolution::Backend(backend.ok_or_else(missing)?))
@@ -195,10 +203,8 @@ impl Backends {
     fn decide(&self, name: &ObjectRef, port: &Port, requests: &Requests<'_>) -> Decision {
         match &port.tls {
             PortTls::OfPolicies { .. } => {
-                let service = Key::new(&name.namespace, &name.name);
                 let port_name = port.name.as_deref();
-                self.tls
-                    .decide(&service, port_name, port.protocol, requests)
+                self.tls.decide(name, port_name, port.protocol, requests)
             }
             PortTls::Own(Ok(Some(tls))) => Decision::Tls(own_use(name), tls.clone()),
             PortTls::Own(Ok(None)) => Decision::Plain(None),
@@ -206,13 +212,24 @@ impl Backends {
         }
     }
 
-    /// What XBackends are told of the Gateways that send requests to them.
+    /// The status of backends, for the Gateways that send requests to them.
     pub(super) fn statuses(
         &self,
         input: &Input<'_>,
-        senders: &BTreeMap<Key, BTreeSet<ObjectRef>>,
+        senders: &BTreeMap<ObjectRef, BTreeSet<ObjectRef>>,
     ) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
-        self.xbackends.statuses(input, senders)
+        let of_backend = |(object, gateways): (&ObjectRef, &BTreeSet<ObjectRef>)| {
+            let key = Key::new(&object.namespace, &object.name);
+            let conditions = self.enabled(object)?.resolver.conditions(&key)?;
+            let entry = |gateway| ParentStatus {
+                parent_ref: backend_tls::parent_ref(gateway),
+                controller_name: input.options.controller_name.clone(),
+                conditions: conditions.clone(),
+            };
+            let entries: Vec<_> = gateways.iter().map(entry).collect();
+            (!entries.is_empty()).then(|| (object.clone(), entries))
+        };
+        senders.iter().filter_map(of_backend).collect()
     }
 
     /// Any use of a port that is known.
@@ -319,50 +336,45 @@ impl Backends {
         self.listed.get_or_insert_with(list).clone()
     }
 
-    fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
+    fn sources<'a>(&'a self, snapshot: &'a Snapshot, object: &ObjectRef) -> Sources<'a> {
         Sources {
             snapshot,
-            slices: &self.slices,
-            xbackends: &self.xbackends,
+            slices: self.slices.of(object),
         }
     }
 
     /// Brings the backends of an object up to date; those that are no more are forgotten.
-    fn resolve_again(&mut self, now: &Snapshot, key: &Key) {
-        if self.resolved.is_empty() {
-            return;
-        }
-        for kind in KINDS {
-            let object = ObjectRef::new(kind.group, kind.kind, &key.namespace, &key.name);
-            let first = BackendId {
-                object: object.clone(),
-                port: 0,
-                tls: None,
-            };
-            let known = self.resolved.range(first..);
-            let known = known.take_while(|(id, _)| id.object == object);
-            let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
-            for id in known {
-                let found = (kind.resolve)(&self.sources(now), &object, Some(id.port));
-                let renewed = found.ok().and_then(|found| self.renew(&id, found));
-                match (renewed, self.resolved.get_mut(&id)) {
-                    (Some((same, port)), Some(resolved)) if same == *resolved.backend => {
-                        resolved.port = port;
-                        continue;
-                    }
-                    (Some((changed, port)), Some(resolved)) => {
-                        resolved.backend = Arc::new(changed);
-                        resolved.port = port;
-                    }
-                    _ => drop(self.resolved.remove(&id)),
+    fn resolve_again(&mut self, now: &Snapshot, object: &ObjectRef) {
+        let first = BackendId {
+            object: object.clone(),
+            port: 0,
+            tls: None,
+        };
+        let known = self.resolved.range(first..);
+        let known = known.take_while(|(id, _)| id.object == *object);
+        let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
+        for id in known {
+            let renewed = self.renew(now, &id);
+            match (renewed, self.resolved.get_mut(&id)) {
+                (Some((same, port)), Some(resolved)) if same == *resolved.backend => {
+                    resolved.port = port;
+                    continue;
                 }
-                self.listed = None;
+                (Some((changed, port)), Some(resolved)) => {
+                    resolved.backend = Arc::new(changed);
+                    resolved.port = port;
+                }
+                _ => drop(self.resolved.remove(&id)),
             }
+            self.listed = None;
         }
     }
 
     /// A use of a port that has changed; `None` when it cannot be used so any more.
-    fn renew(&self, id: &BackendId, found: Found) -> Option<(Backend, Port)> {
+    fn renew(&self, now: &Snapshot, id: &BackendId) -> Option<(Backend, Port)> {
+        let EnabledKind { kind, resolver } = self.enabled(&id.object)?;
+        let sources = self.sources(now, &id.object);
+        let found = resolver.resolve(&sources, &id.object, Some(id.port)).ok()?;
         let Found { mut backend, port } = found;
         let former = self.resolved.get(id)?.backend.tls.as_ref();
         let tls = match (&port.tls, &id.tls) {
@@ -380,7 +392,7 @@ impl Backends {
             }
             (PortTls::OfPolicies { .. }, None) => None,
         };
-        port.permits(id.tls.as_ref()).ok()?;
+        port.permits(id.tls.as_ref(), kind).ok()?;
         let same = former.filter(|former| tls.as_ref() == Some(former));
         backend.tls = same.cloned().or(tls);
         backend.id = id.clone();
@@ -391,36 +403,21 @@ impl Backends {
 impl Port {
     /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS, unless a policy asks for
     /// that.
-    fn permits(&self, used: Option<&TlsUse>) -> Result<(), Fault> {
+    fn permits(&self, used: Option<&TlsUse>, kind: &BackendKind) -> Result<(), Fault> {
         match &self.tls {
             PortTls::OfPolicies {
                 speaks_tls: Some(name),
             } if used.is_none() => {
                 let message = format!(
                     "has appProtocol {name}, and no BackendTLSPolicy says how to verify its certificate; add one whose \
-                     targetRefs name this Service"
+                     targetRefs name this {}",
+                    kind.name.1
                 );
                 Err(Fault::new(Reason::UnsupportedProtocol, message))
             }
             _ => Ok(()),
         }
     }
-}
-
-/// Whether objects of this kind can be backends.
-pub(super) fn is_backend(group: &str, kind: &str) -> bool {
-    let mut kinds = KINDS.iter();
-    kinds.any(|known| known.group == group && known.kind == kind)
-}
-
-/// Whether policies on TLS may target objects of this kind.
-pub(super) fn is_service(group: &str, kind: &str) -> bool {
-    group.is_empty() && kind == "Service"
-}
-
-/// Whether this is the kind XBackend.
-pub(super) fn is_xbackend(group: &str, kind: &str) -> bool {
-    group == XBackend::GROUP && kind == XBackend::KIND
 }
 
 /// The use of a backend that says itself what TLS to it is like.
@@ -437,19 +434,4 @@ fn elsewhere(name: &ObjectRef, route: &ObjectRef, field: &str) -> Fault {
         name.kind, route.namespace
     );
     Fault::new(Reason::RefNotPermitted, message)
-}
-
-fn unknown(name: &ObjectRef, field: &str) -> Fault {
-    let known: Vec<_> = KINDS.iter().map(|kind| kind.gvk).collect();
-    let group = if name.group.is_empty() {
-        "core"
-    } else {
-        &name.group
-    };
-    let message = format!(
-        "{field}: kind {} of group {group} is not supported as a backend; supported kinds: {}",
-        name.kind,
-        known.join(", ")
-    );
-    Fault::new(Reason::InvalidKind, message)
 }

@@ -1,143 +1,54 @@
-//! Services as backends: the port that is meant, what it speaks, and its endpoints from EndpointSlices. Knows nothing of
-//! who refers to it.
-
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+//! Services as backends. Knows nothing of who refers to them.
 
 use crate::api::Key;
-use crate::api::core::{EndpointSlice, Service, ServicePort, SliceEndpoint};
-use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
+use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
+use crate::ir::ObjectRef;
+use crate::snapshot::Snapshot;
 
+use super::super::Input;
 use super::super::reason::{Fault, Reason};
-use super::{Found, Port, PortTls, Sources};
+use super::registry::{BackendKind, Resolver, name_of};
+use super::{Found, Sources, ports};
 
-/// Finds a port of a Service. Messages continue a sentence that begins with the Service's name.
-pub(super) fn resolve(
-    sources: &Sources<'_>,
-    name: &ObjectRef,
-    port: Option<u16>,
-) -> Result<Found, Fault> {
-    let services = &sources.snapshot.services;
-    let found = services.get(&name.namespace, &name.name);
-    let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
-    if service.spec.kind.as_deref() == Some("ExternalName") {
-        let message =
-            "is of type ExternalName, which is not served; use a Service with EndpointSlices";
-        return Err(Fault::new(Reason::InvalidKind, message));
+pub(super) const KIND: BackendKind = BackendKind {
+    gvk: "v1.Service",
+    name: name_of::<Service>(),
+    reads: &[name_of::<EndpointSlice>()],
+    endpoint_label: Some(SERVICE_NAME_LABEL),
+    is_local: false,
+    target_ports: Some(target_ports),
+    has_status: false,
+    links: |_, _| {},
+    resolver: || Box::new(Services),
+};
+
+fn target_ports<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [ServicePort]> {
+    let service = snapshot.services.get(&name.namespace, &name.name)?;
+    Some(&service.spec.ports)
+}
+
+/// Reads Services as they are needed.
+struct Services;
+
+impl Resolver for Services {
+    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
+        input.snapshot.services.keys_changed_since(&before.services)
     }
-    let port = find_port(service, port)?;
-    let (protocol, speaks_tls) = protocol(port)?;
-    let slices = sources.slices.of(&Key::new(&name.namespace, &name.name));
-    let backend = Backend {
-        id: BackendId {
-            object: name.clone(),
-            port: port.port,
-            tls: None,
-        },
-        protocol,
-        tls: None,
-        endpoints: endpoints(slices, port.name.as_deref().unwrap_or_default()).into(),
-    };
-    Ok(Found {
-        backend,
-        port: Port {
-            name: port.name.as_deref().map(Arc::from),
-            protocol,
-            tls: PortTls::OfPolicies { speaks_tls },
-        },
-    })
-}
 
-fn find_port(service: &Service, port: Option<u16>) -> Result<&ServicePort, Fault> {
-    let shown: Vec<String> = service
-        .spec
-        .ports
-        .iter()
-        .map(|port| port.port.to_string())
-        .collect();
-    let shown = shown.join(", ");
-    let Some(wanted) = port else {
-        let message = format!("needs a port in the reference; its ports: [{shown}]");
-        return Err(Fault::new(Reason::BackendNotFound, message));
-    };
-    let mut same = service
-        .spec
-        .ports
-        .iter()
-        .filter(|port| port.port == wanted)
-        .peekable();
-    if same.peek().is_none() {
-        let message = format!("has no port {wanted}; its ports: [{shown}]");
-        return Err(Fault::new(Reason::BackendNotFound, message));
-    }
-    let is_tcp = |port: &&ServicePort| is_tcp(port.protocol.as_deref());
-    same.find(is_tcp).ok_or_else(|| {
-        let message = format!("has port {wanted}, but not for TCP, which HTTP needs");
-        Fault::new(Reason::UnsupportedProtocol, message)
-    })
-}
-
-fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
-}
-
-/// What a port speaks (GEP-1911), and the name of that if it is TLS. Names outside `kubernetes.io/` that are not TLS say
-/// nothing that matters here.
-fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), Fault> {
-    let name = port.app_protocol.as_deref().unwrap_or_default();
-    let lower = name.to_ascii_lowercase();
-    match lower.as_str() {
-        "kubernetes.io/h2c" => Ok((UpstreamProtocol::H2c, None)),
-        "kubernetes.io/ws" => Ok((UpstreamProtocol::Http1, None)),
-        "kubernetes.io/wss" | "https" | "tls" | "wss" => {
-            Ok((UpstreamProtocol::Http1, Some(name.into())))
+    fn resolve(
+        &self,
+        sources: &Sources<'_>,
+        name: &ObjectRef,
+        port: Option<u16>,
+    ) -> Result<Found, Fault> {
+        let services = &sources.snapshot.services;
+        let found = services.get(&name.namespace, &name.name);
+        let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+        if service.spec.kind.as_deref() == Some("ExternalName") {
+            let message =
+                "is of type ExternalName, which is not served; use a Service with EndpointSlices";
+            return Err(Fault::new(Reason::InvalidKind, message));
         }
-        other if other.starts_with("kubernetes.io/") => {
-            let message = format!(
-                "has appProtocol {name} on port {}, which is not supported",
-                port.port
-            );
-            Err(Fault::new(Reason::UnsupportedProtocol, message))
-        }
-        _ => Ok((UpstreamProtocol::Http1, None)),
+        ports::resolve(name, &service.spec.ports, port, sources.slices)
     }
-}
-
-/// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.
-fn endpoints(slices: &[Arc<EndpointSlice>], port: &str) -> Vec<SocketAddr> {
-    let ready = |endpoint: &SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
-    let draining = |endpoint: &SliceEndpoint| {
-        let conditions = &endpoint.conditions;
-        let serving = conditions.serving.or(conditions.ready).unwrap_or(true);
-        serving && conditions.terminating.unwrap_or(false)
-    };
-    let usable = select(slices, port, ready);
-    if usable.is_empty() {
-        select(slices, port, draining)
-    } else {
-        usable
-    }
-}
-
-fn select(
-    slices: &[Arc<EndpointSlice>],
-    port: &str,
-    wanted: impl Fn(&SliceEndpoint) -> bool,
-) -> Vec<SocketAddr> {
-    let mut addresses = Vec::new();
-    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
-        let ports = slice.ports.iter().filter(|slice| {
-            slice.name.as_deref().unwrap_or_default() == port && is_tcp(slice.protocol.as_deref())
-        });
-        for number in ports.filter_map(|port| port.port) {
-            let endpoints = slice.endpoints.iter().filter(|endpoint| wanted(endpoint));
-            // All addresses of an endpoint mean the same one; the API tells consumers to use the first.
-            let first = endpoints.filter_map(|endpoint| endpoint.addresses.first());
-            let parsed = first.filter_map(|address| address.parse::<IpAddr>().ok());
-            addresses.extend(parsed.map(|address| SocketAddr::new(address, number)));
-        }
-    }
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
 }

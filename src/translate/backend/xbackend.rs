@@ -4,26 +4,41 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::api::core::{ConfigMap, Secret};
 use crate::api::policy::BackendTlsValidation;
 use crate::api::xbackend::{XBackend, XBackendTls};
-use crate::api::{Key, Resource};
+use crate::api::{Key, Object, Resource};
 use crate::ir::{
     Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
 use crate::snapshot::{Objects, Snapshot};
-use crate::status::{Condition, ParentStatus};
+use crate::status::Condition;
 
 use super::super::backend_tls::{self, TlsSettings};
+use super::super::closure::Collector;
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::super::{Input, certificate};
+use super::registry::{BackendKind, Resolver, name_of};
 use super::{Found, Port, PortTls, Sources, own_use};
+
+pub(super) const KIND: BackendKind = BackendKind {
+    gvk: "gateway.networking.x-k8s.io/v1alpha1.XBackend",
+    name: name_of::<XBackend>(),
+    reads: &[name_of::<ConfigMap>(), name_of::<Secret>()],
+    endpoint_label: None,
+    is_local: true,
+    target_ports: None,
+    has_status: true,
+    links,
+    resolver: || Box::new(XBackends::default()),
+};
 
 /// The domain of the Services of a cluster, which are no external hosts.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// The XBackends of a snapshot, read.
 #[derive(Default)]
-pub(super) struct XBackends(BTreeMap<Key, External>);
+struct XBackends(BTreeMap<Key, External>);
 
 /// An XBackend, read.
 #[derive(PartialEq, Eq)]
@@ -44,51 +59,24 @@ struct External {
     depends_on_past: bool,
 }
 
-/// Finds an XBackend. Messages continue a sentence that begins with its name.
-pub(super) fn resolve(
-    sources: &Sources<'_>,
-    name: &ObjectRef,
-    port: Option<u16>,
-) -> Result<Found, Fault> {
-    let key = Key::new(&name.namespace, &name.name);
-    let found = sources.xbackends.0.get(&key);
-    let external = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
-    if let Some(wanted) = port.filter(|port| *port != external.port) {
-        let message = format!(
-            "has spec.port.port {}, not {wanted}; name that port in the reference, or none",
-            external.port
-        );
-        return Err(Fault::new(Reason::BackendNotFound, message));
+/// The client certificate goes with the backend: its author decides what requests to it present.
+fn links(object: &Object, collector: &mut Collector<'_>) {
+    let Object::XBackend(backend) = object else {
+        return;
+    };
+    let Some(tls) = &backend.spec.tls else {
+        return;
+    };
+    if let Some(client) = &tls.client_certificate_ref {
+        collector.secret(client);
     }
-    if let Some(fault) = &external.unsupported {
-        return Err(fault.clone());
+    if let Some(validation) = &tls.validation {
+        collector.config_maps(validation);
     }
-    let tls = external.tls.as_ref().ok().cloned().flatten();
-    Ok(Found {
-        backend: Backend {
-            id: BackendId {
-                object: name.clone(),
-                port: external.port,
-                tls: tls.is_some().then(|| own_use(name)),
-            },
-            protocol: external.protocol,
-            tls,
-            endpoints: Endpoints::Hostname {
-                hostname: external.hostname.clone(),
-                port: external.port,
-            },
-        },
-        port: Port {
-            name: None,
-            protocol: external.protocol,
-            tls: PortTls::Own(external.own_tls()),
-        },
-    })
 }
 
-impl XBackends {
-    /// Follows the change from one snapshot to the next. Returns the XBackends that are not what they were.
-    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
+impl Resolver for XBackends {
+    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
         let now = input.snapshot;
         let changes = now.xbackends.changes_since(&before.xbackends).into_iter();
         let mut keys: BTreeSet<Key> = changes.map(|change| change.key.clone()).collect();
@@ -124,25 +112,51 @@ impl XBackends {
         keys
     }
 
-    /// What those are told that Gateways send requests to: an entry for each of the Gateways.
-    pub(super) fn statuses(
+    fn resolve(
         &self,
-        input: &Input<'_>,
-        senders: &BTreeMap<Key, BTreeSet<ObjectRef>>,
-    ) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
-        let entries = |(key, gateways): (&Key, &BTreeSet<ObjectRef>)| {
-            let external = self.0.get(key)?;
-            let entry = |gateway| ParentStatus {
-                parent_ref: backend_tls::parent_ref(gateway),
-                controller_name: input.options.controller_name.clone(),
-                conditions: external.conditions(),
-            };
-            let Key { namespace, name } = key;
-            let object = ObjectRef::new(XBackend::GROUP, XBackend::KIND, namespace, name);
-            Some((object, gateways.iter().map(entry).collect::<Vec<_>>()))
-        };
-        let all = senders.iter().filter_map(entries);
-        all.filter(|(_, entries)| !entries.is_empty()).collect()
+        _: &Sources<'_>,
+        name: &ObjectRef,
+        port: Option<u16>,
+    ) -> Result<Found, Fault> {
+        let key = Key::new(&name.namespace, &name.name);
+        let found = self.0.get(&key);
+        let external =
+            found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+        if let Some(wanted) = port.filter(|port| *port != external.port) {
+            let message = format!(
+                "has spec.port.port {}, not {wanted}; name that port in the reference, or none",
+                external.port
+            );
+            return Err(Fault::new(Reason::BackendNotFound, message));
+        }
+        if let Some(fault) = &external.unsupported {
+            return Err(fault.clone());
+        }
+        let tls = external.tls.as_ref().ok().cloned().flatten();
+        Ok(Found {
+            backend: Backend {
+                id: BackendId {
+                    object: name.clone(),
+                    port: external.port,
+                    tls: tls.is_some().then(|| own_use(name)),
+                },
+                protocol: external.protocol,
+                tls,
+                endpoints: Endpoints::Hostname {
+                    hostname: external.hostname.clone(),
+                    port: external.port,
+                },
+            },
+            port: Port {
+                name: None,
+                protocol: external.protocol,
+                tls: PortTls::Own(external.own_tls()),
+            },
+        })
+    }
+
+    fn conditions(&self, key: &Key) -> Option<Vec<Condition>> {
+        self.0.get(key).map(External::conditions)
     }
 }
 

@@ -16,7 +16,7 @@ use super::status::{Uses, missing};
 pub(in crate::translate) type Senders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
 
 /// What to say of targets that do not exist, by the Gateway to say it for. `from` says which Gateways it is: the one that
-/// sends its requests or, where the object does not exist, all that send requests to the Service and that the policy could
+/// sends its requests or, where the object does not exist, all that send requests to the backend and that the policy could
 /// mean.
 pub(super) fn absent(
     input: &Input<'_>,
@@ -29,16 +29,16 @@ pub(super) fn absent(
         let Some(from) = &target.from else {
             continue;
         };
-        let service = &target.service;
+        let backend = &target.backend;
         let own = &policy.name.namespace;
         let (fault, gateways) = if !exists(input.snapshot, from) {
             let message = format!(
-                "spec.targetRefs: {} of from does not exist, so that no requests to Service {service} are meant",
+                "spec.targetRefs: {} of from does not exist, so that no requests to {backend} are meant",
                 from.object
             );
-            let all = uses.get(service).into_iter().flatten();
+            let all = uses.get(backend).into_iter().flatten();
             let gateways = all.map(|one| &one.gateway);
-            let meant = gateways.filter(|it| it.namespace == *own || service.namespace == **own);
+            let meant = gateways.filter(|it| it.namespace == *own || backend.namespace == *own);
             let meant: BTreeSet<_> = meant.cloned().collect();
             (Fault::new(Reason::TargetNotFound, message), meant)
         } else if let Some(fault) = missing(input, target) {

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use crate::api::Key;
 use crate::ir::ObjectRef;
 use crate::permissions::PolicyLevel;
 
@@ -12,11 +11,11 @@ use super::policy::{Candidate, Path, Policy, Target};
 /// The policies that target a backend of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendPolicies {
-    /// The Service.
-    pub service: ObjectRef,
+    /// The backend.
+    pub backend: ObjectRef,
     /// The port that the rule names.
     pub port: Option<u16>,
-    /// One for each target that is the Service: the one that applies first, then by precedence, then those that do not mean
+    /// One for each target that is the backend: the one that applies first, then by precedence, then those that do not mean
     /// these requests.
     pub policies: Vec<ConsideredPolicy>,
 }
@@ -63,17 +62,17 @@ pub enum Criterion {
 }
 
 impl TlsPolicies {
-    /// What becomes of every policy that targets a Service, for requests to a port of this name, or of none.
+    /// What becomes of every policy that targets a backend, for requests to a port of this name, or of none.
     pub(super) fn explain(
         &self,
-        service: &Key,
+        backend: &ObjectRef,
         port: Option<&str>,
         path: &Path<'_>,
     ) -> Vec<ConsideredPolicy> {
-        let winner = self.winner(service, port, path);
-        let policies = self.by_service.get(service).into_iter().flatten();
+        let winner = self.winner(backend, port, path);
+        let policies = self.by_target.get(backend).into_iter().flatten();
         let targets = policies.flat_map(|policy| {
-            let targets = policy.targets.iter().filter(|it| it.service == *service);
+            let targets = policy.targets.iter().filter(|it| it.backend == *backend);
             targets.map(|target| (&**policy, target))
         });
         let mut considered: Vec<_> = targets
@@ -146,8 +145,8 @@ fn other(policy: &Policy, target: &Target, port: Option<&str>, path: &Path<'_>) 
     match &target.from {
         Some(from) if !from.means(path) => format!("it is for requests of {from}"),
         _ => format!(
-            "namespace {} is neither that of the Gateway nor that of the Service",
-            policy.name.namespace
+            "namespace {} is neither that of the Gateway nor that of the {}",
+            policy.name.namespace, target.backend.kind
         ),
     }
 }

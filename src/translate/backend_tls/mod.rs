@@ -1,4 +1,4 @@
-//! TLS to backends: which policy of consumers and producers applies to requests for a Service's port, and what it comes to.
+//! TLS to backends: which policy of consumers and producers applies to requests for a backend's port, and what it comes to.
 //! Follows policies from one translation to the next. Knows nothing of endpoints or connections.
 
 mod absent;
@@ -16,10 +16,11 @@ use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::reference::BackendObjectRef;
 use crate::api::{Key, Resource};
 use crate::ir::{Certificate, ClientTls, ListenerKey, ObjectRef, RuleId, TlsUse, UpstreamProtocol};
+use crate::permissions::BackendKinds;
 use crate::snapshot::{Objects, Snapshot};
 
-use super::Input;
 use super::reason::Fault;
+use super::{Input, backend};
 
 use self::policy::{Candidate, Path, Policy};
 use self::settings::Settings;
@@ -58,8 +59,8 @@ pub(super) struct Requests<'a> {
 #[derive(Default)]
 pub(super) struct TlsPolicies {
     by_name: BTreeMap<ObjectRef, Arc<Policy>>,
-    /// By the Services that they target, in order of precedence.
-    by_service: BTreeMap<Key, Vec<Arc<Policy>>>,
+    /// By the backends that they target, in order of precedence.
+    by_target: BTreeMap<ObjectRef, Vec<Arc<Policy>>>,
 }
 
 /// What applies to a use of a backend.
@@ -73,8 +74,8 @@ pub(super) enum Decision {
 }
 
 impl TlsPolicies {
-    /// Follows the change from one snapshot to the next. Returns the Services to which something else may apply now.
-    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<Key> {
+    /// Follows the change from one snapshot to the next. Returns the backends to which something else may apply now.
+    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<ObjectRef> {
         let now = input.snapshot;
         let mut changed = BTreeSet::new();
         add_changed(
@@ -108,20 +109,20 @@ impl TlsPolicies {
             };
             let versions = former.iter().chain(&policy);
             let targets = versions.flat_map(|policy| &policy.targets);
-            touched.extend(targets.map(|target| target.service.clone()));
+            touched.extend(targets.map(|target| target.backend.clone()));
         }
         self.index();
         touched
     }
 
     fn index(&mut self) {
-        self.by_service.clear();
+        self.by_target.clear();
         let mut policies: Vec<_> = self.by_name.values().collect();
         policies.sort_by(|one, two| one.age().cmp(&two.age()));
         for policy in policies {
-            let services: BTreeSet<_> = policy.targets.iter().map(|it| &it.service).collect();
-            for service in services {
-                let known = self.by_service.entry(service.clone()).or_default();
+            let backends: BTreeSet<_> = policy.targets.iter().map(|it| &it.backend).collect();
+            for backend in backends {
+                let known = self.by_target.entry(backend.clone()).or_default();
                 known.push(policy.clone());
             }
         }
@@ -132,9 +133,9 @@ impl TlsPolicies {
         self.by_name.is_empty()
     }
 
-    /// Whether a policy targets a Service, so that what applies to it may depend on its consumer.
-    pub(super) fn target(&self, service: &Key) -> bool {
-        self.by_service.contains_key(service)
+    /// Whether a policy targets a backend, so that what applies to it may depend on its consumer.
+    pub(super) fn target(&self, backend: &ObjectRef) -> bool {
+        self.by_target.contains_key(backend)
     }
 
     /// The objects whose requests policies mean.
@@ -161,34 +162,34 @@ impl TlsPolicies {
         let route = snapshot.http_routes.get(&route.namespace, &route.name);
         let rule = route.and_then(|route| route.spec.rules.get(*index));
         let references = rule.into_iter().flat_map(|rule| &rule.backend_refs);
-        let services = references
+        let backends = references
             .map(|it| &it.backend)
-            .filter(|it| it.group.is_empty() && it.kind == "Service");
-        let of_service = |reference: &BackendObjectRef| {
-            let namespace = reference.namespace.as_deref();
-            let key = Key::new(namespace.unwrap_or(&path.route.namespace), &reference.name);
-            let service = snapshot.services.get(&key.namespace, &key.name);
-            let mut ports = service.into_iter().flat_map(|service| &service.spec.ports);
+            .filter(|it| backend::is_target(&BackendKinds::All, &it.group, &it.kind));
+        let of_backend = |reference: &BackendObjectRef| {
+            let backend = reference.object_ref(&path.route.namespace);
+            let mut ports = backend::target_ports(snapshot, &backend)
+                .into_iter()
+                .flatten();
             let port = ports.find(|port| Some(port.port) == reference.port);
             let port = port.and_then(|port| port.name.as_deref());
             BackendPolicies {
-                service: ObjectRef::core("Service", &key.namespace, &key.name),
+                policies: self.explain(&backend, port, &path),
                 port: reference.port,
-                policies: self.explain(&key, port, &path),
+                backend,
             }
         };
-        services.map(of_service).collect()
+        backends.map(of_backend).collect()
     }
 
-    /// What applies to requests for a port of this name, or of none, of a Service.
+    /// What applies to requests for a port of this name, or of none, of a backend.
     pub(super) fn decide(
         &self,
-        service: &Key,
+        backend: &ObjectRef,
         port: Option<&str>,
         protocol: UpstreamProtocol,
         requests: &Requests<'_>,
     ) -> Decision {
-        let Some(candidate) = self.winner(service, port, &requests.path()) else {
+        let Some(candidate) = self.winner(backend, port, &requests.path()) else {
             return Decision::Plain(None);
         };
         let policy = candidate.policy;
@@ -239,9 +240,14 @@ impl TlsPolicies {
     }
 
     /// The policy that applies: exactly one does, and a broken one is not passed over.
-    fn winner(&self, service: &Key, port: Option<&str>, path: &Path<'_>) -> Option<Candidate<'_>> {
-        let policies = self.by_service.get(service)?.iter();
-        let candidates = policies.filter_map(|policy| policy.candidate(service, port, path));
+    fn winner(
+        &self,
+        backend: &ObjectRef,
+        port: Option<&str>,
+        path: &Path<'_>,
+    ) -> Option<Candidate<'_>> {
+        let policies = self.by_target.get(backend)?.iter();
+        let candidates = policies.filter_map(|policy| policy.candidate(backend, port, path));
         // They are in order of age, and of equal ones the first is taken.
         candidates.min_by_key(|candidate| candidate.rank)
     }

@@ -3,14 +3,14 @@
 
 use std::fmt;
 
+use crate::api::ObjectMeta;
 use crate::api::policy::{FromRef, TlsPolicy};
-use crate::api::{Key, ObjectMeta};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::permissions::PolicyLevel;
 
-use super::super::Input;
 use super::super::reason::{Fault, Reason};
+use super::super::{Input, backend};
 use super::explanation::Criterion;
 use super::settings::{self, Settings, Weakening};
 
@@ -31,10 +31,10 @@ pub(super) struct Policy {
     floor: PolicyLevel,
 }
 
-/// A Service that a policy applies to.
+/// A backend that a policy applies to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    pub(super) service: Key,
+    pub(super) backend: ObjectRef,
     /// The name of one port.
     pub(super) section: Option<String>,
     /// Whose requests are meant.
@@ -102,9 +102,11 @@ impl Policy {
             ..
         } = object.meta();
         let spec = object.spec();
-        let services = spec.target_refs.iter().filter(|it| it.is_service());
-        let targets = services.map(|target| Target {
-            service: target.key(namespace),
+        let kinds = &input.options.permissions.backend_kinds;
+        let backends = spec.target_refs.iter();
+        let backends = backends.filter(|it| backend::is_target(kinds, &it.group, &it.kind));
+        let targets = backends.map(|target| Target {
+            backend: target.object_ref(namespace),
             section: named(target.section_name.as_ref()),
             from: target.from.as_ref().map(|from| From::new(namespace, from)),
         });
@@ -151,7 +153,7 @@ impl Policy {
     pub(super) fn level(&self, target: &Target) -> PolicyLevel {
         match &target.from {
             Some(from) => from.level(),
-            None if *self.name.namespace == *target.service.namespace => PolicyLevel::Producer,
+            None if *self.name.namespace == *target.backend.namespace => PolicyLevel::Producer,
             None => PolicyLevel::Consumer,
         }
     }
@@ -172,15 +174,15 @@ impl Policy {
         self.created == other.created
     }
 
-    /// The most precise of its targets for requests to a port of this name, or of none, of a Service; `None` when they are
+    /// The most precise of its targets for requests to a port of this name, or of none, of a backend; `None` when they are
     /// not meant.
     pub(super) fn candidate(
         &self,
-        service: &Key,
+        backend: &ObjectRef,
         port: Option<&str>,
         path: &Path<'_>,
     ) -> Option<Candidate<'_>> {
-        let targets = self.targets.iter().filter(|it| it.service == *service);
+        let targets = self.targets.iter().filter(|it| it.backend == *backend);
         let targets = targets.filter(|it| it.section.is_none() || it.section.as_deref() == port);
         let targets = targets.filter(|it| !self.is_passed_over(it));
         let candidates = targets.filter_map(|target| {
@@ -196,7 +198,7 @@ impl Policy {
     /// The rank of a target for requests to any of its ports.
     pub(super) fn rank_of(&self, target: &Target, path: &Path<'_>) -> Option<Rank> {
         let own = &*self.name.namespace;
-        let is_producer = own == target.service.namespace;
+        let is_producer = own == &*target.backend.namespace;
         let is_consumer = path.through.is_some_and(|(it, _)| &*it.namespace == own);
         if !is_producer && !is_consumer {
             return None;

@@ -3,19 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::api::Key;
 use crate::api::core::ServicePort;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::status::{AncestorStatus, Condition, Note, ParentRef};
 
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
-use super::super::{Input, Mode};
+use super::super::{Input, Mode, backend};
 use super::TlsPolicies;
 use super::absent::{Senders, absent};
 use super::policy::{Path, Policy, Target};
 use super::settings::Weakening;
 
-/// Requests to a Service.
+/// Requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::translate) struct Use {
     /// The Gateway that sends them.
@@ -27,8 +26,8 @@ pub(in crate::translate) struct Use {
     pub(in crate::translate) rule: Option<Arc<str>>,
 }
 
-/// The requests to Services.
-pub(in crate::translate) type Uses = BTreeMap<Key, BTreeSet<Use>>;
+/// The requests to backends that policies may target.
+pub(in crate::translate) type Uses = BTreeMap<ObjectRef, BTreeSet<Use>>;
 
 impl Use {
     fn path(&self) -> Path<'_> {
@@ -75,7 +74,7 @@ pub(in crate::translate) fn statuses(
 fn meant_by_gateway<'a>(policy: &'a Policy, uses: &'a Uses) -> BTreeMap<&'a ObjectRef, Meant<'a>> {
     let mut by_gateway: BTreeMap<&ObjectRef, Meant<'a>> = BTreeMap::new();
     for target in &policy.targets {
-        let all = uses.get(&target.service).into_iter().flatten();
+        let all = uses.get(&target.backend).into_iter().flatten();
         let mut of_target: BTreeMap<&ObjectRef, Vec<&Use>> = BTreeMap::new();
         for one in all.filter(|one| policy.rank_of(target, &one.path()).is_some()) {
             of_target.entry(&one.gateway).or_default().push(one);
@@ -202,7 +201,7 @@ fn weakened(weakening: Weakening, generation: i64) -> Condition {
 fn overridden(policies: &TlsPolicies, policy: &Policy, meant: &Meant<'_>) -> Vec<String> {
     let mut found = BTreeSet::new();
     for (target, uses) in meant {
-        let rivals = policies.by_service.get(&target.service);
+        let rivals = policies.by_target.get(&target.backend);
         let rivals = rivals.into_iter().flatten();
         let own = |rival: &&Arc<Policy>| {
             rival.name != policy.name && rival.name.namespace == policy.name.namespace
@@ -212,7 +211,7 @@ fn overridden(policies: &TlsPolicies, policy: &Policy, meant: &Meant<'_>) -> Vec
                 let path = one.path();
                 let level = policy.rank_of(target, &path).map(|rank| rank.level);
                 let port = target.section.as_deref();
-                let other = rival.candidate(&target.service, port, &path);
+                let other = rival.candidate(&target.backend, port, &path);
                 if other.is_some_and(|it| Some(it.rank.level) < level) {
                     found.insert((&one.route, &rival.name));
                 }
@@ -229,28 +228,27 @@ fn ports<'a>(
     target: &'a Target,
 ) -> Option<impl Iterator<Item = &'a ServicePort>> {
     let Target {
-        service, section, ..
+        backend, section, ..
     } = target;
-    let services = &input.snapshot.services;
-    let object = services.get(&service.namespace, &service.name)?;
+    let ports = backend::target_ports(input.snapshot, backend)?;
     let is_meant = |port: &&ServicePort| {
         let section = section.as_deref();
         section.is_none_or(|section| port.name.as_deref() == Some(section))
     };
-    Some(object.spec.ports.iter().filter(is_meant))
+    Some(ports.iter().filter(is_meant))
 }
 
-/// Whether a Service, or its port, does not exist.
+/// Whether a target, or its port, does not exist.
 pub(super) fn missing(input: &Input<'_>, target: &Target) -> Option<Fault> {
     let Target {
-        service, section, ..
+        backend, section, ..
     } = target;
     let Some(mut ports) = ports(input, target) else {
-        let message = format!("spec.targetRefs: Service {service} does not exist");
+        let message = format!("spec.targetRefs: {backend} does not exist");
         return Some(Fault::new(Reason::TargetNotFound, message));
     };
     let section = section.as_ref().filter(|_| ports.next().is_none())?;
-    let message = format!("spec.targetRefs: Service {service} has no port named {section}");
+    let message = format!("spec.targetRefs: {backend} has no port named {section}");
     Some(Fault::new(Reason::TargetNotFound, message))
 }
 
@@ -265,12 +263,12 @@ fn fault_of(
         return Some(fault);
     }
     let Target {
-        service, section, ..
+        backend, section, ..
     } = target;
     let mut ports = ports(input, target)?.peekable();
     if ports.peek().is_some() && ports.all(|port| port.protocol.as_deref() == Some("UDP")) {
         let message =
-            format!("spec.targetRefs: Service {service} has no such port for TCP, which TLS needs");
+            format!("spec.targetRefs: {backend} has no such port for TCP, which TLS needs");
         return Some(Fault::new(Reason::Invalid, message));
     }
     if let Some(fault) = policy.forbidden(target) {
@@ -279,16 +277,16 @@ fn fault_of(
         } else {
             "requests are refused"
         };
-        let message = format!("Service {service}: {}; {outcome}", fault.message);
+        let message = format!("{backend}: {}; {outcome}", fault.message);
         return Some(Fault::new(fault.reason, message));
     }
-    let rivals = policies.by_service.get(service)?.iter();
+    let rivals = policies.by_target.get(backend)?.iter();
     let older = rivals
         .take_while(|rival| rival.name != policy.name)
         .filter(|it| it.name.namespace == policy.name.namespace && it.targets.contains(target))
         .find(|it| !it.is_passed_over(target))?;
     let message = format!(
-        "spec.targetRefs: {} is older, or its name comes first, and has the same target: Service {service}{}",
+        "spec.targetRefs: {} is older, or its name comes first, and has the same target: {backend}{}",
         older.name,
         section
             .as_ref()

@@ -73,7 +73,7 @@ fn winner(policies: &[Value]) -> Option<String> {
 fn with_requests<T>(
     policies: &[Value],
     options: &Options,
-    ask: impl FnOnce(&TlsPolicies, &Key, &Requests<'_>) -> T,
+    ask: impl FnOnce(&TlsPolicies, &ObjectRef, &Requests<'_>) -> T,
 ) -> T {
     let mut snapshot = Snapshot::default();
     let kind = Kind::find("portcullis.dev/v1alpha1", "BackendTLSOverride").unwrap();
@@ -96,7 +96,7 @@ fn with_requests<T>(
         rule: Some("rule"),
         consumer: Some(&consumer),
     };
-    let service = Key::new("app", "svc");
+    let service = ObjectRef::core("Service", "app", "svc");
     ask(&known, &service, &requests)
 }
 

@@ -9,13 +9,11 @@ use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
 use crate::api::policy::{BackendTlsValidation, TlsPolicy, UnservedRoute};
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef, SecretRef};
-use crate::api::xbackend::XBackend;
-use crate::api::{Key, Object, Resource};
+use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 use super::super::attachment::parent_name;
-use super::super::backend::OfServices;
 use super::super::{Input, backend, selector};
 
 /// What ties an object to others. Every list is in order and names an object once.
@@ -57,12 +55,11 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
-        Object::XBackend(backend) => collector.xbackend(backend),
-        Object::EndpointSlice(slice) => collector.belongs_to_services(slice.services()),
+        Object::Service(_) | Object::XBackend(_) => backend::links(object, &mut collector),
+        Object::EndpointSlice(slice) => collector.links.belongs_to.extend(backend::owners(slice)),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
         | Object::Namespace(_)
-        | Object::Service(_)
         | Object::Secret(_)
         | Object::ConfigMap(_) => {}
     }
@@ -80,7 +77,7 @@ fn sort<T: Ord>(list: &mut Vec<T>) {
 }
 
 /// Collects the links of one object.
-struct Collector<'a> {
+pub(in crate::translate) struct Collector<'a> {
     input: &'a Input<'a>,
     name: &'a ObjectRef,
     links: Links,
@@ -190,7 +187,7 @@ impl Collector<'_> {
         self.parents(&route.spec.parent_refs);
     }
 
-    /// A policy for Services of its own namespace belongs to them, and one for those of others to the Gateways of its own
+    /// A policy for backends of its own namespace belongs to them, and one for those of others to the Gateways of its own
     /// namespace, for whose requests alone it is.
     ///
     /// ConfigMaps only: a Secret is in no closure unless the Gateway, a ListenerSet of it or an XBackend of its routes refers
@@ -198,10 +195,12 @@ impl Collector<'_> {
     fn tls_policy<P: TlsPolicy>(&mut self, policy: &P) {
         let namespace = &*self.name.namespace;
         let spec = policy.spec();
-        for target in spec.target_refs.iter().filter(|it| it.is_service()) {
-            let service = target.key(namespace);
-            if service.namespace == namespace {
-                self.belongs_to_services(std::iter::once(service));
+        let kinds = &self.input.options.permissions.backend_kinds;
+        let targets = spec.target_refs.iter();
+        for target in targets.filter(|it| backend::is_target(kinds, &it.group, &it.kind)) {
+            let target = target.object_ref(namespace);
+            if *target.namespace == *namespace {
+                self.links.belongs_to.push(target);
                 continue;
             }
             self.depends_on(Source::GatewaysOf(namespace.to_owned()));
@@ -212,21 +211,8 @@ impl Collector<'_> {
         self.config_maps(&spec.validation);
     }
 
-    /// The client certificate goes with the backend: its author decides what requests to it present.
-    fn xbackend(&mut self, backend: &XBackend) {
-        let Some(tls) = &backend.spec.tls else {
-            return;
-        };
-        if let Some(client) = &tls.client_certificate_ref {
-            self.secret(client);
-        }
-        if let Some(validation) = &tls.validation {
-            self.config_maps(validation);
-        }
-    }
-
     /// The authorities of a validation that are ConfigMaps.
-    fn config_maps(&mut self, validation: &BackendTlsValidation) {
+    pub(in crate::translate) fn config_maps(&mut self, validation: &BackendTlsValidation) {
         for authority in &validation.ca_certificate_refs {
             if authority.group.is_empty() && authority.kind == "ConfigMap" {
                 let namespace = &self.name.namespace;
@@ -271,14 +257,15 @@ impl Collector<'_> {
         let is_foreign = namespace
             .as_deref()
             .is_some_and(|it| it != &*self.name.namespace);
-        // An XBackend is for routes of its own namespace, whatever ReferenceGrants say.
-        let is_unusable = is_foreign && backend::is_xbackend(group, kind);
-        if backend::is_backend(group, kind) && !is_unusable {
+        let kinds = &self.input.options.permissions.backend_kinds;
+        let known = backend::find_enabled(kinds, group, kind);
+        if known.is_some_and(|it| !(is_foreign && it.is_local)) {
             self.refers_to_granted(group, kind, namespace.as_deref(), name);
         }
     }
 
-    fn secret(&mut self, reference: &SecretRef) {
+    /// A Secret, in another namespace with a ReferenceGrant.
+    pub(in crate::translate) fn secret(&mut self, reference: &SecretRef) {
         let SecretRef {
             group,
             kind,
@@ -332,11 +319,6 @@ impl Collector<'_> {
 
     fn refers_to(&mut self, target: ObjectRef) {
         self.links.refers_to.push(target);
-    }
-
-    fn belongs_to_services(&mut self, services: impl Iterator<Item = Key>) {
-        let names = services.map(|key| ObjectRef::core("Service", &key.namespace, &key.name));
-        self.links.belongs_to.extend(names);
     }
 
     fn depends_on(&mut self, source: Source) {

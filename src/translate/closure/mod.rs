@@ -5,7 +5,6 @@ mod graph;
 mod links;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::api::{Object, Resource};
@@ -14,6 +13,8 @@ use crate::snapshot::Snapshot;
 
 use self::graph::{Dirty, Graph, Root};
 use self::links::Source;
+
+pub(super) use self::links::Collector;
 use super::{Input, Mode, Options};
 
 /// The closures of all Gateways of ours.
@@ -52,13 +53,12 @@ pub enum ObjectChange {
 }
 
 impl Closures {
-    /// No closures yet. Gateways of GatewayClasses with this `spec.controllerName` are ours.
-    pub fn new(controller_name: Arc<str>) -> Self {
+    /// No closures yet. They are for translations with these options, in [`Mode::Dedicated`].
+    pub fn new(options: Options) -> Self {
         Self {
             options: Options {
-                controller_name,
                 mode: Mode::Dedicated,
-                ..Options::default()
+                ..options
             },
             seen: Snapshot::default(),
             graph: Graph::default(),

@@ -1,16 +1,14 @@
-//! Which Gateways send requests to which backends, for the status of policies and XBackends.
+//! Which Gateways send requests to which backends, for the status of policies and backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::attachment::{ListenerIndex, Parents};
 use super::super::backend_tls::{Senders, TlsPolicies, Use, Uses};
 use super::{Entry, Routes};
-use crate::api::Key;
 use crate::ir::ObjectRef;
-use crate::snapshot::Snapshot;
 
-/// The Gateways that send requests to XBackends.
-pub(in crate::translate) type XBackendSenders = BTreeMap<Key, BTreeSet<ObjectRef>>;
+/// The Gateways that send requests to backends with a status.
+pub(in crate::translate) type BackendSenders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
 
 impl Routes {
     /// The Gateways that send the requests of the objects that policies name in `from`.
@@ -31,7 +29,7 @@ impl Routes {
         senders
     }
 
-    /// The requests to the Services that policies target.
+    /// The requests to the backends that policies target.
     pub(in crate::translate) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
         let mut uses = Uses::new();
         if policies.is_empty() {
@@ -39,34 +37,27 @@ impl Routes {
         }
         for entry in self.entries() {
             let built = entry.built.iter().take(1);
-            let services = built.flat_map(|built| &built.services);
-            for (service, rule) in services.filter(|(service, _)| policies.target(service)) {
+            let backends = built.flat_map(|built| &built.targetable);
+            for (backend, rule) in backends.filter(|(backend, _)| policies.target(backend)) {
                 let of_listener = |(index, _): &(ListenerIndex, _)| Use {
                     gateway: parents.listeners[*index].consumer.gateway.clone(),
                     listener: parents.listeners[*index].key.clone(),
                     route: entry.name.clone(),
                     rule: rule.clone(),
                 };
-                let known = uses.entry(service.clone()).or_default();
+                let known = uses.entry(backend.clone()).or_default();
                 known.extend(entry.attached.iter().map(of_listener));
             }
         }
         uses
     }
 
-    /// The Gateways that send requests to XBackends.
-    pub(in crate::translate) fn xbackend_senders(
-        &self,
-        parents: &Parents,
-        snapshot: &Snapshot,
-    ) -> XBackendSenders {
-        let mut senders = XBackendSenders::new();
-        if snapshot.xbackends.is_empty() {
-            return senders;
-        }
+    /// The Gateways that send requests to backends with a status.
+    pub(in crate::translate) fn backend_senders(&self, parents: &Parents) -> BackendSenders {
+        let mut senders = BackendSenders::new();
         for entry in self.entries() {
             let built = entry.built.iter().take(1);
-            for backend in built.flat_map(|built| &built.xbackends) {
+            for backend in built.flat_map(|built| &built.with_status) {
                 let known = senders.entry(backend.clone()).or_default();
                 known.extend(entry.gateways(parents));
             }

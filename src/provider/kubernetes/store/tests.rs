@@ -8,7 +8,11 @@ use super::super::observer::Observed;
 use super::*;
 
 fn scopes() -> Vec<Scope> {
-    Scope::all(None, &BTreeSet::new())
+    Scope::all(
+        &Kind::all().iter().collect::<Vec<_>>(),
+        None,
+        &BTreeSet::new(),
+    )
 }
 
 fn index(kind: &str) -> usize {
@@ -185,7 +189,11 @@ fn observer_sees_every_event() {
 #[test]
 fn list_of_one_namespace_does_not_affect_others() {
     let namespaces = ["default", "other"].map(str::to_owned);
-    let scopes = Scope::all(None, &BTreeSet::from(namespaces));
+    let scopes = Scope::all(
+        &Kind::all().iter().collect::<Vec<_>>(),
+        None,
+        &BTreeSet::from(namespaces),
+    );
     let number = |namespace: &str| {
         let is_it = |scope: &Scope| {
             scope.kind.kind == "HTTPRoute" && scope.namespace.as_deref() == Some(namespace)

@@ -67,9 +67,9 @@ fn asking(candidate: usize, name: &str, asked: Protection) -> Value {
     with_spec(name, namespace, target, spec)
 }
 
-fn protection(policies: &[Value], permissions: Permissions) -> Protection {
+fn protection(policies: &[Value], permissions: &Permissions) -> Protection {
     let options = Options {
-        permissions,
+        permissions: permissions.clone(),
         ..Options::default()
     };
     with_requests(policies, &options, |known, service, requests| {
@@ -88,11 +88,12 @@ fn protection(policies: &[Value], permissions: Permissions) -> Protection {
     })
 }
 
-fn is_permitted(candidate: usize, asked: Protection, permissions: Permissions) -> bool {
+fn is_permitted(candidate: usize, asked: Protection, permissions: &Permissions) -> bool {
     let Permissions {
         insecure_backend,
         backend_tls_floor,
-    } = permissions;
+        ..
+    } = *permissions;
     let is_at_floor = level(candidate) >= backend_tls_floor;
     match asked {
         Protection::PlainText => is_at_floor,
@@ -110,19 +111,20 @@ fn floor_counts_at_every_level() {
                 let permissions = Permissions {
                     insecure_backend,
                     backend_tls_floor,
+                    ..Permissions::default()
                 };
                 for asked in ASKED {
                     // Below it is one that every level permits.
                     let next = asking(13, "next", Protection::Verified);
                     let policies = [asking(candidate, "asked", asked), next];
-                    let is_permitted = is_permitted(candidate, asked, permissions);
+                    let is_permitted = is_permitted(candidate, asked, &permissions);
                     let expected = match asked {
                         _ if is_permitted => asked,
                         Protection::PlainText => Protection::Verified,
                         _ => Protection::Refused,
                     };
-                    let found = protection(&policies, permissions);
-                    let (level, what) = (level(candidate), (asked, permissions));
+                    let found = protection(&policies, &permissions);
+                    let (level, what) = (level(candidate), (asked, &permissions));
                     assert_eq!(found, expected, "{level}: {what:?}");
                 }
             }
@@ -139,7 +141,7 @@ fn forbidden_tls_does_not_become_plain_text() {
     for asked in [Protection::Unverified, Protection::Pinned] {
         for candidate in 0..candidates().len() {
             let alone = [asking(candidate, "asked", asked)];
-            assert_eq!(protection(&alone, permissions), Protection::Refused);
+            assert_eq!(protection(&alone, &permissions), Protection::Refused);
         }
     }
 }
@@ -149,6 +151,7 @@ fn permissions() -> impl Strategy<Value = Permissions> {
     parts.prop_map(|(insecure_backend, backend_tls_floor)| Permissions {
         insecure_backend,
         backend_tls_floor,
+        ..Permissions::default()
     })
 }
 
@@ -163,14 +166,14 @@ proptest! {
         (candidate, asked) in any_policy(),
         permissions in permissions(),
     ) {
-        prop_assume!(!is_permitted(candidate, asked, permissions));
+        prop_assume!(!is_permitted(candidate, asked, &permissions));
         let policies = others.iter().enumerate();
         let mut policies: Vec<_> = policies
             .map(|(index, (candidate, asked))| asking(*candidate, &named(index), *asked))
             .collect();
-        let before = protection(&policies, permissions);
+        let before = protection(&policies, &permissions);
         policies.push(asking(candidate, "added", asked));
-        let after = protection(&policies, permissions);
+        let after = protection(&policies, &permissions);
         prop_assert!(after >= before, "{before:?} became {after:?}");
         // Nothing is less protected than plain text, so that the policy can be passed over.
         if asked == Protection::PlainText {
@@ -187,9 +190,9 @@ proptest! {
         let values: Vec<_> = values
             .map(|(index, (candidate, asked))| asking(*candidate, &named(index), *asked))
             .collect();
-        let found = protection(&values, permissions);
+        let found = protection(&values, &permissions);
         let is_asked_for = policies.iter().any(|(candidate, asked)| {
-            *asked == found && is_permitted(*candidate, *asked, permissions)
+            *asked == found && is_permitted(*candidate, *asked, &permissions)
         });
         let is_tls_asked_for = policies.iter().any(|(_, asked)| *asked > Protection::PlainText);
         match found {

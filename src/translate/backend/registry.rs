@@ -1,0 +1,231 @@
+//! The kinds of backends that are built in: what each of them reads of a snapshot, how it is resolved and what ties its
+//! objects to others. A new kind is a file beside this one and a line in [`KINDS`].
+
+use crate::api::core::{ConfigMap, EndpointSlice, Secret, Service, ServicePort};
+use crate::api::{self, Key, Object, Resource};
+use crate::ir::ObjectRef;
+use crate::permissions::BackendKinds;
+use crate::snapshot::Snapshot;
+use crate::status::Condition;
+
+use super::super::closure::Collector;
+use super::super::reason::{Fault, Reason};
+use super::super::{Input, Mode, Options};
+use super::{Found, Sources, service, xbackend};
+
+const KINDS: &[&BackendKind] = &[&service::KIND, &xbackend::KIND];
+
+/// Kinds of objects that are read for other purposes than backends too.
+const SHARED: &[KindName] = &[name_of::<ConfigMap>(), name_of::<Secret>()];
+/// Kinds of objects that the addresses of a Gateway with data planes of its own are made of.
+const ADDRESSES: &[KindName] = &[name_of::<Service>(), name_of::<EndpointSlice>()];
+
+/// Group and kind of objects.
+pub(super) type KindName = (&'static str, &'static str);
+
+/// The ports of an object; `None` when it does not exist.
+type Ports = for<'a> fn(&'a Snapshot, &ObjectRef) -> Option<&'a [ServicePort]>;
+
+/// A kind of backend.
+pub(in crate::translate) struct BackendKind {
+    /// `group/version.Kind`, without `group/` for the core group.
+    pub(super) gvk: &'static str,
+    /// Group and kind, as references have them.
+    pub(super) name: KindName,
+    /// The kinds of other objects that its backends are made of.
+    pub(super) reads: &'static [KindName],
+    /// The label by which an EndpointSlice names the object of its namespace whose endpoints it has.
+    pub(super) endpoint_label: Option<&'static str>,
+    /// Whether objects are for routes of their own namespace alone; no ReferenceGrant changes that.
+    pub(in crate::translate) is_local: bool,
+    /// The ports of an object, where policies on TLS may target the kind.
+    pub(super) target_ports: Option<Ports>,
+    /// Whether the status of objects tells of the Gateways that send requests to them.
+    pub(in crate::translate) has_status: bool,
+    /// Collects what an object refers to.
+    pub(super) links: fn(&Object, &mut Collector<'_>),
+    /// Makes a resolver that has seen nothing yet.
+    pub(super) resolver: fn() -> Box<dyn Resolver + Send>,
+}
+
+/// Resolves references to objects of one kind. May keep what it has read of them from one translation to the next.
+pub(super) trait Resolver {
+    /// Follows the change from one snapshot to the next. Returns the objects of the kind that are not what they were, their
+    /// endpoints aside.
+    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key>;
+
+    /// Finds a backend, or tells what is wrong with it as the end of a sentence that begins with its name.
+    fn resolve(
+        &self,
+        sources: &Sources<'_>,
+        name: &ObjectRef,
+        port: Option<u16>,
+    ) -> Result<Found, Fault>;
+
+    /// The conditions of an object for a Gateway that sends requests to it, of a kind that has a status.
+    fn conditions(&self, _: &Key) -> Option<Vec<Condition>> {
+        None
+    }
+}
+
+impl BackendKind {
+    /// Whether references name the kind so.
+    pub(super) fn is_named(&self, group: &str, kind: &str) -> bool {
+        self.name == (group, kind)
+    }
+
+    /// The name of an object of the kind.
+    pub(super) fn object_ref(&self, namespace: &str, name: &str) -> ObjectRef {
+        ObjectRef::new(self.name.0, self.name.1, namespace, name)
+    }
+
+    /// Whether policies on TLS may target objects of the kind.
+    pub(in crate::translate) fn may_be_target(&self) -> bool {
+        self.target_ports.is_some()
+    }
+
+    fn is_made_of(&self, kind: KindName) -> bool {
+        self.name == kind || self.reads.contains(&kind)
+    }
+}
+
+/// Group and kind of a type of object.
+pub(super) const fn name_of<T: Resource>() -> KindName {
+    (T::GROUP, T::KIND)
+}
+
+/// The kinds of backends that are built in, each as `group/version.Kind`, without `group/` for the core group.
+pub fn backend_kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.gvk)
+}
+
+/// The kinds of objects that have to be watched for translations with these options: not those that only backends of other
+/// kinds than the enabled ones are made of.
+pub fn watched_kinds(options: &Options) -> impl Iterator<Item = &'static api::Kind> {
+    let is_watched = |kind: &&'static api::Kind| {
+        let name = (kind.group, kind.kind);
+        let is_part = |backend: &&BackendKind| backend.is_made_of(name);
+        let is_address = options.mode == Mode::Dedicated && ADDRESSES.contains(&name);
+        !KINDS.iter().copied().any(|kind| is_part(&kind))
+            || enabled(&options.permissions.backend_kinds).any(|kind| is_part(&kind))
+            || is_address
+            || SHARED.contains(&name)
+    };
+    api::Kind::all().iter().filter(is_watched)
+}
+
+/// The kinds that objects may be backends of.
+pub(super) fn enabled(kinds: &BackendKinds) -> impl Iterator<Item = &'static BackendKind> {
+    let all = KINDS.iter().copied();
+    all.filter(|kind| kinds.has(kind.gvk))
+}
+
+/// The kind of this name, if objects of it may be backends.
+pub(in crate::translate) fn find_enabled(
+    kinds: &BackendKinds,
+    group: &str,
+    kind: &str,
+) -> Option<&'static BackendKind> {
+    find(group, kind).filter(|kind| kinds.has(kind.gvk))
+}
+
+fn find(group: &str, kind: &str) -> Option<&'static BackendKind> {
+    let mut all = KINDS.iter().copied();
+    all.find(|known| known.is_named(group, kind))
+}
+
+/// The objects whose endpoints an EndpointSlice has.
+pub(in crate::translate) fn owners(slice: &EndpointSlice) -> impl Iterator<Item = ObjectRef> {
+    let metadata = &slice.metadata;
+    KINDS.iter().filter_map(|kind| {
+        let name = metadata.labels.get(kind.endpoint_label?)?;
+        Some(kind.object_ref(&metadata.namespace, name))
+    })
+}
+
+/// Collects what an object that may be a backend refers to.
+pub(in crate::translate) fn links(object: &Object, collector: &mut Collector<'_>) {
+    let kind = object.kind();
+    if let Some(kind) = find(kind.group, kind.kind) {
+        (kind.links)(object, collector);
+    }
+}
+
+/// Whether policies on TLS may target objects of a kind.
+pub(in crate::translate) fn is_target(kinds: &BackendKinds, group: &str, kind: &str) -> bool {
+    find_enabled(kinds, group, kind).is_some_and(BackendKind::may_be_target)
+}
+
+/// The ports of an object that policies on TLS may target; `None` when it does not exist.
+pub(in crate::translate) fn target_ports<'a>(
+    snapshot: &'a Snapshot,
+    object: &ObjectRef,
+) -> Option<&'a [ServicePort]> {
+    let ports = find(&object.group, &object.kind)?.target_ports?;
+    ports(snapshot, object)
+}
+
+/// Why objects of a kind are no backends.
+pub(super) fn unusable(name: &ObjectRef, field: &str) -> Fault {
+    let group = match &*name.group {
+        "" => "core",
+        group => group,
+    };
+    let kind = &name.kind;
+    let message = match find(&name.group, kind) {
+        Some(known) => format!(
+            "{field}: kind {kind} of group {group} is not enabled as a backend; --backend-kinds enables it as {}",
+            known.gvk
+        ),
+        None => format!(
+            "{field}: kind {kind} of group {group} is not supported as a backend; supported kinds: {}",
+            backend_kinds().collect::<Vec<_>>().join(", ")
+        ),
+    };
+    Fault::new(Reason::InvalidKind, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gvk_is_that_of_a_watched_kind() {
+        for kind in KINDS {
+            let (group_version, name) = kind.gvk.rsplit_once('.').unwrap();
+            let known = api::Kind::find(group_version, name).unwrap();
+            assert_eq!((known.group, known.kind), kind.name);
+            for (group, name) in kind.reads {
+                let mut all = api::Kind::all().iter();
+                assert!(
+                    all.any(|it| (it.group, it.kind) == (*group, *name)),
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    fn unwatched(kinds: BackendKinds, mode: Mode) -> Vec<&'static str> {
+        let mut options = Options {
+            mode,
+            ..Options::default()
+        };
+        options.permissions.backend_kinds = kinds;
+        let watched: Vec<_> = watched_kinds(&options).map(|kind| kind.kind).collect();
+        let all = api::Kind::all().iter().map(|kind| kind.kind);
+        all.filter(|kind| !watched.contains(kind)).collect()
+    }
+
+    #[test]
+    fn kinds_that_only_disabled_backends_are_made_of_are_not_watched() {
+        let (cluster, dedicated) = (Mode::Kubernetes, Mode::Dedicated);
+        let only = |gvk| BackendKinds::Only([gvk].into());
+        let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
+        assert!(unwatched(BackendKinds::All, cluster).is_empty());
+        assert_eq!(unwatched(only("v1.Service"), cluster), ["XBackend"]);
+        let of_services = ["Service", "EndpointSlice"];
+        assert_eq!(unwatched(only(external), cluster), of_services);
+        // The addresses of Gateways are made of them.
+        assert!(unwatched(only(external), dedicated).is_empty());
+    }
+}

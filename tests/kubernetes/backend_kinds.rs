@@ -1,0 +1,46 @@
+//! Kinds of backends: which of them are watched, and one whose definition comes later.
+
+use crate::api::Api;
+use crate::plane::DataPlane;
+use crate::route;
+use crate::watching::Watching;
+
+const XBACKEND: &str = "
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: api, namespace: default}
+spec:
+  type: ExternalHostname
+  externalHostname: {hostname: api.example.com}
+  port: {port: 443}
+";
+
+#[test]
+fn objects_of_a_kind_are_seen_once_its_definition_comes() {
+    let api = Api::start();
+    api.know("XBackend", false);
+    let watching = Watching::start(&api);
+    let load = watching.wait_for(|_| true);
+    assert!(load.snapshot.xbackends.is_empty());
+    api.know("XBackend", true);
+    api.apply(XBACKEND);
+    watching.wait_for(|load| load.snapshot.xbackends.get("default", "api").is_some());
+}
+
+/// Which of these lists a data plane with an argument has asked for, once it serves.
+fn asked_for(kinds: &str) -> Vec<&'static str> {
+    let api = Api::start();
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start_with(&api, &["--backend-kinds", kinds]);
+    plane.wait_for("a.example", "https://one/");
+    let lists = ["services", "endpointslices", "xbackends"].into_iter();
+    let asked = lists.filter(|list| !api.requests(&format!("/{list}?")).is_empty());
+    asked.collect()
+}
+
+#[test]
+fn kinds_that_only_disabled_backends_are_made_of_are_not_watched() {
+    let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
+    assert_eq!(asked_for("v1.Service"), ["services", "endpointslices"]);
+    assert_eq!(asked_for(external), ["xbackends"]);
+}
