@@ -89,7 +89,7 @@ fn secrets_are_listed_once_it_is_known_who_refers_to_them() {
     let watching = Watching::start(&api);
     let watches = || api.requests("watch=true").len();
     // All but Gateways, and what may not be listed yet: Secrets and ConfigMaps.
-    eventually(watches, |watches| *watches == 8);
+    eventually(watches, |watches| *watches == 10);
     assert!(api.requests("/secrets?").is_empty());
     api.hang("Gateway", None);
     assert_eq!(held(&watching.wait_for(|_| true)), ["a"]);

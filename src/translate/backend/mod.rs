@@ -5,6 +5,7 @@ mod index;
 mod ports;
 mod registry;
 mod service;
+mod service_import;
 mod xbackend;
 
 use std::collections::{BTreeMap, BTreeSet};
