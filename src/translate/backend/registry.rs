@@ -13,7 +13,13 @@ use super::super::reason::{Fault, Reason};
 use super::super::{Input, Mode, Options};
 use super::{Found, Sources, service, service_import, xbackend};
 
-const KINDS: &[&BackendKind] = &[&service::KIND, &service_import::KIND, &xbackend::KIND];
+const KINDS: &[&BackendKind] = &[
+    &service::KIND,
+    &service_import::KIND,
+    &xbackend::KIND,
+    #[cfg(test)]
+    &super::config_map::KIND,
+];
 
 /// Kinds of objects that are read for other purposes than backends too.
 const SHARED: &[KindName] = &[name_of::<ConfigMap>(), name_of::<Secret>()];
