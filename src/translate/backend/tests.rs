@@ -10,15 +10,15 @@ use crate::status::{Condition, ConditionType, Reason};
 use crate::translate::closure::Closures;
 use crate::translate::{Options, Translation, Translator, translate};
 
-fn put(snapshot: &mut Snapshot, api_version: &str, kind: &str, object: Value) {
+fn put(snapshot: &mut Snapshot, api_version: &str, kind: &str, object: &Value) {
     let kind = Kind::find(api_version, kind).unwrap();
-    snapshot.insert(kind.decode(&object).unwrap());
+    snapshot.insert(kind.decode(object).unwrap());
 }
 
 fn put_address(snapshot: &mut Snapshot, namespace: &str, address: &str) {
     let metadata = json!({"name": "b", "namespace": namespace});
     let object = json!({"metadata": metadata, "data": {"address": address}});
-    put(snapshot, "v1", "ConfigMap", object);
+    put(snapshot, "v1", "ConfigMap", &object);
 }
 
 /// A route to the ConfigMap `b` of a namespace.
@@ -28,19 +28,19 @@ fn scene(namespace: &str) -> Snapshot {
     let class = json!({
         "metadata": {"name": "portcullis"}, "spec": {"controllerName": "portcullis.dev/gateway-controller"},
     });
-    put(&mut snapshot, version, "GatewayClass", class);
+    put(&mut snapshot, version, "GatewayClass", &class);
     let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
     let gateway = json!({
         "metadata": {"name": "web", "namespace": "default"},
         "spec": {"gatewayClassName": "portcullis", "listeners": listeners},
     });
-    put(&mut snapshot, version, "Gateway", gateway);
+    put(&mut snapshot, version, "Gateway", &gateway);
     let backend = json!({"kind": "ConfigMap", "name": "b", "namespace": namespace, "port": 8080});
     let route = json!({
         "metadata": {"name": "r", "namespace": "default"},
         "spec": {"parentRefs": [{"name": "web"}], "rules": [{"backendRefs": [backend]}]},
     });
-    put(&mut snapshot, version, "HTTPRoute", route);
+    put(&mut snapshot, version, "HTTPRoute", &route);
     put_address(&mut snapshot, namespace, "10.0.0.1:8080");
     snapshot
 }
@@ -98,7 +98,7 @@ fn new_kind_needs_to_be_enabled_and_granted() {
         "spec": {"from": from, "to": [{"group": "", "kind": "ConfigMap"}]},
     });
     let version = "gateway.networking.k8s.io/v1";
-    put(&mut snapshot, version, "ReferenceGrant", grant);
+    put(&mut snapshot, version, "ReferenceGrant", &grant);
     let translation = translate(&snapshot, None, &Options::default());
     assert_eq!(endpoints(&translation), ["10.0.0.1:8080"]);
 }
