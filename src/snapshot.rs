@@ -11,6 +11,7 @@ use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::parameters::GatewayParameters;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::api::service_import::ServiceImport;
 use crate::api::xbackend::XBackend;
 use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
@@ -254,6 +255,8 @@ snapshot! {
     backend_tls_overrides: BackendTlsOverride,
     /// XBackends.
     xbackends: XBackend,
+    /// ServiceImports.
+    service_imports: ServiceImport,
     /// ReferenceGrants.
     reference_grants: ReferenceGrant,
     /// GatewayParameters.

@@ -14,6 +14,7 @@ pub mod parameters;
 pub mod policy;
 pub mod reference;
 mod schema;
+pub mod service_import;
 pub mod xbackend;
 
 #[cfg(test)]

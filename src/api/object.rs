@@ -13,6 +13,7 @@ use super::http_route::HttpRoute;
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
 use super::policy::{BackendTlsPolicy, UnservedRoute};
+use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -29,6 +30,7 @@ pub enum Object {
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     BackendTlsOverride(Arc<BackendTlsOverride>),
     XBackend(Arc<XBackend>),
+    ServiceImport(Arc<ServiceImport>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
@@ -50,6 +52,7 @@ impl Object {
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::BackendTlsOverride(object) => object.meta(),
             Self::XBackend(object) => object.meta(),
+            Self::ServiceImport(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
             Self::Namespace(object) => object.meta(),
@@ -73,6 +76,7 @@ impl Object {
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
             Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
             Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
+            Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
             Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
@@ -100,6 +104,7 @@ impl Object {
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
             Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
             Self::XBackend(object) => serde_json::to_value(&**object),
+            Self::ServiceImport(object) => serde_json::to_value(&**object),
             Self::ReferenceGrant(object) => serde_json::to_value(&**object),
             Self::GatewayParameters(object) => serde_json::to_value(&**object),
             Self::Namespace(object) => serde_json::to_value(&**object),
@@ -315,6 +320,14 @@ static KINDS: &[Kind] = &[
         true,
         "xbackend",
         XBackend
+    ),
+    kind!(
+        MULTICLUSTER_GROUP,
+        "ServiceImport",
+        ["v1alpha1", "v1beta1"],
+        true,
+        "serviceimport",
+        ServiceImport
     ),
     kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
     kind!("", "Service", ["v1"], true, "service", Service),

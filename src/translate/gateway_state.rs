@@ -145,6 +145,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         backend_tls_policies: _,
         backend_tls_overrides: _,
         xbackends: _,
+        service_imports: _,
         reference_grants,
         namespaces,
         services: _,

@@ -78,6 +78,12 @@ const KINDS: &[Kind] = &[
         "xbackends",
         true,
     ),
+    kind(
+        "multicluster.x-k8s.io/v1alpha1",
+        "ServiceImport",
+        "serviceimports",
+        true,
+    ),
 ];
 
 /// Failure of requests for a kind.

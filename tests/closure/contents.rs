@@ -1,6 +1,7 @@
 //! What is in a closure and what is not, by example.
 
 use portcullis::api::ObjectRef;
+use portcullis::permissions::BackendKinds;
 use portcullis::snapshot::Snapshot;
 use portcullis::translate::Options;
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
@@ -16,6 +17,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Va
         "Service" | "Secret" | "ConfigMap" | "Namespace" => "v1",
         "BackendTLSOverride" => "portcullis.dev/v1alpha1",
         "XBackend" => "gateway.networking.x-k8s.io/v1alpha1",
+        "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
         _ => GATEWAY_API,
     };
     let metadata = json!({"namespace": namespace, "name": name});
@@ -78,6 +80,7 @@ fn secret(namespace: &str, name: &str) -> Value {
 fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
     let group = |kind: &str| match kind {
         "XBackend" => "gateway.networking.x-k8s.io",
+        "ServiceImport" => "multicluster.x-k8s.io",
         "HTTPRoute" | "Gateway" => "gateway.networking.k8s.io",
         _ => "",
     };
@@ -104,9 +107,13 @@ struct Followed {
 
 impl Followed {
     fn new(objects: impl IntoIterator<Item = Value>) -> Self {
+        Self::with(Options::default(), objects)
+    }
+
+    fn with(options: Options, objects: impl IntoIterator<Item = Value>) -> Self {
         let mut followed = Self {
             cluster: snapshot(objects),
-            closures: Closures::new(Options::default()),
+            closures: Closures::new(options),
         };
         followed.closures.follow(&followed.cluster);
         followed
@@ -257,6 +264,70 @@ fn overrides_go_to_the_gateways_of_their_namespace_and_to_those_of_their_service
     assert_eq!(followed.of("two"), own);
     followed.delete(&policy("infra", "consumer"));
     assert!(followed.of("two").is_empty());
+}
+
+fn imported(name: &str) -> Value {
+    json!({"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": name, "namespace": "apps", "port": 80})
+}
+
+#[test]
+fn a_service_import_brings_its_endpoints_and_policies_where_a_grant_permits_it() {
+    let label = json!({"multicluster.kubernetes.io/service-name": "shop"});
+    let mut own = slice("apps", "import", "10.0.0.1");
+    own["metadata"]["labels"] = label;
+    let target =
+        json!([{"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "shop"}]);
+    let mut followed = Followed::new([
+        class(),
+        http("one"),
+        route("infra", "r", "one", imported("shop")),
+        object(
+            "ServiceImport",
+            "apps",
+            "shop",
+            json!({"type": "Headless", "ports": [{"port": 80}]}),
+        ),
+        // A Service of that name has nothing to do with it.
+        service("apps", "shop"),
+        slice("apps", "shop", "10.0.0.2"),
+        own,
+        object(
+            "BackendTLSPolicy",
+            "apps",
+            "p",
+            json!({"targetRefs": target, "validation": {"hostname": "h", "wellKnownCACertificates": "System"}}),
+        ),
+    ]);
+    assert_eq!(followed.of("one"), ["HTTPRoute infra/r"]);
+    let change = "one: +EndpointSlice apps/import-x +BackendTLSPolicy apps/p +ReferenceGrant apps/HTTPRoute-ServiceImport \
+                  +ServiceImport apps/shop";
+    let grant = grant("apps", ("HTTPRoute", "infra"), "ServiceImport");
+    assert_eq!(followed.put(&grant), [change]);
+}
+
+#[test]
+fn objects_of_kinds_that_are_not_enabled_are_no_backends() {
+    let mut options = Options::default();
+    options.permissions.backend_kinds = BackendKinds::Only(["v1.Service"].into());
+    let service = json!({"name": "app", "port": 80});
+    let followed = Followed::with(
+        options,
+        [
+            class(),
+            http("one"),
+            route("apps", "r", "one", imported("shop")),
+            route("apps", "s", "one", service),
+            object(
+                "ServiceImport",
+                "apps",
+                "shop",
+                json!({"type": "Headless", "ports": [{"port": 80}]}),
+            ),
+            self::service("apps", "app"),
+        ],
+    );
+    let expected = ["HTTPRoute apps/r", "HTTPRoute apps/s", "Service apps/app"];
+    assert_eq!(followed.of("one"), expected);
 }
 
 #[test]

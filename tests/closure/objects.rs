@@ -36,6 +36,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => policy(),
         3 => tls_override(),
         3 => xbackend(),
+        2 => service_import(),
         3 => secret(),
         2 => config_map(),
     ]
@@ -219,7 +220,12 @@ fn backend() -> impl Strategy<Value = Value> {
         let group = "gateway.networking.x-k8s.io";
         json!({"group": group, "kind": "XBackend", "name": name, "namespace": namespace, "port": port})
     });
-    prop_oneof![3 => of_cluster, 1 => external]
+    let import = (named("v"), other_namespace(), select(vec![80, 81]));
+    let import = import.prop_map(|(name, namespace, port)| {
+        let group = "multicluster.x-k8s.io";
+        json!({"group": group, "kind": "ServiceImport", "name": name, "namespace": namespace, "port": port})
+    });
+    prop_oneof![3 => of_cluster, 1 => external, 1 => import]
 }
 
 fn xbackend() -> impl Strategy<Value = Value> {
@@ -298,11 +304,12 @@ fn grant() -> impl Strategy<Value = Value> {
         json!({"group": group, "kind": kind, "namespace": namespace})
     });
     let to = prop_oneof![
-        of(named("s")).prop_map(|name| ("Secret", name)),
-        of(named("v")).prop_map(|name| ("Service", name)),
-        of(named("cm")).prop_map(|name| ("ConfigMap", name)),
+        of(named("s")).prop_map(|name| ("", "Secret", name)),
+        of(named("v")).prop_map(|name| ("", "Service", name)),
+        of(named("v")).prop_map(|name| ("multicluster.x-k8s.io", "ServiceImport", name)),
+        of(named("cm")).prop_map(|name| ("", "ConfigMap", name)),
     ];
-    let to = to.prop_map(|(kind, name)| json!({"group": "", "kind": kind, "name": name}));
+    let to = to.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
     (metadata("grant"), vec(from, 1..4), vec(to, 1..3)).prop_map(|(metadata, from, to)| {
         json!({
             "apiVersion": GATEWAY_API, "kind": "ReferenceGrant", "metadata": metadata,
@@ -341,11 +348,27 @@ fn service() -> impl Strategy<Value = Value> {
     })
 }
 
+fn service_import() -> impl Strategy<Value = Value> {
+    let protocol = of(select(vec!["kubernetes.io/h2c", "https"]));
+    (metadata("v"), protocol).prop_map(|(metadata, protocol)| {
+        json!({
+            "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceImport", "metadata": metadata,
+            "spec": {"type": "ClusterSetIP", "ports": [{"port": 80, "appProtocol": protocol}]},
+        })
+    })
+}
+
+/// It may have endpoints of a Service, of a ServiceImport, of both or of neither.
 fn slice() -> impl Strategy<Value = Value> {
-    let service = prop_oneof![6 => named("v").prop_map(Some), 1 => Just(None)];
-    (metadata("slice"), service, vec(1..9_u8, 0..3)).prop_map(|(mut metadata, service, hosts)| {
+    let owners = (weighted(0.8, named("v")), weighted(0.4, named("v")));
+    (metadata("slice"), owners, vec(1..9_u8, 0..3)).prop_map(|(mut metadata, owners, hosts)| {
+        let (service, import) = owners;
+        metadata["labels"] = json!({});
         if let Some(service) = service {
-            metadata["labels"] = json!({"kubernetes.io/service-name": service});
+            metadata["labels"]["kubernetes.io/service-name"] = service.into();
+        }
+        if let Some(import) = import {
+            metadata["labels"]["multicluster.kubernetes.io/service-name"] = import.into();
         }
         let addresses: Vec<_> = hosts
             .iter()
@@ -358,10 +381,17 @@ fn slice() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Group and kind of the target of a policy.
+fn target_kind() -> impl Strategy<Value = (&'static str, &'static str)> {
+    let import = ("multicluster.x-k8s.io", "ServiceImport");
+    prop_oneof![3 => Just(("", "Service")), 1 => Just(import)]
+}
+
 fn policy() -> impl Strategy<Value = Value> {
     let section = of(Just("o"));
-    let target = (named("v"), section).prop_map(|(name, section)| {
-        json!({"group": "", "kind": "Service", "name": name, "sectionName": section})
+    let target = (target_kind(), named("v"), section);
+    let target = target.prop_map(|((group, kind), name, section)| {
+        json!({"group": group, "kind": kind, "name": name, "sectionName": section})
     });
     let authority = prop_oneof![
         named("cm").prop_map(|name| json!({"group": "", "kind": "ConfigMap", "name": name})),
@@ -390,10 +420,11 @@ fn from() -> impl Strategy<Value = Value> {
 }
 
 fn tls_override() -> impl Strategy<Value = Value> {
-    let target = (named("v"), other_namespace(), of(Just("o")), of(from()));
-    let target = target.prop_map(|(name, namespace, section, from)| {
+    let of_target = (other_namespace(), of(Just("o")), of(from()));
+    let target = (target_kind(), named("v"), of_target);
+    let target = target.prop_map(|((group, kind), name, (namespace, section, from))| {
         json!({
-            "group": "", "kind": "Service", "namespace": namespace, "name": name, "sectionName": section,
+            "group": group, "kind": kind, "namespace": namespace, "name": name, "sectionName": section,
             "from": from,
         })
     });

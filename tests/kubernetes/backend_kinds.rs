@@ -1,9 +1,10 @@
 //! Kinds of backends: which of them are watched, and one whose definition comes later.
 
 use crate::api::Api;
+use crate::harness::origin::Origin;
 use crate::plane::DataPlane;
-use crate::route;
 use crate::watching::Watching;
+use crate::{route, route_with};
 
 const XBACKEND: &str = "
 apiVersion: gateway.networking.x-k8s.io/v1alpha1
@@ -43,4 +44,39 @@ fn kinds_that_only_disabled_backends_are_made_of_are_not_watched() {
     let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
     assert_eq!(asked_for("v1.Service"), ["services", "endpointslices"]);
     assert_eq!(asked_for(external), ["xbackends"]);
+}
+
+fn import(origin: &Origin) -> String {
+    let port = origin.address.port();
+    format!(
+        "
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceImport
+metadata: {{name: shop, namespace: default}}
+spec: {{type: ClusterSetIP, ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: shop-1, namespace: default, labels: {{multicluster.kubernetes.io/service-name: shop}}}}
+addressType: IPv4
+ports: [{{port: {port}}}]
+endpoints: [{{addresses: [127.0.0.1]}}]
+"
+    )
+}
+
+#[test]
+fn requests_get_to_a_service_import_once_its_definition_comes() {
+    let api = Api::start();
+    let origin = Origin::hello();
+    api.know("ServiceImport", false);
+    let backend = "{group: multicluster.x-k8s.io, kind: ServiceImport, name: shop, port: 80}";
+    api.apply(&route_with("a", &format!("{{backendRefs: [{backend}]}}")));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "500");
+    api.know("ServiceImport", true);
+    api.apply(&import(&origin));
+    plane.wait_for("a.example", "200");
+    api.delete("EndpointSlice", "default", "shop-1");
+    plane.wait_for("a.example", "503");
 }

@@ -1,10 +1,13 @@
 //! Backends, whatever their kinds: everything that refers to a backend resolves it here. Keeps backends from one translation
 //! to the next, and knows what of theirs changed in between. Knows nothing of weights or rules.
 
+#[cfg(test)]
+mod config_map;
 mod index;
 mod ports;
 mod registry;
 mod service;
+mod service_import;
 mod xbackend;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -435,3 +438,6 @@ fn elsewhere(name: &ObjectRef, route: &ObjectRef, field: &str) -> Fault {
     );
     Fault::new(Reason::RefNotPermitted, message)
 }
+
+#[cfg(test)]
+mod tests;

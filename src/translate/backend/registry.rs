@@ -11,9 +11,15 @@ use crate::status::Condition;
 use super::super::closure::Collector;
 use super::super::reason::{Fault, Reason};
 use super::super::{Input, Mode, Options};
-use super::{Found, Sources, service, xbackend};
+use super::{Found, Sources, service, service_import, xbackend};
 
-const KINDS: &[&BackendKind] = &[&service::KIND, &xbackend::KIND];
+const KINDS: &[&BackendKind] = &[
+    &service::KIND,
+    &service_import::KIND,
+    &xbackend::KIND,
+    #[cfg(test)]
+    &super::config_map::KIND,
+];
 
 /// Kinds of objects that are read for other purposes than backends too.
 const SHARED: &[KindName] = &[name_of::<ConfigMap>(), name_of::<Secret>()];
@@ -222,10 +228,11 @@ mod tests {
         let only = |gvk| BackendKinds::Only([gvk].into());
         let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
         assert!(unwatched(BackendKinds::All, cluster).is_empty());
-        assert_eq!(unwatched(only("v1.Service"), cluster), ["XBackend"]);
-        let of_services = ["Service", "EndpointSlice"];
-        assert_eq!(unwatched(only(external), cluster), of_services);
-        // The addresses of Gateways are made of them.
-        assert!(unwatched(only(external), dedicated).is_empty());
+        let others = ["XBackend", "ServiceImport"];
+        assert_eq!(unwatched(only("v1.Service"), cluster), others);
+        let others = ["ServiceImport", "Service", "EndpointSlice"];
+        assert_eq!(unwatched(only(external), cluster), others);
+        // The addresses of Gateways are made of Services and EndpointSlices.
+        assert_eq!(unwatched(only(external), dedicated), ["ServiceImport"]);
     }
 }

@@ -1,0 +1,71 @@
+//! ConfigMaps as backends, in tests only: `data.address` is the endpoint. The example of docs/adding-a-backend-kind.md,
+//! which shows this file.
+
+use std::net::SocketAddr;
+
+use crate::api::Key;
+use crate::api::core::ConfigMap;
+use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
+use crate::snapshot::Snapshot;
+
+use super::super::Input;
+use super::super::reason::{Fault, Reason};
+use super::registry::{BackendKind, Resolver, name_of};
+use super::{Found, Port, PortTls, Sources};
+
+pub(super) const KIND: BackendKind = BackendKind {
+    gvk: "v1.ConfigMap",
+    name: name_of::<ConfigMap>(),
+    reads: &[],
+    endpoint_label: None,
+    is_local: false,
+    target_ports: None,
+    has_status: false,
+    links: |_, _| {},
+    resolver: || Box::new(ConfigMaps),
+};
+
+struct ConfigMaps;
+
+impl Resolver for ConfigMaps {
+    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
+        let now = &input.snapshot.config_maps;
+        now.keys_changed_since(&before.config_maps)
+    }
+
+    fn resolve(
+        &self,
+        sources: &Sources<'_>,
+        name: &ObjectRef,
+        port: Option<u16>,
+    ) -> Result<Found, Fault> {
+        let fault = |message| Fault::new(Reason::BackendNotFound, message);
+        let objects = &sources.snapshot.config_maps;
+        let object = objects.get(&name.namespace, &name.name);
+        let object = object.ok_or_else(|| fault("does not exist"))?;
+        let address = object.data.get("address").and_then(|it| it.parse().ok());
+        let address: SocketAddr =
+            address.ok_or_else(|| fault("has no data.address such as 10.0.0.1:80"))?;
+        if port.is_some_and(|port| port != address.port()) {
+            return Err(fault("has another port in data.address"));
+        }
+        let protocol = UpstreamProtocol::Http1;
+        Ok(Found {
+            backend: Backend {
+                id: BackendId {
+                    object: name.clone(),
+                    port: address.port(),
+                    tls: None,
+                },
+                protocol,
+                tls: None,
+                endpoints: vec![address].into(),
+            },
+            port: Port {
+                name: None,
+                protocol,
+                tls: PortTls::Own(Ok(None)),
+            },
+        })
+    }
+}

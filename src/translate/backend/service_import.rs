@@ -1,0 +1,50 @@
+//! ServiceImports as backends (GEP-1748). Knows nothing of who refers to them.
+
+use crate::api::Key;
+use crate::api::core::{EndpointSlice, ServicePort};
+use crate::api::service_import::{SERVICE_IMPORT_LABEL, ServiceImport};
+use crate::ir::ObjectRef;
+use crate::snapshot::Snapshot;
+
+use super::super::Input;
+use super::super::reason::{Fault, Reason};
+use super::registry::{BackendKind, Resolver, name_of};
+use super::{Found, Sources, ports};
+
+pub(super) const KIND: BackendKind = BackendKind {
+    gvk: "multicluster.x-k8s.io/v1alpha1.ServiceImport",
+    name: name_of::<ServiceImport>(),
+    reads: &[name_of::<EndpointSlice>()],
+    endpoint_label: Some(SERVICE_IMPORT_LABEL),
+    is_local: false,
+    target_ports: Some(target_ports),
+    has_status: false,
+    links: |_, _| {},
+    resolver: || Box::new(ServiceImports),
+};
+
+fn target_ports<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [ServicePort]> {
+    let import = snapshot.service_imports.get(&name.namespace, &name.name)?;
+    Some(&import.spec.ports)
+}
+
+/// Reads ServiceImports as they are needed.
+struct ServiceImports;
+
+impl Resolver for ServiceImports {
+    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
+        let now = &input.snapshot.service_imports;
+        now.keys_changed_since(&before.service_imports)
+    }
+
+    fn resolve(
+        &self,
+        sources: &Sources<'_>,
+        name: &ObjectRef,
+        port: Option<u16>,
+    ) -> Result<Found, Fault> {
+        let found = target_ports(sources.snapshot, name);
+        let ports = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+        ports::resolve(name, ports, port, sources.slices)
+    }
+}
