@@ -1,5 +1,4 @@
-//! EndpointSlices by the objects whose endpoints they have, kept current from one snapshot to the next. Knows nothing of
-//! the endpoints.
+//! EndpointSlices by the objects whose endpoints they have, kept current from one snapshot to the next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Backends, whatever their kinds: everything that refers to a backend resolves it here. Keeps backends from one translation
-//! to the next, and knows what of theirs changed in between. Knows nothing of weights or rules.
+//! to the next, and tells what of theirs changed in between.
 
 #[cfg(test)]
 mod config_map;

@@ -1,5 +1,5 @@
 //! Backends at a port of a Service or of what has ports like one: the port that is meant, what it speaks, and its endpoints
-//! from EndpointSlices. Knows nothing of who refers to it.
+//! from EndpointSlices.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Services as backends. Knows nothing of who refers to them.
+//! Services as backends.
 
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};

@@ -1,4 +1,4 @@
-//! ServiceImports as backends (GEP-1748). Knows nothing of who refers to them.
+//! ServiceImports as backends (GEP-1748).
 
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, ServicePort};
