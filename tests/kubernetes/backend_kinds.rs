@@ -19,11 +19,11 @@ spec:
 #[test]
 fn objects_of_a_kind_are_seen_once_its_definition_comes() {
     let api = Api::start();
-    api.know("XBackend", false);
+    api.set_served("XBackend", false);
     let watching = Watching::start(&api);
     let load = watching.wait_for(|_| true);
     assert!(load.snapshot.xbackends.is_empty());
-    api.know("XBackend", true);
+    api.set_served("XBackend", true);
     api.apply(XBACKEND);
     watching.wait_for(|load| load.snapshot.xbackends.get("default", "api").is_some());
 }
@@ -69,12 +69,12 @@ endpoints: [{{addresses: [127.0.0.1]}}]
 fn requests_get_to_a_service_import_once_its_definition_comes() {
     let api = Api::start();
     let origin = Origin::hello();
-    api.know("ServiceImport", false);
+    api.set_served("ServiceImport", false);
     let backend = "{group: multicluster.x-k8s.io, kind: ServiceImport, name: shop, port: 80}";
     api.apply(&route_with("a", &format!("{{backendRefs: [{backend}]}}")));
     let plane = DataPlane::start(&api);
     plane.wait_for("a.example", "500");
-    api.know("ServiceImport", true);
+    api.set_served("ServiceImport", true);
     api.apply(&import(&origin));
     plane.wait_for("a.example", "200");
     api.delete("EndpointSlice", "default", "shop-1");
