@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use portcullis::api::gateway::Gateway;
 use portcullis::api::{self, Resource};
-use portcullis::permissions::Permissions;
 use portcullis::provision::{self, Child, StreamEndpoint};
 use portcullis::snapshot::Snapshot;
 use portcullis::translate::{Mode, Options, translate};
@@ -21,6 +20,8 @@ use serde_json::{Value, json};
 
 /// Separator of the two parts of a golden.
 const NEEDS: &str = "--- # Needs:\n";
+/// Begins the line with the arguments that the controller has for all pods.
+const ARGUMENTS: &str = "# Arguments: ";
 /// The image that a controller gives its pods.
 const IMAGE: &str = "ghcr.io/portcullis/portcullis:0.1.0";
 /// The uid of every Gateway.
@@ -42,17 +43,17 @@ fn documents(text: &str) -> Vec<Value> {
     read.filter(|value: &Value| !value.is_null()).collect()
 }
 
-/// The desired objects of the Gateways in `values`.
-fn needs(values: Vec<Value>) -> Vec<Child> {
+/// The arguments of all pods, from the line of a golden that begins with [`ARGUMENTS`].
+fn arguments(text: &str) -> Vec<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix(ARGUMENTS));
+    let words = line.into_iter().flat_map(str::split_whitespace);
+    words.map(str::to_owned).collect()
+}
+
+/// The desired objects of the Gateways in `values`, whose pods all have these arguments.
+fn needs(values: Vec<Value>, arguments: Vec<String>) -> Vec<Child> {
     let mut snapshot = Snapshot::default();
-    let mut permissions = Permissions::default();
     for mut value in values {
-        if let Some(granted) = value.get("permissions") {
-            let text = |field: &str| granted[field].as_str().unwrap();
-            permissions.insecure_backend = text("insecureBackend").parse().unwrap();
-            permissions.backend_tls_floor = text("backendTlsFloor").parse().unwrap();
-            continue;
-        }
         if value["kind"] == "Gateway" {
             value["metadata"]["uid"] = json!(UID);
         }
@@ -62,7 +63,6 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     }
     let options = Options {
         mode: Mode::Dedicated,
-        permissions: permissions.clone(),
         ..Options::default()
     };
     let translation = translate(&snapshot, None, &options);
@@ -73,7 +73,7 @@ fn needs(values: Vec<Value>) -> Vec<Child> {
     );
     let stream = StreamEndpoint {
         url: "https://portcullis-controller-stream.portcullis-system.svc:19443".to_owned(),
-        arguments: permissions.flags(),
+        arguments,
         ca: "certificates\n".to_owned(),
     };
     let children = |gateway: &Arc<Gateway>| {
@@ -91,7 +91,7 @@ fn provisions_objects_as_in_goldens() {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# "), "{}: tell the rule", path.display());
         let (input, expected) = text.split_once(NEEDS).unwrap_or((&text, ""));
-        let documents = needs(documents(input))
+        let documents = needs(documents(input), arguments(input))
             .iter()
             .map(|child| serde_yaml::to_string(&child.object).unwrap())
             .collect::<Vec<_>>();
@@ -113,7 +113,7 @@ fn child_metadata_matches_its_object() {
     for path in goldens() {
         let text = fs::read_to_string(&path).unwrap();
         let (input, _) = text.split_once(NEEDS).unwrap();
-        let children = needs(documents(input));
+        let children = needs(documents(input), arguments(input));
         let mut names: Vec<_> = children
             .iter()
             .map(|child| (child.kind, &child.name))
