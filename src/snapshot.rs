@@ -1,5 +1,6 @@
 //! The immutable input of one translation: all objects by kind and key.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -114,6 +115,14 @@ impl<T: Eq> Objects<T> {
     }
 }
 
+impl<T: Resource + Eq> Objects<T> {
+    /// The names of what is different from `before`, in order.
+    pub fn names_changed_since(&self, before: &Self) -> impl Iterator<Item = ObjectRef> + use<T> {
+        let keys = self.keys_changed_since(before).into_iter();
+        keys.map(|key| ObjectRef::new(T::GROUP, T::KIND, &key.namespace, &key.name))
+    }
+}
+
 /// One added, changed or removed object.
 #[derive(Debug)]
 pub struct Change<'a, T> {
@@ -147,6 +156,15 @@ impl<T: Resource + PartialEq> Objects<T> {
     /// Inserts an object under its own key. Returns whether that changes anything.
     pub fn insert(&mut self, object: Arc<T>) -> bool {
         self.insert_at(object.key(), object)
+    }
+}
+
+impl Snapshot {
+    /// The names of the ConfigMaps and Secrets, which hold what TLS is made of, that are different from `before`.
+    pub fn tls_objects_changed_since(&self, before: &Self) -> BTreeSet<ObjectRef> {
+        let maps = self.config_maps.names_changed_since(&before.config_maps);
+        let secrets = self.secrets.names_changed_since(&before.secrets);
+        maps.chain(secrets).collect()
     }
 }
 
@@ -214,11 +232,7 @@ macro_rules! snapshot {
             pub fn names_changed_since(&self, before: &Self) -> Vec<ObjectRef> {
                 let mut names = Vec::new();
                 $(
-                    let changes = self.$objects.changes_since(&before.$objects).into_iter();
-                    names.extend(changes.map(|change| {
-                        let Key { namespace, name } = change.key;
-                        ObjectRef::new($kind::GROUP, $kind::KIND, namespace, name)
-                    }));
+                    names.extend(self.$objects.names_changed_since(&before.$objects));
                 )+
                 let changes = self.unserved_routes.changes_since(&before.unserved_routes);
                 let versions = changes.iter().filter_map(|change| change.after.or(change.before));

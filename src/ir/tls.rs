@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustls::SupportedCipherSuite;
+use rustls::crypto::aws_lc_rs::cipher_suite;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Serialize, Serializer};
 
@@ -64,6 +66,15 @@ pub enum Authorities {
 /// SHA-256 of the SubjectPublicKeyInfo of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyPin(pub [u8; 32]);
+
+/// SHA-256 of some bytes; `None` in a build of the TLS library without it.
+pub fn sha256(bytes: &[u8]) -> Option<[u8; 32]> {
+    let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
+        return None;
+    };
+    let digest = suite.common.hash_provider.hash(bytes);
+    digest.as_ref().try_into().ok()
+}
 
 impl KeyPin {
     const PREFIX: &str = "sha256/";

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::aws_lc_rs::cipher_suite;
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
     verify_tls13_signature,
@@ -15,12 +14,11 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    SupportedCipherSuite,
 };
 use webpki::EndEntityCert;
 
 use super::versions;
-use crate::ir::tls::{Authorities, KeyPin, SubjectName, Verification};
+use crate::ir::tls::{Authorities, KeyPin, SubjectName, Verification, sha256};
 use crate::ir::{Certificate, ClientTls};
 
 /// What a handshake with a backend needs.
@@ -134,12 +132,8 @@ impl Verifier {
     /// Whether the key is one of the pinned ones. Only the backend's own counts, not one of its issuers: it is verified
     /// without authorities, too, and then nothing ties an issuer to it.
     fn has_pin(&self, parsed: &ParsedCertificate<'_>) -> bool {
-        let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
-            return false;
-        };
-        let key = parsed.subject_public_key_info();
-        let digest = suite.common.hash_provider.hash(&key);
-        self.pins.iter().any(|pin| pin.0[..] == *digest.as_ref())
+        let digest = sha256(&parsed.subject_public_key_info());
+        digest.is_some_and(|digest| self.pins.contains(&KeyPin(digest)))
     }
 }
 

@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rustls::crypto::aws_lc_rs::{cipher_suite, sign};
+use rustls::InconsistentKeys;
+use rustls::crypto::aws_lc_rs::sign;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
-use rustls::{InconsistentKeys, SupportedCipherSuite};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::api::core::Secret;
 use crate::api::reference::SecretRef;
+use crate::ir;
 use crate::ir::{Certificate, Ir, ObjectRef, ServerTls, TlsTermination};
 
 use super::Input;
@@ -433,11 +434,8 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Box<str>> {
 
 /// SHA-256 in lower-case hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
-    let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
-        return Err("cannot be fingerprinted by this build".to_owned());
-    };
-    let digest = suite.common.hash_provider.hash(bytes);
-    let digits = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    let digest = ir::tls::sha256(bytes).ok_or("cannot be fingerprinted by this build")?;
+    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
     Ok(digits.collect::<String>().into_boxed_str())
 }
 

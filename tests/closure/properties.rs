@@ -227,7 +227,7 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
     policies
 }
 
-/// What XBackends are told of a Gateway.
+/// The status entries of XBackends for a Gateway.
 fn xbackends(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, ParentStatus> {
     let of_gateway = |status: &&ParentStatus| {
         let parent = &status.parent_ref;

@@ -11,7 +11,7 @@ use crate::api::{Key, Object, Resource};
 use crate::ir::{
     Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
-use crate::snapshot::{Objects, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::status::Condition;
 
 use super::super::backend_tls::{self, TlsSettings};
@@ -81,9 +81,7 @@ impl Resolver for XBackends {
         let changes = now.xbackends.changes_since(&before.xbackends).into_iter();
         let mut keys: BTreeSet<Key> = changes.map(|change| change.key.clone()).collect();
         if !self.0.is_empty() {
-            let mut references = BTreeSet::new();
-            add_changed(&now.config_maps, &before.config_maps, &mut references);
-            add_changed(&now.secrets, &before.secrets, &mut references);
+            let references = now.tls_objects_changed_since(before);
             let grants = now.reference_grants.changes_since(&before.reference_grants);
             let granting: BTreeSet<&str> =
                 grants.iter().map(|it| it.key.namespace.as_str()).collect();
@@ -158,18 +156,6 @@ impl Resolver for XBackends {
     fn conditions(&self, key: &Key) -> Option<Vec<Condition>> {
         self.0.get(key).map(External::conditions)
     }
-}
-
-fn add_changed<T: Resource + Eq>(
-    now: &Objects<T>,
-    before: &Objects<T>,
-    changed: &mut BTreeSet<ObjectRef>,
-) {
-    let changes = now.changes_since(before).into_iter();
-    changed.extend(changes.map(|change| {
-        let Key { namespace, name } = change.key;
-        ObjectRef::new(T::GROUP, T::KIND, namespace, name)
-    }));
 }
 
 impl External {

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
+use crate::api::Resource;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::reference::BackendObjectRef;
-use crate::api::{Key, Resource};
 use crate::ir::{Certificate, ClientTls, ListenerKey, ObjectRef, RuleId, TlsUse, UpstreamProtocol};
 use crate::permissions::BackendKinds;
-use crate::snapshot::{Objects, Snapshot};
+use crate::snapshot::Snapshot;
 
 use super::reason::Fault;
 use super::{Input, backend};
@@ -77,20 +77,14 @@ impl TlsPolicies {
     /// Follows the change from one snapshot to the next. Returns the backends to which something else may apply now.
     pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<ObjectRef> {
         let now = input.snapshot;
-        let mut changed = BTreeSet::new();
-        add_changed(
-            &now.backend_tls_policies,
-            &before.backend_tls_policies,
-            &mut changed,
-        );
-        add_changed(
-            &now.backend_tls_overrides,
-            &before.backend_tls_overrides,
-            &mut changed,
-        );
-        let mut authorities = BTreeSet::new();
-        add_changed(&now.config_maps, &before.config_maps, &mut authorities);
-        add_changed(&now.secrets, &before.secrets, &mut authorities);
+        let policies = now
+            .backend_tls_policies
+            .names_changed_since(&before.backend_tls_policies);
+        let overrides = now
+            .backend_tls_overrides
+            .names_changed_since(&before.backend_tls_overrides);
+        let mut changed: BTreeSet<_> = policies.chain(overrides).collect();
+        let authorities = now.tls_objects_changed_since(before);
         if !authorities.is_empty() {
             let policies = self.by_name.values();
             let affected =
@@ -271,20 +265,6 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
     }
     let object = input.snapshot.backend_tls_policies.get(namespace, own)?;
     Some(Policy::read(input, &**object))
-}
-
-/// Adds the names of objects that are not what they were.
-fn add_changed<T: Resource + Eq>(
-    now: &Objects<T>,
-    before: &Objects<T>,
-    changed: &mut BTreeSet<ObjectRef>,
-) {
-    let changes = now.changes_since(before);
-    let names = changes.iter().map(|change| {
-        let Key { namespace, name } = change.key;
-        ObjectRef::new(T::GROUP, T::KIND, namespace, name)
-    });
-    changed.extend(names);
 }
 
 #[cfg(test)]

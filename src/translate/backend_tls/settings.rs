@@ -1,5 +1,4 @@
-//! What a policy or a backend of its own asks of TLS: authorities, names and options, read and checked. Knows nothing of
-//! targets.
+//! Reads and checks what a policy, or a backend with TLS of its own, asks of TLS: authorities, names, pins and options.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

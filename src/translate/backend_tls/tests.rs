@@ -69,7 +69,7 @@ fn winner(policies: &[Value]) -> Option<String> {
     })
 }
 
-/// Calls `ask` with what is known of these policies and with the requests that they are on.
+/// Calls `ask` with these policies and the requests that they apply to.
 fn with_requests<T>(
     policies: &[Value],
     options: &Options,
