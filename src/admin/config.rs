@@ -16,7 +16,7 @@ pub(super) fn json(table: &Table, with_values: bool) -> Result<String, serde_jso
     for backend in table.backends() {
         let shown = value["backends"].get_mut(backend.id.to_string());
         let endpoints = shown.and_then(|shown| shown["endpoints"].as_object_mut());
-        if let Some(endpoints) = endpoints {
+        if let Some(endpoints) = endpoints.filter(|shown| shown.contains_key("hostname")) {
             let addresses = backend.endpoints();
             let addresses: Vec<_> = addresses.iter().map(|it| it.address.ip()).collect();
             endpoints.insert("addresses".to_owned(), json!(addresses));
