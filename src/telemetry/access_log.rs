@@ -397,6 +397,15 @@ mod tests {
     }
 
     #[test]
+    fn line_names_the_release_behind_the_endpoint() {
+        let mut record = record("/a");
+        record.upstream = Some("10.0.0.1:8080".parse().unwrap());
+        record.release = Some("shop-v42".into());
+        let expected = r#""upstream":"10.0.0.1:8080","release":"shop-v42","request_id""#;
+        assert!(line(&record).contains(expected));
+    }
+
+    #[test]
     fn line_escapes_what_a_terminal_interprets() {
         let hostile = "/\u{1b}[31m\n\r\"\u{9b}\u{202e}\u{2028}\u{200b}\u{7f}\u{e0041}é";
         let line = line(&record(hostile));
