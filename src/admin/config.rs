@@ -69,3 +69,50 @@ fn redact_matches(matches: &mut [Value]) {
     let values = matches.iter_mut().filter_map(|one| one.get_mut("value"));
     values.for_each(|value| *value = REDACTED.into());
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ir::{
+        Backend, BackendId, Endpoints, Ir, ObjectRef, Release, Releases, UpstreamProtocol,
+    };
+
+    #[test]
+    fn shows_releases_as_configured() {
+        let backend = Backend {
+            id: BackendId {
+                object: ObjectRef::core("Service", "ns", "one"),
+                port: 80,
+                tls: None,
+            },
+            protocol: UpstreamProtocol::Http1,
+            tls: None,
+            endpoints: Endpoints::Releases(Releases {
+                cookie: Some("rel".into()),
+                releases: vec![Release {
+                    name: "v1".into(),
+                    weight: 90,
+                    token: "0123".into(),
+                    addresses: vec![([10, 0, 0, 1], 8080).into()],
+                }],
+            }),
+        };
+        let ir = Ir {
+            ports: Vec::new(),
+            backends: [Arc::new(backend)].into(),
+        };
+        let shown = json(&Table::build(Arc::new(ir), None), false).unwrap();
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(
+            shown["backends"]["Service ns/one:80"]["endpoints"],
+            json!({
+                "cookie": "rel",
+                "releases": [{
+                    "name": "v1", "weight": 90, "token": "0123", "endpoints": ["10.0.0.1:8080"],
+                }],
+            })
+        );
+    }
+}

@@ -276,3 +276,34 @@ fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
     );
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describes_releases_with_their_shares() {
+        let release = |name: &str, weight, ports: &[u16]| Release {
+            name: name.into(),
+            weight,
+            token: "".into(),
+            addresses: ports
+                .iter()
+                .map(|port| ([10, 0, 0, 1], *port).into())
+                .collect(),
+        };
+        let releases = Releases {
+            cookie: Some("rel".into()),
+            releases: vec![
+                release("v1", 999, &[80, 81]),
+                release("v2", 1, &[]),
+                release("v3", 0, &[82]),
+            ],
+        };
+        assert_eq!(
+            endpoints(&Endpoints::Releases(releases)),
+            "release v1 99.9 %: 10.0.0.1:80, 10.0.0.1:81; release v2 0.1 %: no endpoint: 503; \
+             release v3 0.0 %: 10.0.0.1:82; cookie rel keeps a client on its release"
+        );
+    }
+}

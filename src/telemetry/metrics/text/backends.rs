@@ -68,7 +68,7 @@ impl Metrics {
         page.gauges("upstream_endpoints", "Usable endpoints", endpoints)
     }
 
-    /// Omits statuses and failures that a release has not had.
+    /// Includes statuses that a release has not had, so that the rate of the first error is known.
     pub(super) fn releases(&self, page: &mut Page<'_>) -> fmt::Result {
         let backends: Vec<_> = self
             .table
@@ -82,8 +82,7 @@ impl Metrics {
             .collect();
         let requests = releases.iter().flat_map(|one| {
             let classes = CODE_CLASSES.into_iter().zip(one.release.stats.classes());
-            let counted = classes.filter(|(_, count)| *count > 0);
-            counted.map(|(class, count)| (one.labels_and("code", class), count))
+            classes.map(|(class, count)| (one.labels_and("code", class), count))
         });
         let help = "Requests to releases of backends, by class of the response's status";
         page.counters("upstream_release_requests", help, requests)?;
@@ -194,9 +193,13 @@ mod tests {
             releases[1].stats.failed(UpstreamFault::NoEndpoint);
         }
         let text = encode(table, ProcessStats::default(), 0);
-        let expected = [
-            "requests_total{release=\"v1\",code=\"2xx\"} 1",
-            "requests_total{release=\"v2\",code=\"5xx\"} 1",
+        let classes = [("v1", [0, 1, 0, 0, 0]), ("v2", [0, 0, 0, 0, 1])];
+        let requests = classes.iter().flat_map(|(release, counts)| {
+            (1..).zip(counts).map(move |(class, count)| {
+                format!(r#"requests_total{{release="{release}",code="{class}xx"}} {count}"#)
+            })
+        });
+        let others = [
             "errors_total{release=\"v2\",reason=\"no_endpoint\"} 1",
             "share{release=\"v1\"} 0.75",
             "share{release=\"v2\"} 0.25",
@@ -207,6 +210,7 @@ mod tests {
             let line = line.strip_prefix("portcullis_upstream_release_")?;
             Some(line.replace("backend=\"Service ns/one:80\",", ""))
         });
+        let expected: Vec<_> = requests.chain(others.map(str::to_owned)).collect();
         assert_eq!(lines.collect::<Vec<_>>(), expected, "{text}");
     }
 }
