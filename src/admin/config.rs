@@ -16,7 +16,7 @@ pub(super) fn json(table: &Table, with_values: bool) -> Result<String, serde_jso
     for backend in table.backends() {
         let shown = value["backends"].get_mut(backend.id.to_string());
         let endpoints = shown.and_then(|shown| shown["endpoints"].as_object_mut());
-        if let Some(endpoints) = endpoints {
+        if let Some(endpoints) = endpoints.filter(|shown| shown.contains_key("hostname")) {
             let addresses = backend.endpoints();
             let addresses: Vec<_> = addresses.iter().map(|it| it.address.ip()).collect();
             endpoints.insert("addresses".to_owned(), json!(addresses));
@@ -68,4 +68,51 @@ fn redact_changes(changes: &mut Map<String, Value>) {
 fn redact_matches(matches: &mut [Value]) {
     let values = matches.iter_mut().filter_map(|one| one.get_mut("value"));
     values.for_each(|value| *value = REDACTED.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ir::{
+        Backend, BackendId, Endpoints, Ir, ObjectRef, Release, Releases, UpstreamProtocol,
+    };
+
+    #[test]
+    fn shows_releases_as_configured() {
+        let backend = Backend {
+            id: BackendId {
+                object: ObjectRef::core("Service", "ns", "one"),
+                port: 80,
+                tls: None,
+            },
+            protocol: UpstreamProtocol::Http1,
+            tls: None,
+            endpoints: Endpoints::Releases(Releases {
+                cookie: Some("rel".into()),
+                releases: vec![Release {
+                    name: "v1".into(),
+                    weight: 90,
+                    token: "0123".into(),
+                    addresses: vec![([10, 0, 0, 1], 8080).into()],
+                }],
+            }),
+        };
+        let ir = Ir {
+            ports: Vec::new(),
+            backends: [Arc::new(backend)].into(),
+        };
+        let shown = json(&Table::build(Arc::new(ir), None), false).unwrap();
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(
+            shown["backends"]["Service ns/one:80"]["endpoints"],
+            json!({
+                "cookie": "rel",
+                "releases": [{
+                    "name": "v1", "weight": 90, "token": "0123", "endpoints": ["10.0.0.1:8080"],
+                }],
+            })
+        );
+    }
 }

@@ -4,16 +4,17 @@
 use std::mem;
 
 use http::HeaderMap;
+use http::header::SET_COOKIE;
 use tokio::time::Instant;
 
 use super::error::Error;
 use super::filters;
 use super::request::Exchange;
 use super::request_body::RequestBody;
-use crate::filter::{Level, LocalResponse};
+use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
 use crate::table::{Backend, Target};
-use crate::upstream::{self, Attempts, FailedAttempt, Outgoing};
+use crate::upstream::{self, FailedAttempt, Outgoing};
 
 /// Source of a response.
 pub(super) enum Outcome {
@@ -30,7 +31,6 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         return Err(Error::Broken);
     }
     let draw = rule.draw(None);
-    let mut attempts = Attempts::default();
     loop {
         let selected = rule.select(draw).ok_or(Error::NoBackend)?;
         let unfiltered = exchange.before(&selected.filters);
@@ -40,7 +40,7 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         let Target::Backend(backend) = &selected.target else {
             return Err(Error::Broken);
         };
-        match attempt(exchange, backend, &mut attempts).await {
+        match attempt(exchange, backend).await {
             Ok(response) => return Ok(Outcome::Backend(response)),
             Err(FailedAttempt { error, body: None }) => return Err(error.into()),
             Err(FailedAttempt {
@@ -53,7 +53,6 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
 async fn attempt(
     exchange: &mut Exchange,
     backend: &Backend,
-    attempts: &mut Attempts,
 ) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
     let timeout = exchange.rule.ir.timeouts.backend_request;
     let expires = timeout.map(|timeout| Instant::now() + timeout);
@@ -69,11 +68,15 @@ async fn attempt(
         try_timeout: timeout,
     };
     let upstream = &exchange.client.worker.upstream;
-    let outcome = upstream.attempt(backend, None, attempts, &outgoing, body);
-    let outcome = outcome.await;
-    exchange.record.attempted(attempts.endpoint());
-    if outcome.is_ok() {
-        exchange.expire_by(expires);
+    let attempts = &mut exchange.record.attempts;
+    let attempt = upstream.attempt(backend, None, attempts, &outgoing, body);
+    let mut response = attempt.await?;
+    exchange.expire_by(expires);
+    let is_secure = exchange.client.scheme() == Scheme::Https;
+    if let Some(cookie) = exchange.record.attempts.set_cookie(is_secure) {
+        // Before the response filters, which may change it. It fails only beyond 24,000 headers,
+        // which no parser lets through.
+        let _ = response.headers.try_append(SET_COOKIE, cookie.clone());
     }
-    outcome
+    Ok(response)
 }

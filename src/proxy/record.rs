@@ -1,7 +1,6 @@
 //! The record of one request, from its head to the last byte of its response. Updates the rule's
 //! metrics and writes the access log when dropped.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,6 +15,7 @@ use super::headers::Host;
 use crate::table::Rule;
 use crate::telemetry::access_log::{AccessRecord, excerpt};
 use crate::telemetry::metrics::TimeoutKind;
+use crate::upstream::Attempts;
 
 /// Status of a request whose client disconnected before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -34,7 +34,8 @@ pub(crate) struct Record {
     rule: Option<Arc<Rule>>,
     status: u16,
     sent: u64,
-    upstream: Option<SocketAddr>,
+    /// Attempts to send the request to a backend.
+    pub(super) attempts: Attempts,
     error: Option<&'static str>,
     complete: bool,
     access: Option<Box<AccessRecord>>,
@@ -56,7 +57,7 @@ impl Record {
             rule: None,
             status: 0,
             sent: 0,
-            upstream: None,
+            attempts: Attempts::default(),
             error: None,
             complete: false,
             access,
@@ -88,19 +89,8 @@ impl Record {
         }
     }
 
-    /// Records the response of an endpoint.
-    pub(crate) fn responded(&mut self, status: u16, endpoint: SocketAddr) {
-        self.status = status;
-        self.upstream = Some(endpoint);
-    }
-
-    /// Records an attempt on an endpoint.
-    pub(crate) fn attempted(&mut self, endpoint: Option<SocketAddr>) {
-        self.upstream = endpoint.or(self.upstream);
-    }
-
-    /// Records the response of a filter.
-    pub(crate) fn responded_locally(&mut self, status: u16) {
+    /// Records the response of an endpoint or a filter.
+    pub(crate) fn responded(&mut self, status: u16) {
         self.status = status;
     }
 
@@ -156,13 +146,18 @@ impl Drop for Record {
             }
             None => self.client.worker.stats.unmatched.record(status),
         }
+        let release = self.attempts.release();
+        if let Some(release) = release {
+            release.record(status);
+        }
         if let Some(mut access) = self.access.take() {
             access.status = self.status;
             access.duration = elapsed;
             access.bytes_sent = self.sent;
             access.bytes_received = self.activity.received();
             access.rule = self.rule.as_ref().map(|rule| rule.ir.clone());
-            access.upstream = self.upstream;
+            access.upstream = self.attempts.endpoint();
+            access.release = release.map(|release| release.name.clone());
             access.error = self.error;
             self.client.worker.access_log.send(*access);
         }
@@ -200,6 +195,7 @@ fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
         request_id: Box::default(),
         rule: None,
         upstream: None,
+        release: None,
         error: None,
         user_agent: parts
             .headers

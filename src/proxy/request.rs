@@ -187,7 +187,7 @@ impl Exchange {
         response: upstream::Response<RequestBody>,
     ) -> Response<ResponseBody> {
         let (status, mut headers, body) = (response.status, response.headers, response.body);
-        self.record.responded(status.as_u16(), body.endpoint());
+        self.record.responded(status.as_u16());
         self.response_phase.apply(&mut headers);
         if headers.contains_key(UPGRADE) {
             // RFC 9110, 7.8: hop-by-hop, like all connection headers.
@@ -210,7 +210,7 @@ impl Exchange {
     /// Applies response filters to the response of a filter.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
         let (mut head, body) = response.into_parts();
-        self.record.responded_locally(head.status.as_u16());
+        self.record.responded(head.status.as_u16());
         self.response_phase.apply(&mut head.headers);
         let body = ResponseBody::new(BodySource::Memory(body), self.record);
         Response::from_parts(head, body)

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
+use super::releases::Releases;
 use super::stats::BackendStats;
 use crate::ir;
 use crate::ir::{BackendId, UpstreamProtocol};
@@ -94,10 +95,10 @@ impl Backend {
             id: ir.id.clone(),
             protocol: ir.protocol,
             transport,
-            stats,
             endpoints: ArcSwap::from_pointee(
-                Endpoints::default().changed_to(ir.endpoints.addresses()),
+                Endpoints::default().configured(&ir.endpoints, &stats),
             ),
+            stats,
         }
     }
 
@@ -116,28 +117,66 @@ impl Backend {
             .map(|endpoint| &endpoint.address)
             .eq(addresses)
         {
-            self.endpoints
-                .store(Arc::new(current.changed_to(addresses)));
+            self.endpoints.store(Arc::new(Endpoints {
+                all: current.at(addresses),
+                releases: None,
+            }));
         }
+    }
+
+    /// Makes the endpoints of a configuration the backend's, with their releases. Those that were there before stay the
+    /// same endpoints, in whichever release. Only one thread may do so at a time.
+    pub fn configure_endpoints(&self, ir: &ir::Endpoints) {
+        let endpoints = self.endpoints.load().configured(ir, &self.stats);
+        self.endpoints.store(Arc::new(endpoints));
     }
 }
 
-/// The endpoints of a backend, in order of address.
+/// The endpoints of a backend, in order of address, and the releases that they are in.
 #[derive(Debug, Default)]
-pub struct Endpoints(Box<[Arc<Endpoint>]>);
+pub struct Endpoints {
+    all: Box<[Arc<Endpoint>]>,
+    /// Boxed, so that endpoints without releases stay small.
+    releases: Option<Box<Releases>>,
+}
 
 impl Endpoints {
-    fn changed_to(&self, addresses: &[SocketAddr]) -> Self {
+    fn configured(&self, ir: &ir::Endpoints, stats: &BackendStats) -> Self {
+        let all = self.at(&ir.addresses());
+        let releases = ir.releases();
+        Self {
+            releases: releases.map(|ir| Box::new(Releases::new(ir, &all, stats))),
+            all,
+        }
+    }
+
+    fn at(&self, addresses: &[SocketAddr]) -> Box<[Arc<Endpoint>]> {
         let known = |address: &SocketAddr| {
-            self.0
-                .iter()
+            self.iter()
                 .find(|endpoint| endpoint.address == *address)
                 .cloned()
         };
-        let endpoints = addresses
+        addresses
             .iter()
-            .map(|address| known(address).unwrap_or_else(|| Arc::new(Endpoint::new(*address))));
-        Self(endpoints.collect())
+            .map(|address| known(address).unwrap_or_else(|| Arc::new(Endpoint::new(*address))))
+            .collect()
+    }
+
+    /// The releases, if the endpoints are in some.
+    #[inline]
+    pub fn releases(&self) -> Option<&Releases> {
+        self.releases.as_deref()
+    }
+
+    /// Whether the requests of `endpoint` can go to another endpoint, within its release if it is in one.
+    pub fn has_alternative(&self, endpoint: &Endpoint) -> bool {
+        let Some(releases) = self.releases() else {
+            return self.len() > 1;
+        };
+        let has = |all: &[Arc<Endpoint>]| all.iter().any(|one| one.id == endpoint.id);
+        releases
+            .iter()
+            .any(|release| release.endpoints.len() > 1 && has(&release.endpoints))
     }
 }
 
@@ -145,7 +184,7 @@ impl Deref for Endpoints {
     type Target = [Arc<Endpoint>];
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.all
     }
 }
 

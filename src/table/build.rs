@@ -82,8 +82,8 @@ impl Backends {
                 Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
                 Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
                     // What a name has resolved to stays, but not for another name.
-                    if ir.endpoints.hostname().is_none() || old.endpoints != ir.endpoints {
-                        node.set_endpoints(ir.endpoints.addresses());
+                    if old.endpoints != ir.endpoints {
+                        node.configure_endpoints(&ir.endpoints);
                     }
                     node.clone()
                 }

@@ -7,6 +7,7 @@ mod build;
 mod hostname;
 mod listener;
 mod matcher;
+mod releases;
 mod route;
 mod router;
 mod rule;
@@ -18,9 +19,11 @@ use std::sync::Arc;
 pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, Transport};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
+pub use releases::{Release, Releases};
 pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
 pub use stats::{
-    BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, TlsFailure, UpstreamFault,
+    BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, ReleaseStats, RuleStats, TlsFailure,
+    UpstreamFault,
 };
 
 use self::route::Routes;

@@ -1,7 +1,8 @@
-//! Counters of rules and backends: plain atomics that the proxy updates and telemetry reads. Knows nothing of how they
+//! Counters of rules, backends and releases: plain atomics that the proxy updates and telemetry reads. Knows nothing of how they
 //! are shown.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
@@ -28,10 +29,7 @@ impl RuleStats {
     /// Counts an answered request by status and duration. A status outside 100 to 599 counts as 5xx.
     #[inline]
     pub fn record(&self, status: u16, elapsed: Duration) {
-        let class = match status / 100 {
-            class @ 1..=5 => usize::from(class) - 1,
-            _ => 4,
-        };
+        let class = class(status);
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         self.classes[class].fetch_add(1, Relaxed);
@@ -69,6 +67,14 @@ impl RuleStats {
     /// Requests that have entered and not left.
     pub fn in_flight(&self) -> i64 {
         self.in_flight.load(Relaxed)
+    }
+}
+
+/// Index of the counter of a status: its class, and 5xx for a status outside 100 to 599.
+fn class(status: u16) -> usize {
+    match status / 100 {
+        class @ 1..=5 => usize::from(class) - 1,
+        _ => 4,
     }
 }
 
@@ -180,9 +186,25 @@ pub struct BackendStats {
     ejections: AtomicU64,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
     tls_failures: [AtomicU64; TlsFailure::ALL.len()],
+    /// Used only when the configuration changes.
+    releases: Mutex<Vec<Arc<ReleaseStats>>>,
 }
 
 impl BackendStats {
+    /// Counters of these releases, in this order: the present ones by name, or new ones. Drops those of other releases.
+    pub(super) fn set_releases<'a>(
+        &self,
+        names: impl Iterator<Item = &'a Arc<str>>,
+    ) -> Vec<Arc<ReleaseStats>> {
+        let mut present = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = |name: &Arc<str>| present.iter().find(|stats| stats.name == *name).cloned();
+        let wanted: Vec<_> = names
+            .map(|name| find(name).unwrap_or_else(|| Arc::new(ReleaseStats::new(name.clone()))))
+            .collect();
+        present.clone_from(&wanted);
+        wanted
+    }
+
     /// Counts an established connection.
     pub fn connected(&self, elapsed: Duration) {
         self.connects.fetch_add(1, Relaxed);
@@ -241,6 +263,45 @@ impl BackendStats {
     /// Connections established so far.
     pub fn connects(&self) -> u64 {
         self.connects.load(Relaxed)
+    }
+
+    /// Attempts that failed this way so far.
+    pub fn faults(&self, fault: UpstreamFault) -> u64 {
+        self.faults[fault as usize].load(Relaxed)
+    }
+}
+
+/// The name of a release of a backend and what became of its requests.
+#[derive(Debug)]
+pub struct ReleaseStats {
+    /// Name of the release.
+    pub name: Arc<str>,
+    classes: [AtomicU64; 5],
+    faults: [AtomicU64; UpstreamFault::ALL.len()],
+}
+
+impl ReleaseStats {
+    fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            classes: Default::default(),
+            faults: Default::default(),
+        }
+    }
+
+    /// Counts an answered request by status. A status outside 100 to 599 counts as 5xx.
+    pub fn record(&self, status: u16) {
+        self.classes[class(status)].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a failed attempt.
+    pub fn failed(&self, fault: UpstreamFault) {
+        self.faults[fault as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Requests by status class, 1xx to 5xx.
+    pub fn classes(&self) -> [u64; 5] {
+        self.classes.each_ref().map(|count| count.load(Relaxed))
     }
 
     /// Attempts that failed this way so far.

@@ -55,6 +55,8 @@ pub struct AccessRecord {
     pub rule: Option<Arc<Rule>>,
     /// Endpoint that responded or was tried last.
     pub upstream: Option<SocketAddr>,
+    /// Release of the backend that the request was in.
+    pub release: Option<Arc<str>>,
     /// Why Portcullis responded itself or aborted the exchange.
     pub error: Option<&'static str>,
     /// `User-Agent`.
@@ -255,6 +257,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    release: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,6 +281,7 @@ fn write_line(record: &AccessRecord, lines: &mut Vec<u8>) {
         route: rule.map(|rule| rule.id.route.to_string()),
         rule: rule.map(|rule| rule.id.index),
         upstream: record.upstream,
+        release: record.release.as_deref(),
         error: record.error,
         request_id: &record.request_id,
         user_agent: record.user_agent.as_deref(),
@@ -353,6 +358,7 @@ mod tests {
                 timeouts: Timeouts::default(),
             })),
             upstream: None,
+            release: None,
             error: None,
             user_agent: None,
         }
@@ -388,6 +394,15 @@ mod tests {
                 "\n"
             )
         );
+    }
+
+    #[test]
+    fn line_names_the_release_behind_the_endpoint() {
+        let mut record = record("/a");
+        record.upstream = Some("10.0.0.1:8080".parse().unwrap());
+        record.release = Some("shop-v42".into());
+        let expected = r#""upstream":"10.0.0.1:8080","release":"shop-v42","request_id""#;
+        assert!(line(&record).contains(expected));
     }
 
     #[test]

@@ -6,17 +6,20 @@ use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::{HeaderMap, HeaderValue};
 use tokio::time::{Sleep, sleep};
 
 use super::balance::{self, InFlight};
-use super::connect::{ConnectFailure, Target, connect};
+use super::connect::{ConnectFailure, Restrictions, Target, connect};
 use super::exchange::{Exchange, Head};
 use super::exchange_error::ExchangeError;
 use super::pool::{Avoid, Pool, Ready};
+use super::release::{self, SelectedRelease, candidates};
 use super::{Outgoing, Replay, Response, SendError, Upstream, health, http1, http2};
-use crate::table::{Backend, UpstreamFault};
+use crate::table::{Backend, Release, ReleaseStats, UpstreamFault};
 
 /// Maximum number of endpoints that one request tries to connect to.
 const MAX_ENDPOINTS: usize = 3;
@@ -34,6 +37,8 @@ pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
 #[derive(Default)]
 pub struct Attempts {
     endpoint: Option<SocketAddr>,
+    /// Release of the last attempt, if its backend has releases.
+    release: Option<SelectedRelease>,
     failed: Option<Box<FailedAttempts>>,
 }
 
@@ -58,6 +63,21 @@ impl Attempts {
         self.endpoint
     }
 
+    /// Release of the last attempt, if its backend has releases. It may be without endpoints.
+    pub fn release(&self) -> Option<&ReleaseStats> {
+        self.selected_release().map(|release| &*release.stats)
+    }
+
+    /// Value of `Set-Cookie` that keeps the client on its release, if it does not have it yet.
+    pub fn set_cookie(&self, is_secure: bool) -> Option<&HeaderValue> {
+        let selected = self.release.as_ref().filter(|selected| selected.is_drawn)?;
+        selected.release.set_cookie(is_secure)
+    }
+
+    fn selected_release(&self) -> Option<&Arc<Release>> {
+        self.release.as_ref().map(|selected| &selected.release)
+    }
+
     /// Whether there was no attempt yet.
     pub fn is_first(&self) -> bool {
         self.failed.is_none()
@@ -70,15 +90,38 @@ impl Attempts {
             .map_or_else(Avoid::default, |failed| failed.avoid)
     }
 
-    fn select(&mut self, backend: &Backend, affinity: Option<u64>) -> Option<InFlight> {
+    fn restrictions(&self) -> Restrictions {
+        Restrictions {
+            release: self.selected_release().cloned(),
+            excluded: self.excluded(),
+            avoid: self.avoid(),
+        }
+    }
+
+    fn select(
+        &mut self,
+        backend: &Backend,
+        affinity: Option<u64>,
+        headers: &HeaderMap,
+    ) -> Option<InFlight> {
         let endpoints = backend.endpoints();
+        let candidates = match endpoints.releases() {
+            None => {
+                self.release = None;
+                &endpoints
+            }
+            Some(releases) => {
+                self.release = release::select(releases, self.release.take(), headers);
+                &*self.release.as_ref()?.release.endpoints
+            }
+        };
         let selected = match &self.failed {
-            None => balance::select(&endpoints, &[], affinity),
+            None => balance::select(candidates, &[], affinity),
             Some(failed) => {
                 let excluded = failed.excluded(failed.refused);
-                balance::select(&endpoints, &excluded, affinity)
+                balance::select(candidates, &excluded, affinity)
                     // The endpoint that refused may accept the request on another connection.
-                    .or_else(|| balance::select(&endpoints, &failed.unreachable, affinity))
+                    .or_else(|| balance::select(candidates, &failed.unreachable, affinity))
             }
         }?;
         self.endpoint = Some(selected.endpoint().address);
@@ -103,8 +146,17 @@ impl Attempts {
     fn has_other_endpoint(&self, backend: &Backend, place: &InFlight) -> bool {
         let excluded = self.excluded();
         let endpoints = backend.endpoints();
-        let mut ids = endpoints.iter().map(|one| one.id);
+        let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
+        let mut ids = candidates.iter().map(|one| one.id);
         ids.any(|id| id != place.endpoint().id && !excluded.contains(&id))
+    }
+
+    /// Counts a failed attempt for its backend and its release.
+    fn count_failure(&self, backend: &Backend, fault: UpstreamFault) {
+        backend.stats.failed(fault);
+        if let Some(release) = self.release() {
+            release.failed(fault);
+        }
     }
 
     /// Whether another attempt is allowed.
@@ -197,19 +249,22 @@ impl<'a, B: Replay> State<'a, B> {
         request: &Outgoing<'_>,
         body: B,
     ) -> Self {
-        let Some(place) = attempts.select(backend, affinity) else {
+        let Some(place) = attempts.select(backend, affinity, &request.parts.headers) else {
             let last = attempts.failed.as_ref().and_then(|failed| failed.last);
             let error = last.unwrap_or_else(|| {
-                backend.stats.failed(UpstreamFault::NoEndpoint);
-                SendError::NO_ENDPOINT
+                attempts.count_failure(backend, UpstreamFault::NoEndpoint);
+                match attempts.release {
+                    Some(_) => SendError::NO_ENDPOINT_OF_RELEASE,
+                    None => SendError::NO_ENDPOINT,
+                }
             });
             return Self::Failed(FailedAttempt { error, body: None });
         };
-        let (excluded, avoid) = (attempts.excluded(), attempts.avoid());
-        match pool.take(Target::key_of(backend, place.endpoint()), avoid) {
+        match pool.take(Target::key_of(backend, place.endpoint()), attempts.avoid()) {
             Some(ready) => Self::begin(pool, backend, attempts, request, (ready, place), body),
             None => {
-                let connecting = connect(pool.clone(), backend, place, excluded, avoid);
+                let restrictions = attempts.restrictions();
+                let connecting = connect(pool.clone(), backend, place, restrictions);
                 Self::Connecting(Box::pin(connecting), body)
             }
         }
@@ -375,7 +430,7 @@ fn finish<B>(
     body: Option<B>,
 ) -> FailedAttempt<B> {
     if let SendError::Backend(cause, _) = error {
-        backend.stats.failed(cause);
+        attempts.count_failure(backend, cause);
     }
     FailedAttempt {
         error,

@@ -18,8 +18,11 @@ use super::balance::{self, InFlight};
 use super::health;
 use super::io::Io;
 use super::pool::{Avoid, ConnectionKey, Pool, Ready};
+use super::release::candidates;
 use crate::ir::UpstreamProtocol;
-use crate::table::{Backend, BackendStats, Endpoint, TlsFailure, Transport, UpstreamFault};
+use crate::table::{
+    Backend, BackendStats, Endpoint, Release, TlsFailure, Transport, UpstreamFault,
+};
 
 /// Delay before a hedged connect to another endpoint: a multiple of the backend's usual connect
 /// time, within these bounds.
@@ -190,18 +193,33 @@ pub(super) struct ConnectFailure {
     pub(super) endpoints: [u64; 2],
 }
 
-/// Connects to the selected endpoint, or to another that is not `excluded` if that is faster.
+/// What an attempt may use.
+pub(super) struct Restrictions {
+    /// The release of the request, if the backend has releases.
+    pub(super) release: Option<Arc<Release>>,
+    /// Ids of endpoints that must not be connected to; 0 is none.
+    pub(super) excluded: [u64; EXCLUDED],
+    /// Connections that must not be used.
+    pub(super) avoid: Avoid,
+}
+
+/// Connects to the selected endpoint, or to another within `restrictions` if that is faster.
 pub(super) async fn connect(
     pool: Rc<Pool>,
     backend: &Backend,
     selected: InFlight,
-    excluded: [u64; EXCLUDED],
-    avoid: Avoid,
+    restrictions: Restrictions,
 ) -> Result<(Ready, InFlight), ConnectFailure> {
+    let Restrictions {
+        release,
+        excluded,
+        avoid,
+    } = restrictions;
+    let release = release.as_deref();
     let delay = hedge_delay(&backend.stats);
     let target = Target::new(backend, selected.endpoint());
     let mut first = pin!(pool.ready(&target, avoid));
-    if backend.endpoints().len() > 1 {
+    if candidates(&backend.endpoints(), release).len() > 1 {
         tokio::select! {
             biased;
             outcome = &mut first => return finish(backend, selected, outcome, 0),
@@ -210,7 +228,8 @@ pub(super) async fn connect(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let Some(rival) = balance::select(&backend.endpoints(), &excluded, None) else {
+    let rival = balance::select(candidates(&backend.endpoints(), release), &excluded, None);
+    let Some(rival) = rival else {
         let outcome = first.await;
         return finish(backend, selected, outcome, 0);
     };

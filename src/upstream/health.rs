@@ -65,7 +65,7 @@ pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
     eject(backend, endpoint, now());
 }
 
-/// Ejects the endpoint, unless it is the only one or ejected already. Concurrent failures count once.
+/// Ejects the endpoint, unless it is the only one, of its release if it is in one, or ejected already. Concurrent failures count once.
 ///
 /// A failed connect, or one that a later and much faster one overtakes, ejects at once; so do [`MAX_FAILURES`]
 /// consecutive failures of requests: a connection that closes before a response, an invalid response, or a timeout.
@@ -75,7 +75,7 @@ fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let health = &endpoint.health;
     let until = health.avoided_until.load(Relaxed);
     // A single endpoint gets every request anyway.
-    if until > now || backend.endpoints().len() < 2 {
+    if until > now || !backend.endpoints().has_alternative(endpoint) {
         return;
     }
     let ejections = health.ejections.load(Relaxed);

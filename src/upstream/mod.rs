@@ -4,6 +4,7 @@
 mod attempt;
 mod balance;
 mod connect;
+mod cookie;
 mod exchange;
 mod exchange_error;
 mod health;
@@ -11,6 +12,7 @@ pub mod http1;
 mod http2;
 mod io;
 mod pool;
+mod release;
 mod response;
 
 use std::rc::Rc;
@@ -44,6 +46,10 @@ impl SendError {
     const NO_ENDPOINT: Self = Self::Backend(
         UpstreamFault::NoEndpoint,
         "the backend has no ready endpoint",
+    );
+    const NO_ENDPOINT_OF_RELEASE: Self = Self::Backend(
+        UpstreamFault::NoEndpoint,
+        "the selected release of the backend has no ready endpoint",
     );
     const TIMEOUT: Self = Self::Backend(
         UpstreamFault::Timeout,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
-use portcullis::ir::{Backend, Endpoints, Ir, Port, UpstreamProtocol};
+use portcullis::ir::{Backend, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
 use portcullis::table::{self, RequestView, Table};
 
 use crate::BIND;
@@ -116,6 +116,51 @@ fn a_change_of_endpoints_changes_no_node() {
     let after = second.backends().next().unwrap().endpoints();
     assert_eq!(after.len(), 2);
     assert!(Arc::ptr_eq(&after[0], &before));
+}
+
+/// Releases `v1` and `v2` with an endpoint each.
+fn releases(weights: [u64; 2]) -> Endpoints {
+    let release = |name: &str, weight, port| Release {
+        name: name.into(),
+        weight,
+        token: "".into(),
+        addresses: vec![([127, 0, 0, 1], port).into()],
+    };
+    Endpoints::Releases(Releases {
+        cookie: None,
+        releases: vec![release("v1", weights[0], 1), release("v2", weights[1], 2)],
+    })
+}
+
+#[test]
+fn a_change_of_releases_changes_no_node() {
+    let first = Table::build(Arc::new(pair()), None);
+    let before = first.backends().next().unwrap().endpoints()[0].clone();
+    let mut ir = pair();
+    change_backend(&mut ir, 0, |backend| backend.endpoints = releases([9, 1]));
+    let second = Table::build(Arc::new(ir.clone()), Some(&first));
+    assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));
+    let backend = second.backends().next().unwrap();
+    let endpoints = backend.endpoints();
+    let shown = endpoints.releases().unwrap();
+    assert_eq!(shown.share(&shown[0]), 0.9);
+    assert!(Arc::ptr_eq(&shown[0].endpoints[0], &before));
+
+    change_backend(&mut ir, 0, |backend| backend.endpoints = releases([1, 3]));
+    let third = Table::build(Arc::new(ir.clone()), Some(&second));
+    assert!(Arc::ptr_eq(&first.ports()[0], &third.ports()[0]));
+    let endpoints = backend.endpoints();
+    let shown = endpoints.releases().unwrap();
+    assert_eq!(shown.share(&shown[0]), 0.25);
+    shown[0].stats.record(200);
+
+    change_backend(&mut ir, 0, |backend| {
+        backend.protocol = UpstreamProtocol::H2c;
+    });
+    let fourth = Table::build(Arc::new(ir), Some(&third));
+    let endpoints = fourth.backends().next().unwrap().endpoints();
+    let counted = endpoints.releases().unwrap()[0].stats.classes();
+    assert_eq!(counted, [0, 1, 0, 0, 0]);
 }
 
 #[test]

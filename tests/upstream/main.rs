@@ -9,6 +9,7 @@ mod scene;
 mod health;
 mod http1;
 mod http2;
+mod releases;
 mod tls;
 
 /// An attempt is part of each request's future, which is moved.

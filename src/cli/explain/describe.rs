@@ -3,7 +3,9 @@
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, ValueMatch, WeightedBackend};
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{Endpoints, Filter, Ir, Rule, RuleId, ServerTls, UpstreamProtocol};
+use crate::ir::{
+    Endpoints, Filter, Ir, Release, Releases, Rule, RuleId, ServerTls, UpstreamProtocol,
+};
 use crate::table::{Considered, MatchVerdict, Mismatch};
 
 /// A match that was looked at, and what became of it.
@@ -213,7 +215,32 @@ fn endpoints(endpoints: &Endpoints) -> String {
         Endpoints::Hostname { hostname, port } => {
             format!("{hostname}:{port}, whose addresses are resolved while it is served")
         }
+        Endpoints::Releases(releases) => releases_line(releases),
     }
+}
+
+fn releases_line(Releases { cookie, releases }: &Releases) -> String {
+    let total: f64 = releases.iter().map(|release| release.weight as f64).sum();
+    let release = |release: &Release| {
+        let percent = match release.weight {
+            0 => 0.0,
+            weight => weight as f64 * 100.0 / total,
+        };
+        let addresses: Vec<_> = release.addresses.iter().map(ToString::to_string).collect();
+        let endpoints = match &*addresses {
+            [] if release.weight == 0 => "no endpoint".to_owned(),
+            [] => "no endpoint: 503".to_owned(),
+            addresses => addresses.join(", "),
+        };
+        format!("release {} {percent:.1} %: {endpoints}", release.name)
+    };
+    let mut parts: Vec<_> = releases.iter().map(release).collect();
+    parts.extend(
+        cookie
+            .as_ref()
+            .map(|cookie| format!("cookie {cookie} keeps a client on its release")),
+    );
+    parts.join("; ")
 }
 
 fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
@@ -248,4 +275,35 @@ fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
             .map(|filter| format!("         {filter}")),
     );
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describes_releases_with_their_shares() {
+        let release = |name: &str, weight, ports: &[u16]| Release {
+            name: name.into(),
+            weight,
+            token: "".into(),
+            addresses: ports
+                .iter()
+                .map(|port| ([10, 0, 0, 1], *port).into())
+                .collect(),
+        };
+        let releases = Releases {
+            cookie: Some("rel".into()),
+            releases: vec![
+                release("v1", 999, &[80, 81]),
+                release("v2", 1, &[]),
+                release("v3", 0, &[82]),
+            ],
+        };
+        assert_eq!(
+            endpoints(&Endpoints::Releases(releases)),
+            "release v1 99.9 %: 10.0.0.1:80, 10.0.0.1:81; release v2 0.1 %: no endpoint: 503; \
+             release v3 0.0 %: 10.0.0.1:82; cookie rel keeps a client on its release"
+        );
+    }
 }

@@ -1,5 +1,7 @@
 //! Encodes all metrics as OpenMetrics text. Owns the names of the metrics.
 
+mod backends;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::{ProcessStats, TimeoutKind};
 use crate::ir::RuleId;
-use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table, TlsFailure, UpstreamFault};
+use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -46,6 +48,7 @@ impl Collector for Metrics {
         let mut page = Page(encoder);
         self.rules(&mut page)?;
         self.backends(&mut page)?;
+        self.releases(&mut page)?;
         self.connections(&mut page)?;
         self.configuration(&mut page)?;
         self.dns(&mut page)?;
@@ -74,68 +77,6 @@ impl Metrics {
         page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
         let help = "Duration from the request head to the last byte of the response";
         page.durations("request_duration", help, &rules)
-    }
-
-    fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
-        let backends: Vec<_> = self
-            .table
-            .backends()
-            .map(|backend| (backend.id.to_string(), backend))
-            .collect();
-        let connects = backends
-            .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.connects()));
-        page.counters(
-            "upstream_connections",
-            "Connections opened to endpoints",
-            connects,
-        )?;
-        let errors = backends.iter().flat_map(|(id, backend)| {
-            UpstreamFault::ALL.into_iter().filter_map(move |fault| {
-                let labels = [("backend", id.as_str()), ("reason", fault.name())];
-                let count = backend.stats.faults(fault);
-                (count > 0).then_some((labels, count))
-            })
-        });
-        page.counters("upstream_errors", "Failed attempts at endpoints", errors)?;
-        let tls_failures = backends.iter().flat_map(|(id, backend)| {
-            TlsFailure::ALL.into_iter().filter_map(move |failure| {
-                let labels = [("backend", id.as_str()), ("reason", failure.name())];
-                let count = backend.stats.tls_failures(failure);
-                (count > 0).then_some((labels, count))
-            })
-        });
-        page.counters(
-            "upstream_tls_failures",
-            "Failed TLS handshakes with endpoints",
-            tls_failures,
-        )?;
-        let hedged = backends
-            .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.hedged_connects()));
-        page.counters(
-            "upstream_hedged_connects",
-            "Hedged connects to a second endpoint because the first was slow",
-            hedged,
-        )?;
-        let ejections = backends
-            .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
-        page.counters("upstream_ejections", "Ejections of endpoints", ejections)?;
-        let avoided = backends.iter().map(|(id, backend)| {
-            let endpoints = backend.endpoints();
-            let avoided = endpoints.iter().filter(|it| it.health.is_avoided()).count();
-            ([("backend", id.as_str())], avoided as i64)
-        });
-        page.gauges(
-            "upstream_endpoints_avoided",
-            "Endpoints that failed and have not succeeded since",
-            avoided,
-        )?;
-        let endpoints = backends
-            .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.endpoints().len() as i64));
-        page.gauges("upstream_endpoints", "Usable endpoints", endpoints)
     }
 
     fn connections(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -1,0 +1,49 @@
+//! The release of a request to a backend with releases: the one of the client's cookie, or a drawn
+//! one. A request stays in its release for all attempts.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use super::cookie;
+use crate::table::{Endpoint, Endpoints, Release, Releases};
+
+/// The release that a request is in.
+pub(super) struct SelectedRelease {
+    pub(super) release: Arc<Release>,
+    /// Whether it was drawn, so that the client has yet to get its cookie.
+    pub(super) is_drawn: bool,
+}
+
+/// Selects the release of an attempt. `former` is the one of the previous attempt: it stays unless
+/// it is gone or without a weight by now.
+pub(super) fn select(
+    releases: &Releases,
+    former: Option<SelectedRelease>,
+    headers: &HeaderMap,
+) -> Option<SelectedRelease> {
+    if let Some(former) = former
+        && let Some(release) = releases.current(&former.release)
+    {
+        return Some(SelectedRelease {
+            release: release.clone(),
+            is_drawn: former.is_drawn,
+        });
+    }
+    let kept = releases
+        .cookie
+        .as_deref()
+        .and_then(|name| cookie::values(headers, name).find_map(|value| releases.of_cookie(value)));
+    Some(SelectedRelease {
+        is_drawn: kept.is_none(),
+        release: kept.or_else(|| releases.draw())?.clone(),
+    })
+}
+
+/// The endpoints that a request may use.
+pub(super) fn candidates<'a>(
+    endpoints: &'a Endpoints,
+    release: Option<&'a Release>,
+) -> &'a [Arc<Endpoint>] {
+    release.map_or(endpoints, |release| &release.endpoints)
+}
