@@ -55,13 +55,15 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
-        Object::Service(_) | Object::ServiceImport(_) | Object::XBackend(_) => {
-            backend::links(object, &mut collector);
-        }
+        Object::Service(_)
+        | Object::ServiceImport(_)
+        | Object::XBackend(_)
+        | Object::ReleaseBackend(_) => backend::links(object, &mut collector),
         Object::EndpointSlice(slice) => collector.links.belongs_to.extend(backend::owners(slice)),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
         | Object::Namespace(_)
+        | Object::Pod(_)
         | Object::Secret(_)
         | Object::ConfigMap(_) => {}
     }
