@@ -1,6 +1,7 @@
 //! Where requests can be sent: a backend is one port of one referenced object, with its endpoints.
 //! Knows nothing of how an endpoint is chosen or reached.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -80,24 +81,68 @@ pub enum Endpoints {
         /// The port.
         port: u16,
     },
+    /// In releases that share the requests by weight.
+    Releases(Releases),
 }
 
 impl Endpoints {
-    /// The addresses, as far as the configuration has them.
-    pub fn addresses(&self) -> &[SocketAddr] {
+    /// The addresses, as far as the configuration has them, sorted and without duplicates.
+    pub fn addresses(&self) -> Cow<'_, [SocketAddr]> {
         match self {
-            Self::Addresses(addresses) => addresses,
-            Self::Hostname { .. } => &[],
+            Self::Addresses(addresses) => addresses.into(),
+            Self::Hostname { .. } => (&[]).into(),
+            Self::Releases(Releases { releases, .. }) => {
+                let addresses = releases.iter().flat_map(|release| &release.addresses);
+                let mut addresses: Vec<_> = addresses.copied().collect();
+                addresses.sort_unstable();
+                addresses.dedup();
+                addresses.into()
+            }
         }
     }
 
     /// The name whose addresses they are.
     pub fn hostname(&self) -> Option<&Arc<str>> {
         match self {
-            Self::Addresses(_) => None,
+            Self::Addresses(_) | Self::Releases(_) => None,
             Self::Hostname { hostname, .. } => Some(hostname),
         }
     }
+
+    /// The releases, where there are any.
+    pub fn releases(&self) -> Option<&Releases> {
+        match self {
+            Self::Addresses(_) | Self::Hostname { .. } => None,
+            Self::Releases(releases) => Some(releases),
+        }
+    }
+}
+
+/// Endpoints in releases.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Releases {
+    /// Name of the cookie that keeps a client on its release; none means that each request is drawn anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<Arc<str>>,
+    /// The releases, in order of name, those of weight 0 included.
+    pub releases: Vec<Release>,
+}
+
+/// One release of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Release {
+    /// Its name: the value of the label that tells releases apart.
+    pub name: Arc<str>,
+    /// Its share of the requests, relative to the sum of all weights. Rules for readiness and unlisted releases are
+    /// applied already. 0 gets none.
+    pub weight: u64,
+    /// Value of the cookie: the first 16 hexadecimal digits of SHA-256 over "namespace/name/release", equal in all
+    /// replicas. Empty without a cookie.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub token: Arc<str>,
+    /// Its usable endpoints, sorted and without duplicates. None with a weight above 0 means 503 for its share.
+    #[serde(rename = "endpoints")]
+    pub addresses: Vec<SocketAddr>,
 }
 
 impl FromIterator<SocketAddr> for Endpoints {

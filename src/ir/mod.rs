@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-pub use backend::{Backend, BackendId, Endpoints, TlsUse, UpstreamProtocol};
+pub use backend::{Backend, BackendId, Endpoints, Release, Releases, TlsUse, UpstreamProtocol};
 pub use filter::Filter;
 pub use listener::{
     AttachedRoute, Bind, BindReport, Hostname, Listener, ListenerKey, Port, PortProtocol, Protocol,

@@ -96,7 +96,7 @@ impl Backend {
             transport,
             stats,
             endpoints: ArcSwap::from_pointee(
-                Endpoints::default().changed_to(ir.endpoints.addresses()),
+                Endpoints::default().changed_to(&ir.endpoints.addresses()),
             ),
         }
     }

@@ -89,7 +89,7 @@ impl Backends {
                 Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
                     // What a name has resolved to stays, but not for another name.
                     if ir.endpoints.hostname().is_none() || old.endpoints != ir.endpoints {
-                        node.set_endpoints(ir.endpoints.addresses());
+                        node.set_endpoints(&ir.endpoints.addresses());
                     }
                     node.clone()
                 }

@@ -3,7 +3,9 @@
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, ValueMatch, WeightedBackend};
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{Endpoints, Filter, Ir, Rule, RuleId, ServerTls, UpstreamProtocol};
+use crate::ir::{
+    Endpoints, Filter, Ir, Release, Releases, Rule, RuleId, ServerTls, UpstreamProtocol,
+};
 use crate::table::{Considered, MatchVerdict, Mismatch};
 
 /// A match that was looked at, and what became of it.
@@ -213,7 +215,32 @@ fn endpoints(endpoints: &Endpoints) -> String {
         Endpoints::Hostname { hostname, port } => {
             format!("{hostname}:{port}, whose addresses are resolved while it is served")
         }
+        Endpoints::Releases(releases) => releases_line(releases),
     }
+}
+
+fn releases_line(Releases { cookie, releases }: &Releases) -> String {
+    let total: f64 = releases.iter().map(|release| release.weight as f64).sum();
+    let release = |release: &Release| {
+        let percent = match release.weight {
+            0 => 0.0,
+            weight => weight as f64 * 100.0 / total,
+        };
+        let addresses: Vec<_> = release.addresses.iter().map(ToString::to_string).collect();
+        let endpoints = match &*addresses {
+            [] if release.weight == 0 => "no endpoint".to_owned(),
+            [] => "no endpoint: 503".to_owned(),
+            addresses => addresses.join(", "),
+        };
+        format!("release {} {percent:.1} %: {endpoints}", release.name)
+    };
+    let mut parts: Vec<_> = releases.iter().map(release).collect();
+    parts.extend(
+        cookie
+            .as_ref()
+            .map(|cookie| format!("cookie {cookie} keeps a client on its release")),
+    );
+    parts.join("; ")
 }
 
 fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
