@@ -409,10 +409,9 @@ impl Control {
             table: state.table.clone(),
             bind: |table: &Table| proxy.follow(table),
             publish: |outcome: Outcome| {
-                announced.announce(&outcome.load, &outcome.report);
+                let problems = announced.announce(&outcome.load, &outcome.report);
                 announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
-                let problems = outcome.load.problems.len() + outcome.report.problems().count();
                 state.stats.config.loaded(outcome.generation, problems);
                 state.ready.store(true, Release);
                 report.send_replace(serves(&outcome));

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "controller"))
@@ -22,6 +24,18 @@ class Routes:
         for number in range(self.count, count):
             self._api.apply(route(number, "0"))
         self.count = max(self.count, count)
+
+    def arrivals(self, number: int) -> dict[str, float]:
+        """The times when the versions of a route reach a client that watches it and does nothing else, by their values; grows while the cluster runs."""
+        times: dict[str, float] = {}
+
+        def follow() -> None:
+            for version in self._api.watch("HTTPRoute", f"route-{number}", "default"):
+                header = version["spec"]["rules"][0]["filters"][0]["responseHeaderModifier"]["set"][0]
+                times.setdefault(header["value"], time.monotonic())
+
+        threading.Thread(target=follow, daemon=True).start()
+        return times
 
     def change(self, number: int, value: str) -> None:
         self._api.patch("HTTPRoute", f"route-{number}", "default", {"spec": route(number, value)["spec"]})

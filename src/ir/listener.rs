@@ -7,6 +7,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
 use super::{ObjectRef, Route, ServerTls};
@@ -172,13 +174,84 @@ pub struct Listener {
     /// What it speaks.
     pub protocol: Protocol,
     /// Routes attached to it.
-    pub routes: Vec<Arc<AttachedRoute>>,
+    pub routes: AttachedRoutes,
 }
 
 impl Listener {
     /// Certificates and settings, where TLS is terminated.
     pub fn tls(&self) -> Option<&Arc<ServerTls>> {
         self.protocol.termination().map(|one| &one.tls)
+    }
+}
+
+/// The routes of one listener by their objects, each once. Versions share what is equal: a clone is cheap, and a change
+/// costs what it touches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AttachedRoutes(OrdMap<ObjectRef, Arc<AttachedRoute>>);
+
+impl AttachedRoutes {
+    /// Attaches a route, in place of one of the same object.
+    pub fn insert(&mut self, route: Arc<AttachedRoute>) {
+        self.0.insert(route.route.object.clone(), route);
+    }
+
+    /// Detaches the route of an object.
+    pub fn remove(&mut self, object: &ObjectRef) {
+        self.0.remove(object);
+    }
+
+    /// The route of an object.
+    pub fn get(&self, object: &ObjectRef) -> Option<&Arc<AttachedRoute>> {
+        self.0.get(object)
+    }
+
+    /// The routes, in order of their objects.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<AttachedRoute>> {
+        self.0.values()
+    }
+
+    /// The number of routes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The routes of each object that differ from `before`: what was attached, and what is.
+    pub fn changes_since<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<
+        Item = (
+            Option<&'a Arc<AttachedRoute>>,
+            Option<&'a Arc<AttachedRoute>>,
+        ),
+    > {
+        before.0.diff(&self.0).map(|item| match item {
+            DiffItem::Add(_, after) => (None, Some(after)),
+            DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
+            DiffItem::Remove(_, before) => (Some(before), None),
+        })
+    }
+}
+
+impl FromIterator<Arc<AttachedRoute>> for AttachedRoutes {
+    fn from_iter<I: IntoIterator<Item = Arc<AttachedRoute>>>(routes: I) -> Self {
+        let routes = routes.into_iter();
+        Self(
+            routes
+                .map(|route| (route.route.object.clone(), route))
+                .collect(),
+        )
+    }
+}
+
+impl Serialize for AttachedRoutes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
     }
 }
 

@@ -19,8 +19,8 @@ use serde::{Serialize, Serializer};
 pub use backend::{Backend, BackendId, Endpoints, Release, Releases, TlsUse, UpstreamProtocol};
 pub use filter::Filter;
 pub use listener::{
-    AttachedRoute, Bind, BindReport, Hostname, Listener, ListenerKey, Port, PortProtocol, Protocol,
-    TlsTermination, Transport,
+    AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Listener, ListenerKey, Port,
+    PortProtocol, Protocol, TlsTermination, Transport,
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;

@@ -35,7 +35,7 @@ use crate::api::{Key, Kind};
 const DEBOUNCE: Duration = Duration::from_millis(2);
 /// A change after this idle time is published at once: related changes have arrived already or will
 /// arrive too late.
-const IDLE: Duration = Duration::from_millis(50);
+const IDLE: Duration = Duration::from_millis(10);
 /// Maximum debounce of a change.
 const MAX_DEBOUNCE: Duration = Duration::from_millis(100);
 /// Capacity of the queue of watch events. Faster watches block.
@@ -263,7 +263,7 @@ async fn poll_health(client: &Client, contacted: impl Fn()) {
 
 /// Applies messages until the debounce ends. Returns whether anything has changed; `None` when the
 /// channel is closed. The first message after an idle time returns at once; `last` is the time of
-/// the last message.
+/// the last change.
 async fn collect(
     store: &mut Store,
     messages: &mut mpsc::Receiver<Message>,
@@ -274,6 +274,9 @@ async fn collect(
     let until = now + MAX_DEBOUNCE;
     let was_quiet = now.duration_since(*last) >= IDLE;
     let mut is_changed = store.apply_message(message);
+    if !is_changed && messages.is_empty() {
+        return Some(false);
+    }
     *last = now;
     if was_quiet && messages.is_empty() {
         return Some(is_changed);

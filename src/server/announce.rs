@@ -12,11 +12,13 @@ use crate::status::StatusReport;
 pub(super) struct Announced {
     load: Arc<Load>,
     report: Arc<StatusReport>,
+    /// Number of problems in `report`.
+    reported: usize,
 }
 
 impl Announced {
-    /// Logs the problems that are new since the last call.
-    pub(super) fn announce(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) {
+    /// Logs the problems that are new since the last call. Returns the number of all problems.
+    pub(super) fn announce(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) -> usize {
         let known: HashSet<_> = self.load.problems.iter().collect();
         let problems = load.problems.iter();
         for problem in problems.filter(|problem| !known.contains(problem)) {
@@ -25,12 +27,15 @@ impl Announced {
                 Severity::Warning => tracing::warn!("{problem}"),
             }
         }
-        for (object, message) in report.new_problems(&self.report) {
+        let changes = report.problem_changes(&self.report);
+        for (object, message) in changes.new {
             tracing::warn!("{object}: {message}");
         }
         *self = Self {
             load: load.clone(),
             report: report.clone(),
+            reported: self.reported.saturating_add_signed(changes.increase),
         };
+        self.load.problems.len() + self.reported
     }
 }

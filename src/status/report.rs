@@ -155,6 +155,15 @@ pub struct Note {
     pub message: String,
 }
 
+/// How the problems of a report differ from those of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProblemChanges {
+    /// Problems that only this report contains, each with the object that needs a change.
+    pub new: Vec<(ObjectRef, String)>,
+    /// How many more problems this report contains.
+    pub increase: isize,
+}
+
 impl StatusReport {
     /// The report after binding: listeners without a bound socket are not programmed.
     #[must_use]
@@ -205,11 +214,13 @@ impl StatusReport {
         self.problems_unlike(&Self::default()).into_iter()
     }
 
-    /// Problems that `before` does not contain.
-    pub fn new_problems(&self, before: &Self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
-        let known: HashSet<_> = before.problems_unlike(self).into_iter().collect();
-        let problems = self.problems_unlike(before).into_iter();
-        problems.filter(move |problem| !known.contains(problem))
+    /// How the problems differ from those of `before`. Routes whose conditions are the same are not looked at.
+    pub fn problem_changes(&self, before: &Self) -> ProblemChanges {
+        let (before, mut now) = (before.problems_unlike(self), self.problems_unlike(before));
+        let increase = now.len() as isize - before.len() as isize;
+        let known: HashSet<_> = before.into_iter().collect();
+        now.retain(|problem| !known.contains(problem));
+        ProblemChanges { new: now, increase }
     }
 
     /// All problems except those of routes that share their conditions with `other`.

@@ -8,8 +8,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Table;
 use super::backend::{Backend, Transport};
-use super::listener::{Listener, Port};
-use super::route::{Route, Routes, distinct};
+use super::listener::{Changes, Listener, Port};
+use super::route::Routes;
 use super::same_nodes;
 use crate::ir;
 use crate::ir::{BackendId, Bind, Ir, ListenerKey};
@@ -28,19 +28,13 @@ pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
             ir,
         };
     }
-    let wanted = distinct(&ir, previous.routes.len());
-    let routes = Routes::new(&wanted, &previous.routes, &backends);
-    let mut seen = FxHashSet::default();
-    let all = wanted.iter().filter_map(|ir| routes.of(ir));
-    let all: Arc<[Arc<Route>]> = all
-        .filter(|node| seen.insert(Arc::as_ptr(node)))
-        .cloned()
-        .collect();
     let server_configs = server_configs(&ir, previous);
+    let mut routes = previous.routes.clone();
+    let ports = ports(&ir, previous, &backends, &server_configs, &mut routes);
     Table {
         generation,
-        ports: ports(&ir, previous, &routes, &server_configs),
-        routes: all,
+        ports,
+        routes,
         backends: backends.nodes,
         server_configs,
         ir,
@@ -152,8 +146,9 @@ fn server_configs(ir: &Ir, previous: &Table) -> Arc<ServerConfigs> {
 fn ports(
     ir: &Ir,
     previous: &Table,
-    routes: &Routes,
+    backends: &Backends,
     server_configs: &ServerConfigs,
+    routes: &mut Routes,
 ) -> Arc<[Arc<Port>]> {
     let old_listeners: FxHashMap<(Bind, &ListenerKey), &Arc<Listener>> = previous
         .ports
@@ -161,18 +156,24 @@ fn ports(
         .flat_map(|port| port.listeners().iter().map(|node| (port.bind(), node)))
         .map(|(bind, node)| ((bind, &node.ir.key), node))
         .collect();
-    let listener = |bind: Bind, ir: &Arc<ir::Listener>| {
-        let attached = ir.routes.iter();
-        let routes = attached.filter_map(|attached| routes.of(&attached.route).cloned());
-        let routes: Box<[Arc<Route>]> = routes.collect();
+    let outdated = routes.outdated(backends);
+    let (mut detached, mut continued) = (Vec::new(), FxHashSet::default());
+    let mut listener = |bind: Bind, ir: &Arc<ir::Listener>| {
         let config = ir.tls().and_then(|tls| server_configs.get(tls));
         let old = old_listeners.get(&(bind, &ir.key)).copied();
-        match old.filter(|node| node.is_current(ir, config, &routes)) {
+        continued.extend(old.map(Arc::as_ptr));
+        let changes = Changes::new(ir, old, &outdated);
+        match old.filter(|node| changes.is_empty() && node.is_current(ir, config)) {
             Some(node) => node.clone(),
-            None => Arc::new(Listener::new(ir.clone(), config.cloned(), routes, old)),
+            None => {
+                let attach = |ir: &Arc<ir::Route>| routes.attach(ir, backends);
+                let node = Listener::new(ir.clone(), config.cloned(), &changes, old, attach);
+                detached.extend(changes.detached().cloned());
+                Arc::new(node)
+            }
         }
     };
-    let port = |ir: &Arc<ir::Port>| {
+    let mut port = |ir: &Arc<ir::Port>| {
         let nodes = ir.listeners.iter().map(|node| listener(ir.bind, node));
         let listeners: Box<[Arc<Listener>]> = nodes.collect();
         let old = previous.port(&ir.bind);
@@ -181,7 +182,15 @@ fn ports(
             None => Arc::new(Port::new(ir.clone(), listeners)),
         }
     };
-    let mut ports: Vec<_> = ir.ports.iter().map(port).collect();
+    let mut ports: Vec<_> = ir.ports.iter().map(&mut port).collect();
     ports.sort_by_key(|port| port.bind());
+    let gone = old_listeners.values();
+    let gone = gone.filter(|listener| !continued.contains(&Arc::as_ptr(listener)));
+    let gone = gone.flat_map(|listener| listener.routes());
+    // Last, so that the state of a rule survives when its route moves from one listener to another.
+    detached
+        .iter()
+        .chain(gone)
+        .for_each(|node| routes.detach(node));
     ports.into()
 }

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use imbl::OrdMap;
+use rustc_hash::FxHashMap;
 use rustls::ServerConfig;
 
 use super::hostname::HostIndex;
@@ -13,7 +14,7 @@ use super::router::{Candidate, Router};
 use super::rule::Rule;
 use super::same_nodes;
 use crate::ir;
-use crate::ir::{Bind, Hostname, PortProtocol};
+use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
 
 /// One port with the listeners that share it.
 #[derive(Debug)]
@@ -86,31 +87,38 @@ pub struct Listener {
     pub ir: Arc<ir::Listener>,
     /// How to terminate TLS; `None` without TLS, or when it cannot be terminated.
     pub server_config: Option<Arc<ServerConfig>>,
-    /// Its routes, in the order of the configuration.
-    routes: Box<[Arc<Route>]>,
+    /// The nodes of its routes, in order of their objects.
+    routes: OrdMap<ObjectRef, Arc<Route>>,
     routers: HostIndex<Router>,
 }
 
 impl Listener {
-    /// Indexes a listener. `routes` are the nodes of its routes; what `old` has in common with it is not indexed again.
+    /// Indexes a listener that differs from `old` by these changes, with the nodes that `attach` has for routes.
     pub(super) fn new(
         ir: Arc<ir::Listener>,
         server_config: Option<Arc<ServerConfig>>,
-        routes: Box<[Arc<Route>]>,
+        changes: &Changes<'_>,
         old: Option<&Arc<Self>>,
+        mut attach: impl FnMut(&Arc<ir::Route>) -> Arc<Route>,
     ) -> Self {
         let nothing = HostIndex::new([]);
         let known = old.map_or(&nothing, |old| &old.routers);
-        let former: Vec<_> = old.iter().flat_map(|old| old.attached()).collect();
-        let now: Vec<_> = attached(&ir, &routes).collect();
-        let (gone, new) = differences(&former, &now);
+        let mut routes = old.map_or_else(OrdMap::new, |old| old.routes.clone());
         let mut edits: FxHashMap<&Hostname, (Vec<Candidate>, Vec<Candidate>)> =
             FxHashMap::default();
-        for (hostname, candidate) in gone.iter().flat_map(Attached::candidates) {
-            edits.entry(hostname).or_default().0.push(candidate);
-        }
-        for (hostname, candidate) in new.iter().flat_map(Attached::candidates) {
-            edits.entry(hostname).or_default().1.push(candidate);
+        for (before, after) in &changes.0 {
+            for (hostname, candidate) in before.iter().flat_map(Attached::candidates) {
+                edits.entry(hostname).or_default().0.push(candidate);
+            }
+            if let Some(before) = before {
+                routes.remove(&before.node.ir.object);
+            }
+            let Some(ir) = after else { continue };
+            let node = attach(&ir.route);
+            for (hostname, candidate) in candidates(ir, &node) {
+                edits.entry(hostname).or_default().1.push(candidate);
+            }
+            routes.insert(ir.route.object.clone(), node);
         }
         let router = |(hostname, (gone, new)): (&Hostname, (Vec<Candidate>, Vec<Candidate>))| {
             let router = match known.get(hostname) {
@@ -127,16 +135,19 @@ impl Listener {
         }
     }
 
-    /// Whether this node would be built from `ir`, `server_config` and `routes` again.
+    /// Whether this node would be built from `ir` and `server_config` again, if none of its routes changes.
     pub(super) fn is_current(
         &self,
         ir: &Arc<ir::Listener>,
         server_config: Option<&Arc<ServerConfig>>,
-        routes: &[Arc<Route>],
     ) -> bool {
-        same_nodes(&self.routes, routes)
-            && self.server_config.as_ref().map(Arc::as_ptr) == server_config.map(Arc::as_ptr)
+        self.server_config.as_ref().map(Arc::as_ptr) == server_config.map(Arc::as_ptr)
             && self.ir == *ir
+    }
+
+    /// The nodes of its routes.
+    pub(super) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.values()
     }
 
     /// The rule that a request belongs to: of the most specific hostname that has one, the first by precedence.
@@ -185,7 +196,13 @@ impl Listener {
     }
 
     fn attached(&self) -> impl Iterator<Item = Attached<'_>> {
-        attached(&self.ir, &self.routes)
+        let attached = self.ir.routes.iter().zip(self.routes.values());
+        attached.map(|(ir, node)| Attached { ir, node })
+    }
+
+    fn of<'a>(&'a self, ir: &'a Arc<ir::AttachedRoute>) -> Option<Attached<'a>> {
+        let node = self.routes.get(&ir.route.object)?;
+        Some(Attached { ir, node })
     }
 }
 
@@ -220,51 +237,58 @@ struct Attached<'a> {
     node: &'a Arc<Route>,
 }
 
-fn attached<'a>(
-    ir: &'a ir::Listener,
-    nodes: &'a [Arc<Route>],
-) -> impl Iterator<Item = Attached<'a>> {
-    let attached = ir.routes.iter().zip(nodes);
-    attached.map(|(ir, node)| Attached { ir, node })
-}
-
 impl<'a> Attached<'a> {
-    /// Its matches, under each of its hostnames.
     fn candidates(&self) -> impl Iterator<Item = (&'a Hostname, Candidate)> + use<'a> {
-        let Self { ir, node } = *self;
-        let matches = node.rules.iter().flat_map(Candidate::all);
-        matches.flat_map(|candidate| {
-            let hostnames = ir.hostnames.iter();
-            hostnames.map(move |hostname| (hostname, candidate.clone()))
-        })
-    }
-
-    /// Equal only for the very same nodes.
-    fn identity(&self) -> (*const ir::AttachedRoute, *const Route) {
-        (Arc::as_ptr(self.ir), Arc::as_ptr(self.node))
+        candidates(self.ir, self.node)
     }
 }
 
-/// What of `former` is not in `now`, and what of `now` was not in `former`.
-fn differences<'a>(
-    former: &[Attached<'a>],
-    now: &[Attached<'a>],
-) -> (Vec<Attached<'a>>, Vec<Attached<'a>>) {
-    // Mostly both begin and end with the same.
-    let same = |(one, two): &(&Attached<'_>, &Attached<'_>)| one.identity() == two.identity();
-    let front = former.iter().zip(now).take_while(same).count();
-    let (former, now) = (&former[front..], &now[front..]);
-    let back = former
-        .iter()
-        .rev()
-        .zip(now.iter().rev())
-        .take_while(same)
-        .count();
-    let (former, now) = (&former[..former.len() - back], &now[..now.len() - back]);
-    let without = |these: &[Attached<'a>], those: &[Attached<'a>]| {
-        let those: FxHashSet<_> = those.iter().map(Attached::identity).collect();
-        let left = these.iter().filter(|one| !those.contains(&one.identity()));
-        left.copied().collect()
-    };
-    (without(former, now), without(now, former))
+/// The matches of a route, under each of its hostnames.
+fn candidates<'a>(
+    ir: &'a ir::AttachedRoute,
+    node: &Route,
+) -> impl Iterator<Item = (&'a Hostname, Candidate)> {
+    let matches = node.rules.iter().flat_map(Candidate::all);
+    matches.flat_map(|candidate| {
+        let hostnames = ir.hostnames.iter();
+        hostnames.map(move |hostname| (hostname, candidate.clone()))
+    })
+}
+
+/// The routes of a listener that differ from those of its node in the previous table: what was attached, and what is.
+pub(super) struct Changes<'a>(Vec<(Option<Attached<'a>>, Option<&'a Arc<ir::AttachedRoute>>)>);
+
+impl<'a> Changes<'a> {
+    /// `outdated` are the objects of routes that need new nodes, whether they changed or not.
+    pub(super) fn new(
+        ir: &'a ir::Listener,
+        old: Option<&'a Arc<Listener>>,
+        outdated: &[ObjectRef],
+    ) -> Self {
+        let Some(old) = old else {
+            return Self(ir.routes.iter().map(|after| (None, Some(after))).collect());
+        };
+        let changes = ir.routes.changes_since(&old.ir.routes);
+        let mut changes: Vec<_> = changes
+            .map(|(before, after)| (before.and_then(|before| old.of(before)), after))
+            .collect();
+        let unchanged = outdated.iter().filter_map(|object| {
+            let (before, after) = (old.ir.routes.get(object)?, ir.routes.get(object)?);
+            let attached = old.of(before)?;
+            (before == after).then_some((Some(attached), Some(after)))
+        });
+        changes.extend(unchanged);
+        Self(changes)
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The nodes that the listener had for the changed routes.
+    pub(super) fn detached(&self) -> impl Iterator<Item = &'a Arc<Route>> {
+        let before = self.0.iter().filter_map(|(before, _)| before.as_ref());
+        before.map(|attached| attached.node)
+    }
 }

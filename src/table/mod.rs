@@ -23,7 +23,7 @@ pub use stats::{
     BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, RuleStats, TlsFailure, UpstreamFault,
 };
 
-use self::route::Route;
+use self::route::Routes;
 use crate::ir;
 use crate::ir::{Bind, Ir};
 use crate::tls::ServerConfigs;
@@ -36,8 +36,7 @@ pub struct Table {
     /// What it was built from.
     pub ir: Arc<Ir>,
     ports: Arc<[Arc<Port>]>,
-    /// Each once.
-    routes: Arc<[Arc<Route>]>,
+    routes: Routes,
     /// In order of their identities, as in the IR.
     backends: Arc<[Arc<Backend>]>,
     server_configs: Arc<ServerConfigs>,
@@ -50,7 +49,7 @@ impl Table {
             generation: 0,
             ir: Arc::default(),
             ports: Arc::default(),
-            routes: Arc::default(),
+            routes: Routes::default(),
             backends: Arc::default(),
             server_configs: Arc::default(),
         }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use imbl::OrdMap;
 
 use super::build::Backends;
 use super::rule::Rule;
 use crate::ir;
-use crate::ir::{Ir, ObjectRef};
+use crate::ir::ObjectRef;
 
 /// A route, shared by all listeners that it is attached to.
 #[derive(Debug)]
@@ -18,82 +18,95 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Whether the rules, of the previous table, would get the same backends again.
+    /// Whether its rules, of the previous table or this one, would get the same backends again.
     fn is_current(&self, backends: &Backends) -> bool {
         backends.are_those_before() || self.rules.iter().all(|rule| rule.keeps_its(backends))
     }
 }
 
-/// The routes of the table under construction, by the nodes of the IR.
-pub(super) struct Routes(FxHashMap<*const ir::Route, Arc<Route>>);
+/// The routes of a table by their objects, each with the number of listeners that it is attached to. Versions share what
+/// is equal: a clone is cheap, and a change costs what it touches.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Routes(OrdMap<ObjectRef, Arc<[Counted]>>);
 
-/// Routes by name. A name has more than one only while differing versions of one route are attached to different
+/// A route and its listeners. An object has more than one only while differing versions of it are attached to different
 /// listeners.
-type Namesakes<'a> = FxHashMap<&'a ObjectRef, Vec<Arc<Route>>>;
+#[derive(Clone, Debug)]
+struct Counted {
+    node: Arc<Route>,
+    listeners: usize,
+}
 
 impl Routes {
-    /// Nodes of `previous` that were made from the very same IR are kept without a look inside; only the others are
-    /// compared by value, with what is left of their name.
-    pub(super) fn new(
-        wanted: &[&Arc<ir::Route>],
-        previous: &[Arc<Route>],
-        backends: &Backends,
-    ) -> Self {
-        let mut left: FxHashMap<_, _> = previous
+    /// Each route once, in order of their objects.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Route>> {
+        let all = self.0.values().flat_map(|versions| versions.iter());
+        all.map(|one| &one.node)
+    }
+
+    /// The objects whose routes would get other backends now.
+    pub(super) fn outdated(&self, backends: &Backends) -> Vec<ObjectRef> {
+        if backends.are_those_before() {
+            return Vec::new();
+        }
+        let is_outdated = |one: &Counted| !one.node.is_current(backends);
+        let outdated = self
+            .0
             .iter()
-            .map(|node| (Arc::as_ptr(&node.ir), node))
-            .collect();
-        let mut routes = FxHashMap::with_capacity_and_hasher(wanted.len(), FxBuildHasher);
-        let mut changed = Vec::new();
-        for ir in wanted {
-            let address = Arc::as_ptr(ir);
-            match left.get(&address) {
-                Some(node) if node.is_current(backends) => {
-                    routes.insert(address, Arc::clone(node));
-                    left.remove(&address);
-                }
-                _ => changed.push(*ir),
+            .filter(|(_, versions)| versions.iter().any(is_outdated));
+        outdated.map(|(object, _)| object.clone()).collect()
+    }
+
+    /// The node of a route for one more listener: a known one where its IR is equal and its backends are the same, otherwise
+    /// a new one with the rules that can be used again.
+    pub(super) fn attach(&mut self, ir: &Arc<ir::Route>, backends: &Backends) -> Arc<Route> {
+        let known = self.0.get(&ir.object).map_or(&[][..], |known| known);
+        let mut versions = known.to_vec();
+        let is_same = |one: &&mut Counted| {
+            (Arc::ptr_eq(&one.node.ir, ir) || one.node.ir == *ir) && one.node.is_current(backends)
+        };
+        let node = match versions.iter_mut().find(is_same) {
+            Some(same) => {
+                same.listeners += 1;
+                same.node.clone()
+            }
+            None => {
+                let node = renew(ir, known, backends);
+                versions.push(Counted {
+                    node: node.clone(),
+                    listeners: 1,
+                });
+                node
+            }
+        };
+        self.0.insert(ir.object.clone(), versions.into());
+        node
+    }
+
+    /// Takes a route off one listener.
+    pub(super) fn detach(&mut self, node: &Arc<Route>) {
+        let object = &node.ir.object;
+        let Some(known) = self.0.get(object) else {
+            return;
+        };
+        let mut versions = known.to_vec();
+        if let Some(at) = versions.iter().position(|it| Arc::ptr_eq(&it.node, node)) {
+            versions[at].listeners -= 1;
+            if versions[at].listeners == 0 {
+                versions.remove(at);
             }
         }
-        let mut namesakes = Namesakes::default();
-        for node in left.into_values() {
-            let same_name = namesakes.entry(&node.ir.object).or_default();
-            same_name.push(node.clone());
+        if versions.is_empty() {
+            self.0.remove(object);
+        } else {
+            self.0.insert(object.clone(), versions.into());
         }
-        for ir in changed {
-            let known = namesakes.entry(&ir.object).or_default();
-            let node = renew(ir, known, backends);
-            known.push(node.clone());
-            routes.insert(Arc::as_ptr(ir), node);
-        }
-        Self(routes)
-    }
-
-    /// The node of a route.
-    pub(super) fn of(&self, ir: &Arc<ir::Route>) -> Option<&Arc<Route>> {
-        self.0.get(&Arc::as_ptr(ir))
     }
 }
 
-/// The distinct routes of an IR, in order of its listeners.
-pub(super) fn distinct(ir: &Ir, about: usize) -> Vec<&Arc<ir::Route>> {
-    let mut seen = FxHashSet::with_capacity_and_hasher(about, FxBuildHasher);
-    let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
-    let routes = listeners
-        .flat_map(|listener| &listener.routes)
-        .map(|attached| &attached.route);
-    routes
-        .filter(|route| seen.insert(Arc::as_ptr(route)))
-        .collect()
-}
-
-/// A node for `ir`, with all that can be used again of the nodes of this name.
-fn renew(ir: &Arc<ir::Route>, namesakes: &[Arc<Route>], backends: &Backends) -> Arc<Route> {
-    let same = |node: &&Arc<Route>| node.ir == *ir && node.is_current(backends);
-    if let Some(node) = namesakes.iter().find(same) {
-        return node.clone();
-    }
-    let known = namesakes.iter().flat_map(|node| &node.rules);
+/// A node for `ir`, with all rules that can be used again of the versions of its object.
+fn renew(ir: &Arc<ir::Route>, versions: &[Counted], backends: &Backends) -> Arc<Route> {
+    let known = versions.iter().flat_map(|one| &one.node.rules);
     let rule = |ir_rule: &Arc<ir::Rule>| {
         let same_id: Vec<_> = known
             .clone()

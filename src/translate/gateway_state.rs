@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::data_plane::DataPlane;
-use crate::ir::{AttachedRoute, Listener, ObjectRef, Port};
+use crate::ir::{Listener, ObjectRef, Port};
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
 
 use super::attachment::{self, Parent, Parents};
 use super::certificate::Certificates;
 use super::gateway::{self, PortDraft};
+use super::routes::{OnListener, Totals};
 use super::{Input, Mode, conflict, data_plane, listener_set, overlap, report};
 
 /// What the Gateways of a snapshot come to, without routes.
@@ -69,19 +70,21 @@ impl GatewayState {
     /// The listeners that are served, with their routes. An equal one of `known`, at the same index, stays.
     pub(super) fn listeners_with(
         &self,
-        routes: Vec<Vec<Arc<AttachedRoute>>>,
+        totals: &Totals,
         known: &[Option<Arc<Listener>>],
     ) -> Vec<Option<Arc<Listener>>> {
         let listeners = self.listeners.iter().zip(&self.parents.listeners);
-        let with_routes = |(index, ((listener, parent), routes))| {
+        let with_routes = |(index, ((listener, parent), total))| {
             let (listener, parent): (&Option<Listener>, &Parent) = (listener, parent);
+            let total: &OnListener = total;
             let listener = listener.clone().filter(|_| parent.is_served)?;
+            let routes = total.routes.clone();
             let listener = Listener { routes, ..listener };
             let known: Option<&Arc<Listener>> = known.get(index).and_then(Option::as_ref);
             let same = known.filter(|known| ***known == listener).cloned();
             Some(same.unwrap_or_else(|| Arc::new(listener)))
         };
-        let listeners = listeners.zip(routes).enumerate();
+        let listeners = listeners.zip(totals.listeners()).enumerate();
         listeners.map(with_routes).collect()
     }
 
@@ -109,10 +112,10 @@ impl GatewayState {
     }
 
     /// Notes how many routes each listener has, in the order of [`Self::listeners`].
-    pub(super) fn count_routes(&self, counts: &[usize], report: &mut StatusReport) {
+    pub(super) fn count_routes(&self, totals: &Totals, report: &mut StatusReport) {
         let mut origin: Option<&ObjectRef> = None;
         let mut index = 0;
-        for (parent, count) in self.parents.listeners.iter().zip(counts) {
+        for (parent, total) in self.parents.listeners.iter().zip(totals.listeners()) {
             // Listeners of one object stand together, in its own order.
             index = if origin == Some(&parent.key.origin) {
                 index + 1
@@ -127,7 +130,7 @@ impl GatewayState {
                 set.map(|status| &mut status.listeners)
             });
             if let Some(status) = listeners.and_then(|listeners| listeners.get_mut(index)) {
-                status.attached_routes = *count;
+                status.attached_routes = total.accepted;
             }
         }
     }

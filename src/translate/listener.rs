@@ -4,7 +4,9 @@
 use crate::api::gateway::{Gateway, Listener as Spec, RouteGroupKind};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::tls::{CipherPolicy, TlsVersion};
-use crate::ir::{self, Hostname, Listener, ListenerKey, ObjectRef, TlsTermination, Transport};
+use crate::ir::{
+    self, AttachedRoutes, Hostname, Listener, ListenerKey, ObjectRef, TlsTermination, Transport,
+};
 use crate::status::Condition;
 
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
@@ -144,7 +146,7 @@ impl<'a> ListenerDraft<'a> {
             key: self.key.clone(),
             hostname: self.hostname.clone(),
             protocol,
-            routes: Vec::new(),
+            routes: AttachedRoutes::default(),
         })
     }
 

@@ -39,7 +39,7 @@ pub use self::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, Policy
 use self::backend::Backends;
 use self::certificate::Certificates;
 use self::gateway_state::GatewayState;
-use self::routes::{Changed, RouteChange, Routes, Totals};
+use self::routes::{Changed, RouteChange, Routes};
 
 /// The controllerName of GatewayClasses that are ours.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway-controller";
@@ -199,13 +199,9 @@ impl Translator {
 
     /// Puts routes on listeners, listeners on ports, and what was found into the report.
     fn assemble(&mut self, input: &Input<'_>) {
-        let Totals {
-            routes,
-            counts,
-            notes,
-        } = self.routes.totals(self.gateways.listeners.len());
+        let totals = &self.routes.totals;
         let mut report = self.gateways.report.clone();
-        self.gateways.count_routes(&counts, &mut report);
+        self.gateways.count_routes(totals, &mut report);
         report.routes = self.routes.statuses.clone();
         let policies = &self.backends.tls;
         let uses = self.routes.uses(&self.gateways.parents, policies);
@@ -216,10 +212,10 @@ impl Translator {
             .extend(backend_tls::unused(input, policies, &report.policies));
         let senders = self.routes.backend_senders(&self.gateways.parents);
         report.backends = self.backends.statuses(input, senders);
-        report.notes.extend(notes);
+        report.notes.extend(totals.notes().cloned());
         report.notes.sort();
         self.report = report;
-        self.listeners = self.gateways.listeners_with(routes, &self.listeners);
+        self.listeners = self.gateways.listeners_with(totals, &self.listeners);
         self.ports = self.gateways.ports_with(&self.listeners, &self.ports);
     }
 }

@@ -1,7 +1,9 @@
 //! Routes from one translation to the next: which of them have to be translated or attached again, and what all of them
 //! add up to. A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
+mod referrers;
 mod senders;
+mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -15,6 +17,8 @@ use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::snapshot::{Change, Snapshot};
 use crate::status::{Note, ParentStatus, RouteStatuses};
 
+use self::referrers::Referrers;
+pub(super) use self::totals::{OnListener, Totals};
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
 use super::backend_tls::Consumer;
@@ -54,6 +58,7 @@ pub(super) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
 /// All routes, with what came of each.
 pub(super) struct Routes {
     kinds: Vec<Box<dyn Follow + Send>>,
+    pub(super) totals: Totals,
     /// Those of routes of unserved kinds are among them.
     pub(super) statuses: RouteStatuses,
 }
@@ -66,18 +71,29 @@ trait Follow {
         change: &RouteChange<'_>,
         backends: &mut Backends,
         statuses: &mut RouteStatuses,
+        totals: &mut Totals,
     ) -> bool;
 
-    /// Adds the routes to what others add up to.
-    fn add_to(&self, totals: &mut Totals);
+    /// The route of an object.
+    fn entry(&self, object: &ObjectRef) -> Option<&Entry>;
 
-    /// The routes.
-    fn entries(&self) -> Box<dyn Iterator<Item = &Entry> + '_>;
+    /// The routes that refer to an object.
+    fn referrers_of<'a>(
+        &'a self,
+        object: &'a ObjectRef,
+    ) -> Box<dyn Iterator<Item = &'a Entry> + 'a>;
+
+    /// The objects with a status that routes refer to as backends.
+    fn backends_with_status(&self) -> Box<dyn Iterator<Item = &ObjectRef> + '_>;
 }
 
 /// The routes of one kind.
 struct RoutesOf<R> {
     entries: BTreeMap<Key, Entry>,
+    /// By the objects that their references name.
+    referrers: Referrers,
+    /// By backends with a status.
+    with_status: Referrers,
     kind: PhantomData<fn() -> R>,
 }
 
@@ -131,29 +147,25 @@ enum Work {
     Translate,
 }
 
-/// What all routes add up to.
-pub(super) struct Totals {
-    /// The routes of each listener.
-    pub(super) routes: Vec<Vec<Arc<AttachedRoute>>>,
-    /// How many of them are accepted.
-    pub(super) counts: Vec<usize>,
-    pub(super) notes: Vec<Note>,
-}
-
 impl Routes {
     /// No routes yet.
     pub(super) fn new() -> Self {
         Self {
             kinds: KINDS.iter().map(|kind| (kind.follower)()).collect(),
+            totals: Totals::default(),
             statuses: RouteStatuses::new(),
         }
     }
 
     /// Follows a change. Returns whether any route had to be looked at.
     pub(super) fn follow(&mut self, change: &RouteChange<'_>, backends: &mut Backends) -> bool {
+        if change.around.parents {
+            // Every route is attached again, to listeners with other indices.
+            self.totals = Totals::of(change.parents.listeners.len());
+        }
         let mut any = false;
         for kind in &mut self.kinds {
-            any |= kind.follow(change, backends, &mut self.statuses);
+            any |= kind.follow(change, backends, &mut self.statuses, &mut self.totals);
         }
         any
     }
@@ -169,17 +181,6 @@ impl Routes {
                 .extend(now.map(|(name, status)| (name.clone(), status.clone())));
         }
     }
-
-    /// Adds up all routes, for this number of listeners.
-    pub(super) fn totals(&self, listeners: usize) -> Totals {
-        let mut totals = Totals {
-            routes: vec![Vec::new(); listeners],
-            counts: vec![0; listeners],
-            notes: Vec::new(),
-        };
-        self.kinds.iter().for_each(|kind| kind.add_to(&mut totals));
-        totals
-    }
 }
 
 impl<R: RouteObject> Follow for RoutesOf<R> {
@@ -188,6 +189,7 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
         change: &RouteChange<'_>,
         backends: &mut Backends,
         statuses: &mut RouteStatuses,
+        totals: &mut Totals,
     ) -> bool {
         let routes = R::all(change.input.snapshot);
         let changes = routes.changes_since(R::all(change.before));
@@ -205,6 +207,8 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
             let known = former.as_ref();
             let entry = object.map(|object| Entry::new(change, &**object, known, work, backends));
             replace_status(statuses, known, entry.as_ref());
+            totals.replace(known.filter(|_| !change.around.parents), entry.as_ref());
+            self.index(&key, known, entry.as_ref());
             // What both versions use must not be released in between.
             if let Some(entry) = &entry {
                 let claims = entry.claims();
@@ -219,18 +223,22 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
         any
     }
 
-    fn add_to(&self, totals: &mut Totals) {
-        for entry in self.entries.values() {
-            for (index, route) in &entry.attached {
-                totals.routes[*index].push(route.clone());
-                totals.counts[*index] += usize::from(entry.is_usable);
-            }
-            totals.notes.extend_from_slice(&entry.notes);
-        }
+    fn entry(&self, object: &ObjectRef) -> Option<&Entry> {
+        let is_kind = &*object.group == R::GROUP && &*object.kind == R::KIND;
+        let key = is_kind.then(|| Key::new(&object.namespace, &object.name));
+        self.entries.get(&key?)
     }
 
-    fn entries(&self) -> Box<dyn Iterator<Item = &Entry> + '_> {
-        Box::new(self.entries.values())
+    fn referrers_of<'a>(
+        &'a self,
+        object: &'a ObjectRef,
+    ) -> Box<dyn Iterator<Item = &'a Entry> + 'a> {
+        let keys = self.referrers.of(object);
+        Box::new(keys.filter_map(|key| self.entries.get(key)))
+    }
+
+    fn backends_with_status(&self) -> Box<dyn Iterator<Item = &ObjectRef> + '_> {
+        Box::new(self.with_status.objects())
     }
 }
 
@@ -238,8 +246,22 @@ impl<R: RouteObject> RoutesOf<R> {
     fn new() -> Self {
         Self {
             entries: BTreeMap::new(),
+            referrers: Referrers::default(),
+            with_status: Referrers::default(),
             kind: PhantomData,
         }
+    }
+
+    fn index(&mut self, key: &Key, former: Option<&Entry>, entry: Option<&Entry>) {
+        fn built(entry: Option<&Entry>, objects: fn(&Built) -> &[ObjectRef]) -> &[ObjectRef] {
+            entry.and_then(Entry::any_variant).map_or(&[], objects)
+        }
+        let references = |entry| built(entry, |it| &it.references);
+        let with_status = |entry| built(entry, |it| &it.with_status);
+        let of = (references(former), references(entry));
+        self.referrers.replace(key, of.0, of.1);
+        let of = (with_status(former), with_status(entry));
+        self.with_status.replace(key, of.0, of.1);
     }
 
     /// The routes that something around them affects, without those that changed themselves.
@@ -247,21 +269,23 @@ impl<R: RouteObject> RoutesOf<R> {
         if around.is_nothing() {
             return Vec::new();
         }
-        let changed: FxHashSet<&Key> = changes.iter().map(|change| change.key).collect();
-        let unchanged = self
-            .entries
-            .iter()
-            .filter(|(key, _)| !changed.contains(key));
-        let work = |(key, entry): (&Key, &Entry)| {
-            let attaches = around.parents || around.labelled.contains(&key.namespace);
-            let work = if entry.refers_to(key, around) {
-                Work::Translate
-            } else {
-                Some(Work::Attach).filter(|_| attaches)?
-            };
-            Some((key.clone(), work))
-        };
-        unchanged.filter_map(work).collect()
+        let mut affected = BTreeMap::new();
+        if around.parents || !around.labelled.is_empty() || !around.granting.is_empty() {
+            for (key, entry) in &self.entries {
+                if entry.refers_into(key, &around.granting) {
+                    affected.insert(key, Work::Translate);
+                } else if around.parents || around.labelled.contains(&key.namespace) {
+                    affected.insert(key, Work::Attach);
+                }
+            }
+        }
+        let referrers = around.objects.iter().flat_map(|it| self.referrers.of(it));
+        affected.extend(referrers.map(|key| (key, Work::Translate)));
+        for change in changes {
+            affected.remove(change.key);
+        }
+        let affected = affected.into_iter();
+        affected.map(|(key, work)| (key.clone(), work)).collect()
     }
 }
 
@@ -424,18 +448,16 @@ impl Entry {
         self.built.iter().flat_map(|built| &built.backends)
     }
 
-    /// Whether the route, of this key, has a reference whose answer may be different now.
-    fn refers_to(&self, key: &Key, around: &Changed) -> bool {
-        // They are the same whoever uses the route.
-        let references = self
-            .built
-            .iter()
-            .take(1)
-            .flat_map(|built| &built.references);
-        references.into_iter().any(|target| {
-            let is_foreign = *target.namespace != *key.namespace;
-            around.objects.contains(target)
-                || is_foreign && around.granting.contains(&*target.namespace)
+    /// Any variant: the objects that a route refers to are the same for all.
+    fn any_variant(&self) -> Option<&Built> {
+        self.built.iter().next().map(|built| &**built)
+    }
+
+    /// Whether the route, of this key, refers to objects of other namespaces among these.
+    fn refers_into(&self, key: &Key, namespaces: &BTreeSet<String>) -> bool {
+        let references = self.any_variant().map_or(&[][..], |it| &it.references);
+        references.iter().any(|target| {
+            *target.namespace != *key.namespace && namespaces.contains(&*target.namespace)
         })
     }
 }

@@ -187,7 +187,10 @@ fn translator_keeps_nodes_of_unchanged_routes() {
     changed["spec"]["hostnames"] = json!(["b.example.com"]);
     let after = [gateway(&json!({})), other("a"), changed];
     let second = translator.translate(&snapshot(&after), Some(&first.ir));
-    let routes = |translation: &Translation| translation.ir.ports[0].listeners[0].routes.clone();
+    let routes = |translation: &Translation| {
+        let routes = translation.ir.ports[0].listeners[0].routes.iter();
+        routes.cloned().collect::<Vec<_>>()
+    };
     let (old, new) = (routes(&first), routes(&second));
     assert!(Arc::ptr_eq(&old[0], &new[0]));
     assert!(!Arc::ptr_eq(&old[1], &new[1]));
@@ -407,7 +410,7 @@ fn refuses_invalid_hostnames_and_ports() {
         let listeners = translation.ir.ports.iter().flat_map(|port| &port.listeners);
         assert!(
             listeners
-                .flat_map(|listener| &listener.routes)
+                .flat_map(|listener| listener.routes.iter())
                 .next()
                 .is_none()
         );

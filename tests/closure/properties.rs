@@ -173,7 +173,7 @@ fn sets_of<'a>(
 /// The backends that get traffic of these ports.
 fn backends(ports: &[Arc<Port>], ir: &Ir) -> BTreeMap<BackendId, Option<Arc<Backend>>> {
     let listeners = ports.iter().flat_map(|port| &port.listeners);
-    let routes = listeners.flat_map(|listener| &listener.routes);
+    let routes = listeners.flat_map(|listener| listener.routes.iter());
     let rules = routes.flat_map(|attached| &attached.route.rules);
     let targets = rules.flat_map(|rule| match &rule.action {
         Action::Forward(targets) => &targets[..],

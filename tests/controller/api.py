@@ -146,6 +146,20 @@ class Api:
             raise Refused(answer.status, f"{method} {path}: {data.decode(errors='replace')}")
         return json.loads(data)
 
+    def watch(self, kind: str, name: str, namespace: str = ""):
+        """Yields each version of an object as it arrives, on a connection of its own; ends when the API server ends the watch."""
+        query = f"?watch=1&timeoutSeconds=600&fieldSelector=metadata.name={quote(name)}"
+        connection = http.client.HTTPSConnection(self._server, context=self._tls, timeout=600)
+        connection.request("GET", _path(kind, namespace) + query, headers=self._headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise Refused(answer.status, f"watch {kind}: {answer.read().decode(errors='replace')}")
+        try:
+            while line := answer.readline():
+                yield json.loads(line)["object"]
+        finally:
+            connection.close()
+
     def _connection(self) -> http.client.HTTPSConnection:
         if not hasattr(self._own, "connection"):
             self._own.connection = http.client.HTTPSConnection(self._server, context=self._tls, timeout=30)

@@ -228,13 +228,8 @@ pub(crate) fn mixed(before: &Ir, now: &Ir, choices: &[u8]) -> Ir {
             }
             let listener = Arc::make_mut(node);
             for route in old.routes.iter().filter(|_| choose(3) > 0) {
-                let name = &route.route.object;
-                listener.routes.retain(|own| own.route.object != *name);
-                listener.routes.push(route.clone());
+                listener.routes.insert(route.clone());
             }
-            listener
-                .routes
-                .sort_by(|one, two| one.route.object.cmp(&two.route.object));
         }
     }
     let mut backends = Vec::new();

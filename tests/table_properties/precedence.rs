@@ -225,7 +225,7 @@ proptest! {
             Table::build(ir, Some(&Table::build(Arc::new(fewer), None)))
         };
         let mut expected = Vec::new();
-        for attached in &table.ir.ports[0].listeners[0].routes {
+        for attached in table.ir.ports[0].listeners[0].routes.iter() {
             let route = &*attached.route;
             for hostname in &attached.hostnames {
                 for (rule, it) in route.rules.iter().enumerate() {

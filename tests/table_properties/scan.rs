@@ -81,7 +81,7 @@ pub(crate) fn scan<'a>(
         .filter(|listener| contains(&listener.hostname, request.host))
         .min_by(|one, two| by_hostname(&one.hostname, &two.hostname))?;
     let mut fitting: Vec<Ranked<'_>> = Vec::new();
-    for attached in &listener.routes {
+    for attached in listener.routes.iter() {
         let route = &*attached.route;
         let hostnames = attached.hostnames.iter();
         for hostname in hostnames.filter(|it| contains(it, request.host)) {

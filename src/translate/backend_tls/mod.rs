@@ -122,9 +122,9 @@ impl TlsPolicies {
         }
     }
 
-    /// Whether there are none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+    /// The backends that policies target.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.by_target.keys()
     }
 
     /// Whether a policy targets a backend, so that what applies to it may depend on its consumer.

@@ -22,7 +22,7 @@ impl Routes {
         if wanted.is_empty() {
             return senders;
         }
-        for entry in self.entries().filter(|entry| wanted.contains(&entry.name)) {
+        for entry in wanted.iter().filter_map(|name| self.entry(name)) {
             let known = senders.entry(entry.name.clone()).or_default();
             known.extend(entry.gateways(parents));
         }
@@ -32,21 +32,20 @@ impl Routes {
     /// The requests to the backends that policies target.
     pub(in crate::translate) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
         let mut uses = Uses::new();
-        if policies.is_empty() {
-            return uses;
-        }
-        for entry in self.entries() {
-            let built = entry.built.iter().take(1);
-            let backends = built.flat_map(|built| &built.targetable);
-            for (backend, rule) in backends.filter(|(backend, _)| policies.target(backend)) {
-                let of_listener = |(index, _): &(ListenerIndex, _)| Use {
-                    gateway: parents.listeners[*index].consumer.gateway.clone(),
-                    listener: parents.listeners[*index].key.clone(),
-                    route: entry.name.clone(),
-                    rule: rule.clone(),
-                };
-                let known = uses.entry(backend.clone()).or_default();
-                known.extend(entry.attached.iter().map(of_listener));
+        for backend in policies.targets() {
+            for entry in self.referrers_of(backend) {
+                let built = entry.any_variant().into_iter();
+                let rules = built.flat_map(|built| &built.targetable);
+                for (_, rule) in rules.filter(|(target, _)| target == backend) {
+                    let of_listener = |(index, _): &(ListenerIndex, _)| Use {
+                        gateway: parents.listeners[*index].consumer.gateway.clone(),
+                        listener: parents.listeners[*index].key.clone(),
+                        route: entry.name.clone(),
+                        rule: rule.clone(),
+                    };
+                    let known = uses.entry(backend.clone()).or_default();
+                    known.extend(entry.attached.iter().map(of_listener));
+                }
             }
         }
         uses
@@ -55,18 +54,26 @@ impl Routes {
     /// The Gateways that send requests to backends with a status.
     pub(in crate::translate) fn backend_senders(&self, parents: &Parents) -> BackendSenders {
         let mut senders = BackendSenders::new();
-        for entry in self.entries() {
-            let built = entry.built.iter().take(1);
-            for backend in built.flat_map(|built| &built.with_status) {
+        for kind in &self.kinds {
+            for backend in kind.backends_with_status() {
+                let gateways = kind
+                    .referrers_of(backend)
+                    .filter(|entry| entry.sends_to(backend))
+                    .flat_map(|entry| entry.gateways(parents));
                 let known = senders.entry(backend.clone()).or_default();
-                known.extend(entry.gateways(parents));
+                known.extend(gateways);
             }
         }
         senders
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.kinds.iter().flat_map(|kind| kind.entries())
+    fn entry(&self, object: &ObjectRef) -> Option<&Entry> {
+        self.kinds.iter().find_map(|kind| kind.entry(object))
+    }
+
+    fn referrers_of<'a>(&'a self, object: &'a ObjectRef) -> impl Iterator<Item = &'a Entry> {
+        let kinds = self.kinds.iter();
+        kinds.flat_map(|kind| kind.referrers_of(object))
     }
 }
 
@@ -75,5 +82,11 @@ impl Entry {
     fn gateways(&self, parents: &Parents) -> impl Iterator<Item = ObjectRef> {
         let listeners = self.attached.iter();
         listeners.map(|(index, _)| parents.listeners[*index].consumer.gateway.clone())
+    }
+
+    /// Whether the route may refer to a backend with a status, and does.
+    fn sends_to(&self, backend: &ObjectRef) -> bool {
+        let built = self.any_variant();
+        built.is_some_and(|built| built.with_status.contains(backend))
     }
 }
