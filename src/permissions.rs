@@ -1,7 +1,6 @@
 //! What the operator permits objects to do. Parsed from flags once; equal in all processes that
 //! validate or serve the objects.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -22,8 +21,8 @@ pub enum BackendKinds {
     /// Every kind that is built in.
     #[default]
     All,
-    /// These kinds only.
-    Only(BTreeSet<&'static str>),
+    /// These kinds only, each once. Where several could serve, the first does.
+    Only(Vec<&'static str>),
 }
 
 /// Permitted TLS to backends without CAs. Each value includes the previous ones.
@@ -65,10 +64,7 @@ impl Permissions {
         let default = Self::default();
         let kinds = match backend_kinds {
             BackendKinds::All => None,
-            BackendKinds::Only(kinds) => {
-                let kinds: Vec<_> = kinds.iter().copied().collect();
-                Some(format!("--backend-kinds={}", kinds.join(",")))
-            }
+            BackendKinds::Only(kinds) => Some(format!("--backend-kinds={}", kinds.join(","))),
         };
         let insecure = (*insecure_backend != default.insecure_backend)
             .then(|| format!("--allow-insecure-backend={insecure_backend}"));
@@ -83,7 +79,7 @@ impl BackendKinds {
     pub fn has(&self, gvk: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Only(kinds) => kinds.contains(gvk),
+            Self::Only(kinds) => kinds.contains(&gvk),
         }
     }
 }
@@ -174,7 +170,7 @@ mod tests {
             backend_tls_floor: PolicyLevel::ListenerSet,
         };
         let expected = [
-            "--backend-kinds=example.com/v1.Other,v1.Service",
+            "--backend-kinds=v1.Service,example.com/v1.Other",
             "--allow-insecure-backend=pins-only",
             "--backend-tls-floor=listener-set",
         ];

@@ -11,7 +11,9 @@ use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::parameters::GatewayParameters;
+use crate::api::pod::Pod;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::api::release_backend::ReleaseBackend;
 use crate::api::service_import::ServiceImport;
 use crate::api::xbackend::XBackend;
 use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
@@ -269,6 +271,8 @@ snapshot! {
     backend_tls_overrides: BackendTlsOverride,
     /// XBackends.
     xbackends: XBackend,
+    /// ReleaseBackends.
+    release_backends: ReleaseBackend,
     /// ServiceImports.
     service_imports: ServiceImport,
     /// ReferenceGrants.
@@ -279,6 +283,8 @@ snapshot! {
     namespaces: Namespace,
     /// Services.
     services: Service,
+    /// Pods.
+    pods: Pod,
     /// EndpointSlices.
     endpoint_slices: EndpointSlice,
     /// Secrets.

@@ -83,6 +83,19 @@ pub struct ServicePort {
     pub protocol: Option<String>,
     /// What the port speaks, such as `kubernetes.io/h2c`.
     pub app_protocol: Option<String>,
+    /// The port of the pods; absent means the same number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_port: Option<TargetPort>,
+}
+
+/// The port of pods that a port of a Service stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum TargetPort {
+    /// Its number; 0 means that of the Service.
+    Number(i64),
+    /// Its name, which may be another number in each pod.
+    Name(String),
 }
 
 /// Label of an EndpointSlice that names its Service.

@@ -12,7 +12,9 @@ use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use super::http_route::HttpRoute;
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
+use super::pod::Pod;
 use super::policy::{BackendTlsPolicy, UnservedRoute};
+use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
@@ -30,11 +32,13 @@ pub enum Object {
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     BackendTlsOverride(Arc<BackendTlsOverride>),
     XBackend(Arc<XBackend>),
+    ReleaseBackend(Arc<ReleaseBackend>),
     ServiceImport(Arc<ServiceImport>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
     Service(Arc<Service>),
+    Pod(Arc<Pod>),
     EndpointSlice(Arc<EndpointSlice>),
     Secret(Arc<Secret>),
     ConfigMap(Arc<ConfigMap>),
@@ -52,11 +56,13 @@ impl Object {
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::BackendTlsOverride(object) => object.meta(),
             Self::XBackend(object) => object.meta(),
+            Self::ReleaseBackend(object) => object.meta(),
             Self::ServiceImport(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
             Self::Namespace(object) => object.meta(),
             Self::Service(object) => object.meta(),
+            Self::Pod(object) => object.meta(),
             Self::EndpointSlice(object) => object.meta(),
             Self::Secret(object) => object.meta(),
             Self::ConfigMap(object) => object.meta(),
@@ -76,11 +82,13 @@ impl Object {
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
             Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
             Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
+            Self::ReleaseBackend(_) => (ReleaseBackend::GROUP, ReleaseBackend::KIND),
             Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
             Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
             Self::Service(_) => (Service::GROUP, Service::KIND),
+            Self::Pod(_) => (Pod::GROUP, Pod::KIND),
             Self::EndpointSlice(_) => (EndpointSlice::GROUP, EndpointSlice::KIND),
             Self::Secret(_) => (Secret::GROUP, Secret::KIND),
             Self::ConfigMap(_) => (ConfigMap::GROUP, ConfigMap::KIND),
@@ -104,11 +112,13 @@ impl Object {
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
             Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
             Self::XBackend(object) => serde_json::to_value(&**object),
+            Self::ReleaseBackend(object) => serde_json::to_value(&**object),
             Self::ServiceImport(object) => serde_json::to_value(&**object),
             Self::ReferenceGrant(object) => serde_json::to_value(&**object),
             Self::GatewayParameters(object) => serde_json::to_value(&**object),
             Self::Namespace(object) => serde_json::to_value(&**object),
             Self::Service(object) => serde_json::to_value(&**object),
+            Self::Pod(object) => serde_json::to_value(&**object),
             Self::EndpointSlice(object) => serde_json::to_value(&**object),
             Self::Secret(object) => serde_json::to_value(&object.metadata).map(|metadata| {
                 json!({
@@ -322,6 +332,14 @@ static KINDS: &[Kind] = &[
         XBackend
     ),
     kind!(
+        parameters::GROUP,
+        "ReleaseBackend",
+        ["v1alpha1"],
+        true,
+        "releasebackend",
+        ReleaseBackend
+    ),
+    kind!(
         MULTICLUSTER_GROUP,
         "ServiceImport",
         ["v1alpha1", "v1beta1"],
@@ -331,6 +349,7 @@ static KINDS: &[Kind] = &[
     ),
     kind!("", "Namespace", ["v1"], false, "namespace", Namespace),
     kind!("", "Service", ["v1"], true, "service", Service),
+    kind!("", "Pod", ["v1"], true, "pod", Pod),
     kind!(
         "discovery.k8s.io",
         "EndpointSlice",

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Severity, admit};
+use super::{Kind, Object, Severity, admit};
 
 /// A valid HTTPRoute with one of everything.
 fn route() -> Value {
@@ -351,7 +351,7 @@ fn names_of_kinds_and_versions_are_exact() {
         assert!(message.contains(shown), "{version} {kind}: {message}");
     }
     for (version, kind) in [
-        ("v1", "Pod"),
+        ("v1", "Node"),
         ("serving.knative.dev/v1", "Service"),
         ("networking.istio.io/v1", "Gateway"),
         ("gateway.networking.x-k8s.io/v1alpha1", "XMesh"),
@@ -374,4 +374,58 @@ fn a_namespace_that_is_no_text_is_refused() {
     }
     let metadata = json!({"name": "r", "namespace": null});
     assert_eq!(errors(route(), "/metadata", metadata), []);
+}
+
+#[test]
+fn a_pod_is_read_with_its_status_and_nothing_else() {
+    let pod = |annotation: &str, phase: &str, heartbeat: &str| {
+        let condition = |kind| json!({"type": kind, "status": "True", "lastProbeTime": heartbeat});
+        let admission = admit(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "labels": {"release": "v1"}, "annotations": {"a": annotation}},
+            "spec": {
+                "nodeName": "node",
+                "initContainers": [{"name": "i", "restartPolicy": "Always", "ports": [{"containerPort": 1}]},
+                                   {"name": "j", "ports": [{"containerPort": 2}]}],
+                "containers": [{"name": "c", "image": "c", "ports": [{"name": "http", "containerPort": 3}]}],
+            },
+            "status": {
+                "phase": phase, "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}],
+                "conditions": [condition("PodScheduled"), condition("Ready")],
+            },
+        }));
+        assert!(admission.findings.is_empty(), "{:?}", admission.findings);
+        let object = admission.object.unwrap();
+        let again = object.kind().decode(&object.to_value().unwrap()).unwrap();
+        assert_eq!(object, again);
+        object
+    };
+    let one = pod("a", "Running", "2024-05-01T10:00:00Z");
+    assert_eq!(one, pod("b", "Pending", "2024-05-01T10:00:10Z"));
+    let Object::Pod(pod) = one else {
+        panic!("not a pod")
+    };
+    assert!(pod.status.is_ready);
+    assert_eq!(pod.status.pod_ip.as_deref(), Some("10.0.0.1"));
+    let ports = pod.running_containers().flat_map(|it| &it.ports);
+    let ports: Vec<_> = ports.map(|port| port.container_port).collect();
+    assert_eq!(ports, [3, 1]);
+}
+
+#[test]
+fn a_pod_is_ready_by_its_condition_alone() {
+    let is_ready = |status: Value| {
+        let value = json!({"metadata": {"name": "a", "namespace": "b"}, "status": status});
+        let kind = Kind::find("v1", "Pod").unwrap();
+        let Object::Pod(pod) = kind.decode(&value).unwrap() else {
+            panic!("not a pod")
+        };
+        pod.status.is_ready
+    };
+    let condition = |kind, status| json!({"conditions": [{"type": kind, "status": status}]});
+    assert!(is_ready(condition("Ready", "True")));
+    assert!(!is_ready(condition("Ready", "Unknown")));
+    assert!(!is_ready(condition("ContainersReady", "True")));
+    assert!(!is_ready(json!({"conditions": null})));
+    assert!(!is_ready(json!({})));
 }

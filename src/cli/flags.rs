@@ -76,7 +76,11 @@ impl From<&PermissionFlags> for Permissions {
         } = flags;
         let backend_kinds = match backend_kinds.as_slice() {
             [] => BackendKinds::All,
-            kinds => BackendKinds::Only(kinds.iter().copied().collect()),
+            kinds => {
+                let is_first = |index: usize| !kinds[..index].contains(&kinds[index]);
+                let each_once = (0..kinds.len()).filter(|index| is_first(*index));
+                BackendKinds::Only(each_once.map(|index| kinds[index]).collect())
+            }
         };
         Self {
             backend_kinds,

@@ -241,6 +241,11 @@ impl ClusterState {
                 held.insert(policy.clone());
             }
         }
+        for (backend, status) in &self.translation.report.release_backends {
+            if status.gateways.iter().any(is_awaited) {
+                held.insert(backend.clone());
+            }
+        }
         held
     }
 

@@ -7,23 +7,26 @@ mod client;
 mod fetch;
 pub mod observer;
 mod parsed;
+mod pods;
 mod referenced;
 mod retry;
 mod scope;
 mod store;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use kube::{Client, Config};
 use tokio::sync::{mpsc, watch as watched};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::fetch::Fetches;
 use self::observer::Observer;
+use self::pods::ScopeChange;
 use self::referenced::{Referenced, is_held_by_reference};
 use self::scope::Scope;
 use self::store::{Message, Store};
@@ -171,26 +174,43 @@ impl KubernetesProvider {
         let (sender, mut messages) = mpsc::channel(QUEUE);
         let namespaces = self.all_namespaces();
         let scopes = Scope::all(&self.kinds, self.gateway.as_ref(), &namespaces);
+        let start = |(number, scope): (usize, Scope)| {
+            tokio::spawn(self.watch_of(number, scope, &sender).run()).abort_handle()
+        };
+        let numbered = scopes.iter().cloned().enumerate();
         let (mut later, now): (Vec<_>, Vec<_>) =
-            (0..scopes.len()).partition(|number| is_held_by_reference(scopes[*number].kind));
-        let start = |number: usize| tokio::spawn(self.watch_of(number, &scopes, &sender).run());
-        now.into_iter().for_each(|number| drop(start(number)));
+            numbered.partition(|(_, scope)| is_held_by_reference(scope.kind));
+        now.into_iter().for_each(|scope| drop(start(scope)));
         let referenced = Referenced::within(namespaces);
-        let mut store = Store::new(scopes.clone(), referenced, self.observer.clone());
+        let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone());
+        let mut added = BTreeMap::new();
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
         let mut news = PendingChanges::default();
         let mut last = Instant::now();
+        let mut is_published = false;
         while let Some(is_changed) = collect(&mut store, &mut messages, &mut last).await {
             // Secrets and ConfigMaps that arrive before their referrers are known would be dropped
             // and fetched again.
             if store.has_all_referrers() {
-                later.drain(..).for_each(|number| drop(start(number)));
+                later.drain(..).for_each(|scope| drop(start(scope)));
             }
             fetches.follow(store.wanted());
-            if let Some(load) = news.due(&store, is_changed)
-                && loads.send(Arc::new(load)).is_err()
-            {
-                return;
+            for change in store.follow_pods(is_published) {
+                match change {
+                    ScopeChange::Added(number, scope) => {
+                        added.insert(number, start((number, scope)));
+                        tokio::spawn(report_late(number, sender.clone()));
+                    }
+                    ScopeChange::Removed(number) => {
+                        added.remove(&number).iter().for_each(AbortHandle::abort);
+                    }
+                }
+            }
+            if let Some(load) = news.due(&store, is_changed) {
+                is_published = true;
+                if loads.send(Arc::new(load)).is_err() {
+                    return;
+                }
             }
         }
     }
@@ -205,16 +225,24 @@ impl KubernetesProvider {
         namespaces
     }
 
-    fn watch_of(&self, number: usize, scopes: &[Scope], changes: &mpsc::Sender<Message>) -> Watch {
+    fn watch_of(&self, number: usize, scope: Scope, changes: &mpsc::Sender<Message>) -> Watch {
         Watch {
             client: self.client.clone(),
-            scope: scopes[number].clone(),
+            scope,
             number,
             is_observed: self.observer.is_some(),
             timing: self.timing,
             changes: changes.clone(),
         }
     }
+}
+
+/// Reports that a scope has been added for so long that nothing should wait for its first list any
+/// more.
+async fn report_late(number: usize, messages: mpsc::Sender<Message>) {
+    sleep(fetch::FETCH_WAIT).await;
+    // Fails when the provider has ended.
+    drop(messages.send(Message::ListLate(number)).await);
 }
 
 /// Whether there are unpublished changes, and since when.

@@ -178,6 +178,7 @@ pub enum Reason {
     UnsupportedProtocol,
     UnsupportedValue,
     UnsupportedVersion,
+    Unused,
 }
 
 impl fmt::Display for Reason {

@@ -54,6 +54,7 @@ impl StatusReport {
                 fault.as_ref(),
             );
         }
+        self.apply_gateways_to_release_backends();
         self
     }
 }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::condition::{Condition, ConditionType};
+use super::release_backend::ReleaseBackendStatus;
 use super::report::{
     AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentRef, ParentStatus,
 };
@@ -48,6 +49,8 @@ pub enum DesiredStatus<'a> {
     Parents(&'a str, &'a [ParentStatus]),
     /// A policy: the entries of the named controller; may be empty.
     Policy(&'a str, &'a [AncestorStatus]),
+    /// A ReleaseBackend.
+    ReleaseBackend(&'a ReleaseBackendStatus),
 }
 
 /// The stored status has a newer `observedGeneration`: the desired status was computed from an
@@ -95,6 +98,10 @@ pub fn merge(
                 .collect();
             json!({"ancestors": merge_entries(&stored["ancestors"], ANCESTORS, controller, &entries, now)?})
         }
+        DesiredStatus::ReleaseBackend(status) => json!({
+            "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
+            "releases": status.releases,
+        }),
     };
     Ok(differs(stored, &merged).then_some(merged))
 }

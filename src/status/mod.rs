@@ -7,6 +7,7 @@ mod features;
 pub mod lease;
 pub mod merge;
 mod queue;
+mod release_backend;
 pub mod report;
 pub mod stored;
 mod unreadable;
@@ -16,6 +17,7 @@ pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
 pub use merge::merge;
+pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::{
     Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,
     ParentStatus, RouteKind, RouteStatuses, StatusReport,

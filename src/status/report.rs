@@ -11,6 +11,7 @@ use imbl::ordmap::DiffItem;
 use serde::Serialize;
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use super::release_backend::ReleaseBackendStatuses;
 use crate::ir::{Bind, BindReport, ObjectRef};
 
 /// Conditions of routes, by name. Versions share what is equal.
@@ -32,6 +33,8 @@ pub struct StatusReport {
     pub policies: BTreeMap<ObjectRef, Vec<AncestorStatus>>,
     /// XBackends: one entry per Gateway that sends requests to it.
     pub backends: BTreeMap<ObjectRef, Vec<ParentStatus>>,
+    /// ReleaseBackends.
+    pub release_backends: ReleaseBackendStatuses,
     /// Problems that no condition can hold, such as a Gateway that no controller serves.
     pub notes: Vec<Note>,
 }
@@ -174,6 +177,7 @@ impl StatusReport {
             apply_binds_to_listeners(&mut set.listeners, binds);
             apply_binds_to_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
         }
+        self.apply_gateways_to_release_backends();
         self
     }
 
@@ -259,6 +263,13 @@ impl StatusReport {
                 let place = format!("for {}: ", parent.parent_ref.shown());
                 collect(&mut problems, object, &place, &parent.conditions);
             }
+        }
+        for (object, status) in &self.release_backends {
+            // One that nothing refers to yet is no problem, and others are in the conditions before.
+            let faults = status.conditions.iter();
+            let faults = faults.filter(|it| it.kind != ConditionType::Programmed);
+            let faults: Vec<_> = faults.cloned().collect();
+            collect(&mut problems, object, "", &faults);
         }
         let notes = self.notes.iter();
         problems.extend(notes.map(|note| (note.object.clone(), note.message.clone())));

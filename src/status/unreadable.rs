@@ -1,6 +1,8 @@
 //! Reports objects whose current version cannot be parsed while the last valid version stays in
 //! service. Pure.
 
+use std::sync::Arc;
+
 use super::condition::{Condition, ConditionType, Reason};
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
@@ -37,6 +39,9 @@ impl StatusReport {
             for parent in parents {
                 put(&mut parent.conditions, refused(Reason::Invalid));
             }
+        } else if let Some(status) = self.release_backends.get_mut(object) {
+            let status = Arc::make_mut(status);
+            put(&mut status.conditions, refused(Reason::Invalid));
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
@@ -206,6 +207,10 @@ impl Writer {
                 let parents = report.backends.get(object).map_or(&[][..], Vec::as_slice);
                 Some(DesiredStatus::Parents(&self.controller, parents))
             }
+            "ReleaseBackend" => {
+                let status = report.release_backends.get(object)?;
+                Some(DesiredStatus::ReleaseBackend(status))
+            }
             "BackendTLSPolicy" | "BackendTLSOverride" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
                 Some(DesiredStatus::Policy(&self.controller, ancestors))
@@ -327,7 +332,20 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
         &new.report.listener_sets,
         &mut visit,
     );
-    for item in old.report.routes.diff(&new.report.routes) {
+    differing_nodes(&old.report.routes, &new.report.routes, &mut visit);
+    differing_entries(&old.report.policies, &new.report.policies, &mut visit);
+    differing_entries(&old.report.backends, &new.report.backends, &mut visit);
+    let (before, now) = (&old.report.release_backends, &new.report.release_backends);
+    differing_nodes(before, now, &mut visit);
+    old.held.difference(&new.held).for_each(visit);
+}
+
+fn differing_nodes<T: PartialEq>(
+    old: &OrdMap<ObjectRef, T>,
+    new: &OrdMap<ObjectRef, T>,
+    visit: &mut impl FnMut(&ObjectRef),
+) {
+    for item in old.diff(new) {
         match item {
             DiffItem::Add(object, _) | DiffItem::Remove(object, _) => visit(object),
             DiffItem::Update {
@@ -335,9 +353,6 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
             } => visit(object),
         }
     }
-    differing_entries(&old.report.policies, &new.report.policies, &mut visit);
-    differing_entries(&old.report.backends, &new.report.backends, &mut visit);
-    old.held.difference(&new.held).for_each(visit);
 }
 
 fn differing_entries<T: PartialEq>(

@@ -172,6 +172,7 @@ impl Translator {
         if gateways_changed || routes_changed || policies_changed {
             self.assemble(&input);
         }
+        self.report.release_backends = self.backends.release_statuses.clone();
         Translation {
             ir: Ir {
                 ports: self.ports.clone(),
@@ -210,7 +211,7 @@ impl Translator {
             .notes
             .extend(backend_tls::unused(input, policies, &report.policies));
         let senders = self.routes.backend_senders(&self.gateways.parents);
-        report.backends = self.backends.statuses(input, &senders);
+        report.backends = self.backends.statuses(input, senders);
         report.notes.extend(totals.notes().cloned());
         report.notes.sort();
         self.report = report;

@@ -8,8 +8,8 @@ use crate::api::reference::ParentRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Bind, ObjectRef};
 use crate::status::{
-    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, RouteKind,
-    RouteStatuses, StatusReport,
+    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note,
+    ReleaseBackendStatuses, RouteKind, RouteStatuses, StatusReport,
 };
 
 use super::gateway::{self, Classes, GatewayDraft};
@@ -48,6 +48,7 @@ pub(super) fn compose(
         routes: RouteStatuses::new(),
         policies: BTreeMap::new(),
         backends: BTreeMap::new(),
+        release_backends: ReleaseBackendStatuses::new(),
         notes,
     }
 }

@@ -79,6 +79,12 @@ const KINDS: &[Kind] = &[
         true,
     ),
     kind(
+        "portcullis.dev/v1alpha1",
+        "ReleaseBackend",
+        "releasebackends",
+        true,
+    ),
+    kind(
         "multicluster.x-k8s.io/v1alpha1",
         "ServiceImport",
         "serviceimports",

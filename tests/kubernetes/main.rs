@@ -16,6 +16,7 @@
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
 //! | objects that no CRD would admit | `invalid` |
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
+//! | the Pods of a ReleaseBackend cannot be listed | `pods` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -29,6 +30,7 @@ mod invalid;
 mod namespaces;
 mod order;
 mod plane;
+mod pods;
 mod secrets;
 mod serving;
 mod watching;

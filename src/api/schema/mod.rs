@@ -40,7 +40,11 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
     };
     let mut findings = Vec::new();
     metadata(object, &schema, &mut findings);
-    // An API server ignores the status that comes with a new object.
+    // An API server ignores the status that comes with a new object. A file has no other way to say it, where it is read.
+    let has_status = schema.root.properties.contains_key("status");
+    let is_envelope = |key: &str| {
+        matches!(key, "apiVersion" | "kind" | "metadata") || key == "status" && !has_status
+    };
     let mut body: Map<String, Value> = Map::new();
     for (key, value) in object.iter_mut().filter(|(key, _)| !is_envelope(key)) {
         body.insert(key.clone(), value.take());
@@ -77,10 +81,6 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
         object.extend(body);
     }
     findings
-}
-
-fn is_envelope(key: &str) -> bool {
-    matches!(key, "apiVersion" | "kind" | "metadata" | "status")
 }
 
 /// Checks `metadata` against the schema of all kinds, then against what the kind asks on top.

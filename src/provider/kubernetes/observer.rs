@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
+use crate::api::release_backend::ReleaseBackend;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
 
@@ -58,7 +59,11 @@ fn text(text: Option<&str>) -> Box<str> {
 
 /// Whether objects of a kind are observed.
 pub(super) fn is_observed(kind: &Kind) -> bool {
-    let others = [BackendTlsOverride::KIND, XBackend::KIND];
+    let others = [
+        BackendTlsOverride::KIND,
+        ReleaseBackend::KIND,
+        XBackend::KIND,
+    ];
     others.contains(&kind.kind) || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
 }
 
@@ -93,10 +98,10 @@ mod tests {
             .iter()
             .filter(|kind| is_observed(kind))
             .collect();
-        for one in ["ListenerSet", "XBackend"] {
+        for one in ["ListenerSet", "XBackend", "ReleaseBackend"] {
             assert!(observed.iter().any(|kind| kind.kind == one));
         }
-        for other in ["Service", "Namespace", "ReferenceGrant"] {
+        for other in ["Service", "Pod", "Namespace", "ReferenceGrant"] {
             assert!(observed.iter().all(|kind| kind.kind != other));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::pods::is_watched_where_needed;
 use crate::api::{Key, Kind};
 
 /// Types of Secrets that no Gateway can reference and that are often many or large.
@@ -19,15 +20,15 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// The scopes of these kinds. Empty `namespaces` means all; the namespace of the only `gateway`
+    /// The scopes of these kinds but those that are added where they are needed. Empty `namespaces` means all; the namespace of the only `gateway`
     /// is always included.
     pub(super) fn all(
         kinds: &[&'static Kind],
         gateway: Option<&Key>,
         namespaces: &BTreeSet<String>,
     ) -> Vec<Self> {
-        let scopes = kinds.iter();
-        scopes
+        let always = kinds.iter().filter(|kind| !is_watched_where_needed(kind));
+        always
             .flat_map(|kind| Self::of(kind, gateway, namespaces))
             .collect()
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
+use super::pods::{self, PodScopes, ScopeChange, is_watched_where_needed, needs_pods};
 use super::referenced::{Referenced, can_reference, is_held_by_reference};
 use super::scope::Scope;
 use crate::api::{Key, Kind, ObjectRef};
@@ -22,6 +23,8 @@ pub(super) enum Message {
     Fetched(ObjectRef, Option<ParsedObject>),
     /// A fetch takes too long to wait for it.
     Late(ObjectRef),
+    /// The first list of the scope with this index takes too long to wait for it.
+    ListLate(usize),
 }
 
 /// A watch event of a scope.
@@ -48,8 +51,13 @@ pub(super) struct Store {
     problems: BTreeMap<ObjectRef, Problem>,
     /// Incomplete lists by scope. Unreferenced objects are kept as keys only.
     staged: BTreeMap<usize, BTreeMap<Key, Option<ParsedObject>>>,
-    /// Scopes that have never been listed.
+    /// Scopes that have never been listed. Nothing is published before.
     awaited: BTreeSet<usize>,
+    /// Scopes that were added later and have not been listed yet. They are worth waiting for.
+    expected: BTreeSet<usize>,
+    /// Scopes whose objects are needed no more.
+    removed: BTreeSet<usize>,
+    pods: PodScopes,
     referenced: Referenced,
     /// Whether an object that can hold references has changed.
     is_outdated: bool,
@@ -57,9 +65,11 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Creates a store that waits for every scope.
+    /// Creates a store that waits for every scope, and for those that the objects in `kinds` turn out
+    /// to need.
     pub(super) fn new(
         scopes: Vec<Scope>,
+        kinds: &[&'static Kind],
         referenced: Referenced,
         observer: Option<Arc<dyn Observer>>,
     ) -> Self {
@@ -68,6 +78,13 @@ impl Store {
             problems: BTreeMap::new(),
             staged: BTreeMap::new(),
             awaited: (0..scopes.len()).collect(),
+            expected: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            pods: PodScopes {
+                kind: kinds.iter().copied().find(|it| is_watched_where_needed(it)),
+                numbers: BTreeMap::new(),
+                is_outdated: false,
+            },
             referenced,
             is_outdated: false,
             scopes,
@@ -89,10 +106,17 @@ impl Store {
                 self.referenced.record_late(&name);
                 false
             }
+            Message::ListLate(scope) => {
+                self.expected.remove(&scope);
+                false
+            }
         }
     }
 
     fn apply(&mut self, number: usize, change: Change) -> bool {
+        if self.removed.contains(&number) {
+            return false;
+        }
         let kind = self.scopes[number].kind;
         if is_held_by_reference(kind) {
             self.refer();
@@ -108,6 +132,7 @@ impl Store {
             }
             Change::Complete => {
                 let staged = self.staged.remove(&number).unwrap_or_default();
+                self.expected.remove(&number);
                 self.replace(number, staged) | self.awaited.remove(&number)
             }
             Change::Applied(reading) => self.put(kind, reading),
@@ -118,7 +143,48 @@ impl Store {
             }
         };
         self.is_outdated |= is_changed && can_reference(kind);
+        self.pods.is_outdated |= is_changed && needs_pods(kind);
         is_changed
+    }
+
+    /// Adds a scope for the Pods of each namespace that needs them and removes the others. Before the
+    /// first publication an added scope holds it up until it is listed, as all scopes do.
+    pub(super) fn follow_pods(&mut self, is_published: bool) -> Vec<ScopeChange> {
+        let Some(kind) = self.pods.kind.filter(|_| self.pods.is_outdated) else {
+            return Vec::new();
+        };
+        self.pods.is_outdated = false;
+        let needed = pods::namespaces(&self.snapshot);
+        let mut changes = Vec::new();
+        let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.pods.numbers)
+                .into_iter()
+                .partition(|(namespace, _)| needed.contains(namespace));
+        self.pods.numbers = kept;
+        for number in removed.into_values() {
+            self.replace(number, BTreeMap::new());
+            self.awaited.remove(&number);
+            self.expected.remove(&number);
+            self.staged.remove(&number);
+            self.removed.insert(number);
+            changes.push(ScopeChange::Removed(number));
+        }
+        for namespace in needed {
+            if self.pods.numbers.contains_key(&namespace) {
+                continue;
+            }
+            let (number, scope) = (self.scopes.len(), pods::scope(kind, &namespace));
+            self.scopes.push(scope.clone());
+            let waiting = if is_published {
+                &mut self.expected
+            } else {
+                &mut self.awaited
+            };
+            waiting.insert(number);
+            self.pods.numbers.insert(namespace, number);
+            changes.push(ScopeChange::Added(number, scope));
+        }
+        changes
     }
 
     /// Scopes that have never been listed.
@@ -143,9 +209,9 @@ impl Store {
             .collect()
     }
 
-    /// Whether any fetch is worth waiting for.
+    /// Whether any fetch or list is worth waiting for.
     pub(super) fn is_waiting(&self) -> bool {
-        self.referenced.is_waiting()
+        self.referenced.is_waiting() || !self.expected.is_empty()
     }
 
     /// The complete state, once every scope has been listed.

@@ -20,6 +20,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     endpoint_label: None,
     is_local: false,
     target_ports: None,
+    load_balancer: None,
     has_status: false,
     links: |_, _| {},
     resolver: || Box::new(ConfigMaps),

@@ -4,13 +4,17 @@
 #[cfg(test)]
 mod config_map;
 mod index;
+mod load_balancer;
 mod ports;
 mod registry;
+mod release_backend;
 mod service;
 mod service_import;
+mod service_load_balancer;
+mod statuses;
 mod xbackend;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
@@ -20,7 +24,7 @@ use crate::api::core::EndpointSlice;
 use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
-use crate::status::ParentStatus;
+use crate::status::ReleaseBackendStatuses;
 
 pub(super) use self::registry::{
     BackendKind, find_enabled, is_target, links, owners, target_ports,
@@ -28,16 +32,23 @@ pub(super) use self::registry::{
 pub use self::registry::{backend_kinds, watched_kinds};
 
 use self::index::SlicesByOwner;
-use self::registry::{Resolver, enabled, unusable};
+use self::registry::{PartChanges, Resolver, enabled, unusable};
+use self::statuses::BackendSenders;
 use super::Input;
-use super::backend_tls::{self, Decision, Requests, TlsPolicies};
+use super::backend_tls::{Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
 
 /// What a backend is made of.
 struct Sources<'a> {
     snapshot: &'a Snapshot,
-    /// Those that have its endpoints.
-    slices: &'a [Arc<EndpointSlice>],
+    slices: &'a SlicesByOwner,
+}
+
+impl<'a> Sources<'a> {
+    /// The EndpointSlices that have the endpoints of an object.
+    fn slices(&self, object: &ObjectRef) -> &'a [Arc<EndpointSlice>] {
+        self.slices.of(object)
+    }
 }
 
 /// A port of an object that requests can be sent to.
@@ -85,6 +96,10 @@ pub(super) struct Backends {
     has_unclaimed: bool,
     /// All that get traffic, as long as nothing about them changes.
     listed: Option<Arc<[Arc<Backend>]>>,
+    /// The Gateways that sent requests to backends with a status when these were last asked for.
+    senders: BackendSenders,
+    /// The statuses of ReleaseBackends.
+    pub(super) release_statuses: ReleaseBackendStatuses,
 }
 
 /// A kind whose objects may be backends.
@@ -125,6 +140,8 @@ impl Backends {
             resolved: BTreeMap::new(),
             has_unclaimed: false,
             listed: None,
+            senders: BackendSenders::new(),
+            release_statuses: ReleaseBackendStatuses::new(),
         }
     }
 
@@ -140,7 +157,25 @@ impl Backends {
             objects.extend(names.map(|key| kind.object_ref(&key.namespace, &key.name)));
         }
         let slices = (&before.endpoint_slices, &now.endpoint_slices);
-        let moved = self.slices.follow(slices.0, slices.1);
+        let mut moved = self.slices.follow(slices.0, slices.1);
+        let parts = PartChanges {
+            input,
+            before,
+            objects: &objects,
+            moved: &moved,
+            slices: &self.slices,
+        };
+        let mut followed = Vec::new();
+        for EnabledKind { kind, resolver } in &mut self.kinds {
+            followed.push((*kind, resolver.follow_parts(&parts)));
+        }
+        for (kind, changes) in followed {
+            let name = |key: &Key| kind.object_ref(&key.namespace, &key.name);
+            objects.extend(changes.objects.iter().map(name));
+            let changed: Vec<_> = changes.endpoints.iter().map(name).collect();
+            self.update_statuses(&changed);
+            moved.extend(changed);
+        }
         for object in objects.iter().chain(&moved) {
             self.resolve_again(now, object);
         }
@@ -182,7 +217,7 @@ impl Backends {
         let at = match port.and_then(|port| self.known(name, port)) {
             Some(known) => known.port.clone(),
             None => {
-                let sources = self.sources(input.snapshot, name);
+                let sources = self.sources(input.snapshot);
                 let new = resolver.resolve(&sources, name, port).map_err(told)?;
                 found.insert(new).port.clone()
             }
@@ -213,26 +248,6 @@ impl Backends {
             PortTls::Own(Ok(None)) => Decision::Plain(None),
             PortTls::Own(Err(why)) => Decision::Refused(why.to_string()),
         }
-    }
-
-    /// The status of backends, for the Gateways that send requests to them.
-    pub(super) fn statuses(
-        &self,
-        input: &Input<'_>,
-        senders: &BTreeMap<ObjectRef, BTreeSet<ObjectRef>>,
-    ) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
-        let of_backend = |(object, gateways): (&ObjectRef, &BTreeSet<ObjectRef>)| {
-            let key = Key::new(&object.namespace, &object.name);
-            let conditions = self.enabled(object)?.resolver.conditions(&key)?;
-            let entry = |gateway| ParentStatus {
-                parent_ref: backend_tls::parent_ref(gateway),
-                controller_name: input.options.controller_name.clone(),
-                conditions: conditions.clone(),
-            };
-            let entries: Vec<_> = gateways.iter().map(entry).collect();
-            (!entries.is_empty()).then(|| (object.clone(), entries))
-        };
-        senders.iter().filter_map(of_backend).collect()
     }
 
     /// Any use of a port that is known.
@@ -339,10 +354,10 @@ impl Backends {
         self.listed.get_or_insert_with(list).clone()
     }
 
-    fn sources<'a>(&'a self, snapshot: &'a Snapshot, object: &ObjectRef) -> Sources<'a> {
+    fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
         Sources {
             snapshot,
-            slices: self.slices.of(object),
+            slices: &self.slices,
         }
     }
 
@@ -376,7 +391,7 @@ impl Backends {
     /// A use of a port that has changed; `None` when it cannot be used so any more.
     fn renew(&self, now: &Snapshot, id: &BackendId) -> Option<(Backend, Port)> {
         let EnabledKind { kind, resolver } = self.enabled(&id.object)?;
-        let sources = self.sources(now, &id.object);
+        let sources = self.sources(now);
         let found = resolver.resolve(&sources, &id.object, Some(id.port)).ok()?;
         let Found { mut backend, port } = found;
         let former = self.resolved.get(id)?.backend.tls.as_ref();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
-use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
 use super::{Found, Port, PortTls};
@@ -18,6 +18,16 @@ pub(super) fn resolve(
     port: Option<u16>,
     slices: &[Arc<EndpointSlice>],
 ) -> Result<Found, Fault> {
+    resolve_with(name, ports, port, |port| endpoints(slices, port).into())
+}
+
+/// The same with endpoints from elsewhere.
+pub(super) fn resolve_with(
+    name: &ObjectRef,
+    ports: &[ServicePort],
+    port: Option<u16>,
+    endpoints: impl FnOnce(&ServicePort) -> Endpoints,
+) -> Result<Found, Fault> {
     let port = find_port(ports, port)?;
     let (protocol, speaks_tls) = protocol(port)?;
     let backend = Backend {
@@ -28,7 +38,7 @@ pub(super) fn resolve(
         },
         protocol,
         tls: None,
-        endpoints: endpoints(slices, port.name.as_deref().unwrap_or_default()).into(),
+        endpoints: endpoints(port),
     };
     Ok(Found {
         backend,
@@ -53,14 +63,15 @@ fn find_port(ports: &[ServicePort], port: Option<u16>) -> Result<&ServicePort, F
         let message = format!("has no port {wanted}; its ports: [{shown}]");
         return Err(Fault::new(Reason::BackendNotFound, message));
     }
-    let is_tcp = |port: &&ServicePort| is_tcp(port.protocol.as_deref());
-    same.find(is_tcp).ok_or_else(|| {
-        let message = format!("has port {wanted}, but not for TCP, which HTTP needs");
-        Fault::new(Reason::UnsupportedProtocol, message)
-    })
+    same.find(|port| is_tcp(port.protocol.as_deref()))
+        .ok_or_else(|| {
+            let message = format!("has port {wanted}, but not for TCP, which HTTP needs");
+            Fault::new(Reason::UnsupportedProtocol, message)
+        })
 }
 
-fn is_tcp(protocol: Option<&str>) -> bool {
+/// Whether a port is for TCP.
+pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
 }
 
@@ -86,41 +97,63 @@ fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), 
     }
 }
 
-/// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.
-fn endpoints(slices: &[Arc<EndpointSlice>], port: &str) -> Vec<SocketAddr> {
-    let ready = |endpoint: &SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
-    let draining = |endpoint: &SliceEndpoint| {
-        let conditions = &endpoint.conditions;
-        let serving = conditions.serving.or(conditions.ready).unwrap_or(true);
-        serving && conditions.terminating.unwrap_or(false)
-    };
-    let usable = select(slices, port, ready);
-    if usable.is_empty() {
-        select(slices, port, draining)
-    } else {
-        usable
+/// What may be sent to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndpointState {
+    /// Requests.
+    Ready,
+    /// Requests while no other endpoint is ready: it still serves while it terminates.
+    Draining,
+}
+
+/// What may be sent to an endpoint of an EndpointSlice; `None` for nothing.
+pub(super) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
+    let conditions = &endpoint.conditions;
+    let is_ready = conditions.ready.unwrap_or(true);
+    let is_serving = conditions.serving.unwrap_or(is_ready);
+    match conditions.terminating.unwrap_or(false) {
+        _ if is_ready => Some(EndpointState::Ready),
+        true if is_serving => Some(EndpointState::Draining),
+        _ => None,
     }
 }
 
-fn select(
-    slices: &[Arc<EndpointSlice>],
-    port: &str,
-    wanted: impl Fn(&SliceEndpoint) -> bool,
-) -> Vec<SocketAddr> {
-    let mut addresses = Vec::new();
-    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
-        let ports = slice.ports.iter().filter(|slice| {
-            slice.name.as_deref().unwrap_or_default() == port && is_tcp(slice.protocol.as_deref())
-        });
-        for number in ports.filter_map(|port| port.port) {
-            let endpoints = slice.endpoints.iter().filter(|endpoint| wanted(endpoint));
-            // All addresses of an endpoint mean the same one; the API tells consumers to use the first.
-            let first = endpoints.filter_map(|endpoint| endpoint.addresses.first());
-            let parsed = first.filter_map(|address| address.parse::<IpAddr>().ok());
-            addresses.extend(parsed.map(|address| SocketAddr::new(address, number)));
-        }
+/// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.
+fn endpoints(slices: &[Arc<EndpointSlice>], port: &ServicePort) -> Vec<SocketAddr> {
+    let select = |wanted| {
+        let endpoints = addresses(slices, port);
+        let usable = endpoints.filter(|(endpoint, _)| state(endpoint) == Some(wanted));
+        let mut usable: Vec<_> = usable.map(|(_, address)| address).collect();
+        usable.sort_unstable();
+        usable.dedup();
+        usable
+    };
+    let ready = select(EndpointState::Ready);
+    if ready.is_empty() {
+        select(EndpointState::Draining)
+    } else {
+        ready
     }
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
+}
+
+/// The endpoints of a port, whatever their state.
+pub(super) fn addresses<'a>(
+    slices: &'a [Arc<EndpointSlice>],
+    port: &'a ServicePort,
+) -> impl Iterator<Item = (&'a SliceEndpoint, SocketAddr)> {
+    let name = port.name.as_deref().unwrap_or_default();
+    let slices = slices.iter().filter(|slice| slice.address_type != "FQDN");
+    slices.flat_map(move |slice| {
+        let ports = slice.ports.iter().filter(move |slice| {
+            slice.name.as_deref().unwrap_or_default() == name && is_tcp(slice.protocol.as_deref())
+        });
+        let numbers = ports.filter_map(|port| port.port);
+        numbers.flat_map(|number| {
+            slice.endpoints.iter().filter_map(move |endpoint| {
+                // All addresses of an endpoint mean the same one; the API tells consumers to use the first.
+                let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
+                Some((endpoint, SocketAddr::new(address, number)))
+            })
+        })
+    })
 }

@@ -1,22 +1,29 @@
 //! The kinds of backends that are built in: what each of them reads of a snapshot, how it is resolved and what ties its
 //! objects to others. A new kind is a file beside this one and a line in [`KINDS`].
 
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
+
 use crate::api::core::{ConfigMap, EndpointSlice, Secret, Service, ServicePort};
 use crate::api::{self, Key, Object, Resource};
 use crate::ir::ObjectRef;
 use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
-use crate::status::Condition;
+use crate::status::{Condition, ReleaseBackendStatus};
 
 use super::super::closure::Collector;
 use super::super::reason::{Fault, Reason};
 use super::super::{Input, Mode, Options};
-use super::{Found, Sources, service, service_import, xbackend};
+use super::index::SlicesByOwner;
+use super::load_balancer::LoadBalancerKind;
+use super::{Found, Sources, release_backend, service, service_import, xbackend};
 
 const KINDS: &[&BackendKind] = &[
     &service::KIND,
     &service_import::KIND,
     &xbackend::KIND,
+    &release_backend::KIND,
     #[cfg(test)]
     &super::config_map::KIND,
 ];
@@ -30,7 +37,7 @@ const ADDRESSES: &[KindName] = &[name_of::<Service>(), name_of::<EndpointSlice>(
 pub(super) type KindName = (&'static str, &'static str);
 
 /// The ports of an object; `None` when it does not exist.
-type Ports = for<'a> fn(&'a Snapshot, &ObjectRef) -> Option<&'a [ServicePort]>;
+type Ports = for<'a> fn(&'a Snapshot, &BackendKinds, &ObjectRef) -> Option<&'a [ServicePort]>;
 
 /// A kind of backend.
 pub(in crate::translate) struct BackendKind {
@@ -46,6 +53,8 @@ pub(in crate::translate) struct BackendKind {
     pub(in crate::translate) is_local: bool,
     /// The ports of an object, where policies on TLS may target the kind.
     pub(super) target_ports: Option<Ports>,
+    /// How objects balance the load of the releases of a ReleaseBackend, where they can.
+    pub(super) load_balancer: Option<&'static LoadBalancerKind>,
     /// Whether the status of objects tells of the Gateways that send requests to them.
     pub(in crate::translate) has_status: bool,
     /// Collects what an object refers to.
@@ -72,6 +81,37 @@ pub(super) trait Resolver {
     fn conditions(&self, _: &Key) -> Option<Vec<Condition>> {
         None
     }
+
+    /// Follows what objects of a kind that is made of backends of other kinds have become with these. Comes after `follow` of
+    /// all kinds.
+    fn follow_parts(&mut self, _: &PartChanges<'_>) -> Followed {
+        Followed::default()
+    }
+
+    /// The status of an object to which these Gateways send requests, of a kind with one status for all of them.
+    fn status(&self, _: &Key, _: &BTreeSet<ObjectRef>) -> Option<ReleaseBackendStatus> {
+        None
+    }
+}
+
+/// What became of backends and their endpoints.
+pub(super) struct PartChanges<'a> {
+    pub(super) input: &'a Input<'a>,
+    pub(super) before: &'a Snapshot,
+    /// Backends that are not what they were, their endpoints aside.
+    pub(super) objects: &'a FxHashSet<ObjectRef>,
+    /// Objects whose EndpointSlices changed.
+    pub(super) moved: &'a [ObjectRef],
+    pub(super) slices: &'a SlicesByOwner,
+}
+
+/// What became of objects of a kind that is made of others.
+#[derive(Default)]
+pub(super) struct Followed {
+    /// Those that are not what they were, their endpoints aside.
+    pub(super) objects: Vec<Key>,
+    /// Those whose endpoints or whose status may be different.
+    pub(super) endpoints: Vec<Key>,
 }
 
 impl BackendKind {
@@ -121,9 +161,27 @@ pub fn watched_kinds(options: &Options) -> impl Iterator<Item = &'static api::Ki
 }
 
 /// The kinds that objects may be backends of.
+///
+/// In the order in which the operator names them.
 pub(super) fn enabled(kinds: &BackendKinds) -> impl Iterator<Item = &'static BackendKind> {
-    let all = KINDS.iter().copied();
-    all.filter(|kind| kinds.has(kind.gvk))
+    let (all, only) = match kinds {
+        BackendKinds::All => (KINDS, &[][..]),
+        BackendKinds::Only(only) => (&[][..], only.as_slice()),
+    };
+    let only = only.iter().filter_map(|gvk| backend_kind(gvk));
+    all.iter().copied().chain(only)
+}
+
+/// The kind with this key.
+pub(super) fn backend_kind(gvk: &str) -> Option<&'static BackendKind> {
+    let mut all = KINDS.iter().copied();
+    all.find(|kind| kind.gvk == gvk)
+}
+
+/// The kinds that can be load balancers of ReleaseBackends, by key.
+pub(super) fn balancing_kinds() -> impl Iterator<Item = &'static str> {
+    let can = KINDS.iter().filter(|kind| kind.load_balancer.is_some());
+    can.map(|kind| kind.gvk)
 }
 
 /// The kind of this name, if objects of it may be backends.
@@ -165,10 +223,11 @@ pub(in crate::translate) fn is_target(kinds: &BackendKinds, group: &str, kind: &
 /// The ports of an object that policies on TLS may target; `None` when it does not exist.
 pub(in crate::translate) fn target_ports<'a>(
     snapshot: &'a Snapshot,
+    kinds: &BackendKinds,
     object: &ObjectRef,
 ) -> Option<&'a [ServicePort]> {
     let ports = find(&object.group, &object.kind)?.target_ports?;
-    ports(snapshot, object)
+    ports(snapshot, kinds, object)
 }
 
 /// Why objects of a kind are no backends.
@@ -228,11 +287,18 @@ mod tests {
         let only = |gvk| BackendKinds::Only([gvk].into());
         let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
         assert!(unwatched(BackendKinds::All, cluster).is_empty());
-        let others = ["XBackend", "ServiceImport"];
+        let others = ["XBackend", "ReleaseBackend", "ServiceImport", "Pod"];
         assert_eq!(unwatched(only("v1.Service"), cluster), others);
-        let others = ["ServiceImport", "Service", "EndpointSlice"];
+        let others = [
+            "ReleaseBackend",
+            "ServiceImport",
+            "Service",
+            "Pod",
+            "EndpointSlice",
+        ];
         assert_eq!(unwatched(only(external), cluster), others);
         // The addresses of Gateways are made of Services and EndpointSlices.
-        assert_eq!(unwatched(only(external), dedicated), ["ServiceImport"]);
+        let others = ["ReleaseBackend", "ServiceImport", "Pod"];
+        assert_eq!(unwatched(only(external), dedicated), others);
     }
 }

@@ -3,11 +3,13 @@
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
 use crate::ir::ObjectRef;
+use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
 
 use super::super::Input;
 use super::super::reason::{Fault, Reason};
 use super::registry::{BackendKind, Resolver, name_of};
+use super::service_load_balancer::LOAD_BALANCER;
 use super::{Found, Sources, ports};
 
 pub(super) const KIND: BackendKind = BackendKind {
@@ -17,14 +19,24 @@ pub(super) const KIND: BackendKind = BackendKind {
     endpoint_label: Some(SERVICE_NAME_LABEL),
     is_local: false,
     target_ports: Some(target_ports),
+    load_balancer: Some(&LOAD_BALANCER),
     has_status: false,
     links: |_, _| {},
     resolver: || Box::new(Services),
 };
 
-fn target_ports<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [ServicePort]> {
+fn target_ports<'a>(
+    snapshot: &'a Snapshot,
+    _: &BackendKinds,
+    name: &ObjectRef,
+) -> Option<&'a [ServicePort]> {
     let service = snapshot.services.get(&name.namespace, &name.name)?;
     Some(&service.spec.ports)
+}
+
+/// Whether a Service is a name in DNS, without endpoints.
+pub(super) fn is_external(service: &Service) -> bool {
+    service.spec.kind.as_deref() == Some("ExternalName")
 }
 
 /// Reads Services as they are needed.
@@ -44,11 +56,11 @@ impl Resolver for Services {
         let services = &sources.snapshot.services;
         let found = services.get(&name.namespace, &name.name);
         let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
-        if service.spec.kind.as_deref() == Some("ExternalName") {
+        if is_external(service) {
             let message =
                 "is of type ExternalName, which is not served; use a Service with EndpointSlices";
             return Err(Fault::new(Reason::InvalidKind, message));
         }
-        ports::resolve(name, &service.spec.ports, port, sources.slices)
+        ports::resolve(name, &service.spec.ports, port, sources.slices(name))
     }
 }

@@ -4,6 +4,7 @@ use crate::api::Key;
 use crate::api::core::{EndpointSlice, ServicePort};
 use crate::api::service_import::{SERVICE_IMPORT_LABEL, ServiceImport};
 use crate::ir::ObjectRef;
+use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
 
 use super::super::Input;
@@ -18,12 +19,21 @@ pub(super) const KIND: BackendKind = BackendKind {
     endpoint_label: Some(SERVICE_IMPORT_LABEL),
     is_local: false,
     target_ports: Some(target_ports),
+    load_balancer: None,
     has_status: false,
     links: |_, _| {},
     resolver: || Box::new(ServiceImports),
 };
 
-fn target_ports<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [ServicePort]> {
+fn target_ports<'a>(
+    snapshot: &'a Snapshot,
+    _: &BackendKinds,
+    name: &ObjectRef,
+) -> Option<&'a [ServicePort]> {
+    ports_of(snapshot, name)
+}
+
+fn ports_of<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [ServicePort]> {
     let import = snapshot.service_imports.get(&name.namespace, &name.name)?;
     Some(&import.spec.ports)
 }
@@ -43,8 +53,8 @@ impl Resolver for ServiceImports {
         name: &ObjectRef,
         port: Option<u16>,
     ) -> Result<Found, Fault> {
-        let found = target_ports(sources.snapshot, name);
+        let found = ports_of(sources.snapshot, name);
         let ports = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
-        ports::resolve(name, ports, port, sources.slices)
+        ports::resolve(name, ports, port, sources.slices(name))
     }
 }

@@ -28,6 +28,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     endpoint_label: None,
     is_local: true,
     target_ports: None,
+    load_balancer: None,
     has_status: true,
     links,
     resolver: || Box::new(XBackends::default()),

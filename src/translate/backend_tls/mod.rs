@@ -161,7 +161,7 @@ impl TlsPolicies {
             .filter(|it| backend::is_target(&BackendKinds::All, &it.group, &it.kind));
         let of_backend = |reference: &BackendObjectRef| {
             let backend = reference.object_ref(&path.route.namespace);
-            let mut ports = backend::target_ports(snapshot, &backend)
+            let mut ports = backend::target_ports(snapshot, &BackendKinds::All, &backend)
                 .into_iter()
                 .flatten();
             let port = ports.find(|port| Some(port.port) == reference.port);

@@ -230,7 +230,8 @@ fn ports<'a>(
     let Target {
         backend, section, ..
     } = target;
-    let ports = backend::target_ports(input.snapshot, backend)?;
+    let kinds = &input.options.permissions.backend_kinds;
+    let ports = backend::target_ports(input.snapshot, kinds, backend)?;
     let is_meant = |port: &&ServicePort| {
         let section = section.as_deref();
         section.is_none_or(|section| port.name.as_deref() == Some(section))

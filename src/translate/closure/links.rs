@@ -38,6 +38,8 @@ pub(super) enum Source {
     GrantsOf(String),
     /// Which Gateways a namespace has.
     GatewaysOf(String),
+    /// All objects of a kind of a namespace.
+    AllOf(&'static str, String),
 }
 
 /// The links of an object.
@@ -55,13 +57,15 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
-        Object::Service(_) | Object::ServiceImport(_) | Object::XBackend(_) => {
-            backend::links(object, &mut collector);
-        }
+        Object::Service(_)
+        | Object::ServiceImport(_)
+        | Object::XBackend(_)
+        | Object::ReleaseBackend(_) => backend::links(object, &mut collector),
         Object::EndpointSlice(slice) => collector.links.belongs_to.extend(backend::owners(slice)),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
         | Object::Namespace(_)
+        | Object::Pod(_)
         | Object::Secret(_)
         | Object::ConfigMap(_) => {}
     }
@@ -85,7 +89,7 @@ pub(in crate::translate) struct Collector<'a> {
     links: Links,
 }
 
-impl Collector<'_> {
+impl<'a> Collector<'a> {
     /// A class may name parameters in any namespace: those who write classes rule over the cluster.
     fn gateway_class(&mut self, class: &GatewayClass) {
         if let Some(ObjectReference {
@@ -313,6 +317,30 @@ impl Collector<'_> {
             self.links.refers_to.extend(grants);
             self.refers_to(target);
         }
+    }
+
+    /// What links are made from.
+    pub(in crate::translate) fn input(&self) -> &'a Input<'a> {
+        self.input
+    }
+
+    /// Objects of its own namespace.
+    pub(in crate::translate) fn refers_to_all(
+        &mut self,
+        targets: impl IntoIterator<Item = ObjectRef>,
+    ) {
+        self.links.refers_to.extend(targets);
+    }
+
+    /// Its links depend on an object.
+    pub(in crate::translate) fn depends_on_object(&mut self, name: &ObjectRef) {
+        self.depends_on(Source::Object(name.clone()));
+    }
+
+    /// Its links depend on all Services, EndpointSlices or Pods of its namespace.
+    pub(in crate::translate) fn depends_on_all(&mut self, kind: &'static str) {
+        let namespace = self.name.namespace.to_string();
+        self.depends_on(Source::AllOf(kind, namespace));
     }
 
     fn refers_to_own_namespace(&mut self) {

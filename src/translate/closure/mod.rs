@@ -6,7 +6,9 @@ mod links;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::api::core::{EndpointSlice, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
+use crate::api::pod::Pod;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
@@ -117,6 +119,11 @@ impl Closures {
             }
             if is_kind::<Gateway>(name) {
                 add(Source::GatewaysOf(name.namespace.to_string()));
+            }
+            for kind in [Service::KIND, EndpointSlice::KIND, Pod::KIND] {
+                if &*name.kind == kind {
+                    add(Source::AllOf(kind, name.namespace.to_string()));
+                }
             }
             add(Source::Object(name.clone()));
         }

@@ -7,12 +7,12 @@ use serde_json::json;
 use super::super::observer::Observed;
 use super::*;
 
+fn kinds() -> Vec<&'static Kind> {
+    Kind::all().iter().collect()
+}
+
 fn scopes() -> Vec<Scope> {
-    Scope::all(
-        &Kind::all().iter().collect::<Vec<_>>(),
-        None,
-        &BTreeSet::new(),
-    )
+    Scope::all(&kinds(), None, &BTreeSet::new())
 }
 
 fn index(kind: &str) -> usize {
@@ -24,7 +24,8 @@ fn index(kind: &str) -> usize {
 fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> ParsedObject {
     let value =
         json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
-    let object = Kind::all()[index(kind)].decode(&value);
+    let known = Kind::all().iter().find(|known| known.kind == kind);
+    let object = known.unwrap().decode(&value);
     ParsedObject {
         generation: 1,
         key: Key::new("default", name),
@@ -52,7 +53,7 @@ fn listed() -> Store {
 }
 
 fn listed_for(observer: Option<Arc<dyn Observer>>) -> Store {
-    let mut store = Store::new(scopes(), Referenced::default(), observer);
+    let mut store = Store::new(scopes(), &kinds(), Referenced::default(), observer);
     for kind in 0..scopes().len() {
         assert!(store.load().is_none());
         store.apply(kind, Change::Listing);
@@ -69,7 +70,7 @@ fn hostname(store: &Store, name: &str) -> Option<String> {
 
 #[test]
 fn publishes_nothing_before_every_kind_is_listed() {
-    let mut store = Store::new(scopes(), Referenced::default(), None);
+    let mut store = Store::new(scopes(), &kinds(), Referenced::default(), None);
     let routes = index("HTTPRoute");
     for kind in 0..scopes().len() {
         if kind != routes {
@@ -200,7 +201,7 @@ fn list_of_one_namespace_does_not_affect_others() {
         };
         scopes.iter().position(is_it).unwrap()
     };
-    let mut store = Store::new(scopes.clone(), Referenced::default(), None);
+    let mut store = Store::new(scopes.clone(), &kinds(), Referenced::default(), None);
     for scope in 0..scopes.len() {
         assert!(store.apply(scope, Change::Absent));
     }
@@ -281,7 +282,7 @@ fn fetches_a_dropped_secret_when_referenced_again() {
 #[test]
 fn fetches_nothing_before_its_kind_is_listed() {
     let (gateways, secrets) = (index("Gateway"), index("Secret"));
-    let mut store = Store::new(scopes(), Referenced::default(), None);
+    let mut store = Store::new(scopes(), &kinds(), Referenced::default(), None);
     for scope in 0..scopes().len() {
         if scope != secrets {
             store.apply(scope, Change::Absent);
@@ -294,4 +295,90 @@ fn fetches_nothing_before_its_kind_is_listed() {
     store.apply(secrets, Change::Listed(secret("a", 1)));
     store.apply(secrets, Change::Complete);
     assert!(held(&store) == ["a"] && wanted(&mut store).is_empty());
+}
+
+fn release_backend(name: &str) -> ParsedObject {
+    let spec = json!({"splitBy": "app.kubernetes.io/version"});
+    reading("ReleaseBackend", name, &spec)
+}
+
+fn pods(store: &Store) -> usize {
+    store.load().unwrap().snapshot.pods.len()
+}
+
+/// The numbers of the scopes that were added, and of those that were removed.
+fn follow_pods(store: &mut Store, is_published: bool) -> (Vec<usize>, Vec<usize>) {
+    let (mut added, mut removed) = (Vec::new(), Vec::new());
+    for change in store.follow_pods(is_published) {
+        match change {
+            ScopeChange::Added(number, scope) => {
+                assert_eq!(scope.to_string(), "Pod in default");
+                added.push(number);
+            }
+            ScopeChange::Removed(number) => removed.push(number),
+        }
+    }
+    (added, removed)
+}
+
+#[test]
+fn watches_pods_only_while_their_namespace_has_a_release_backend() {
+    let mut store = listed();
+    assert_eq!(follow_pods(&mut store, true), (vec![], vec![]));
+    let backends = index("ReleaseBackend");
+    store.apply(backends, Change::Applied(release_backend("one")));
+    let first = scopes().len();
+    assert_eq!(follow_pods(&mut store, true), (vec![first], vec![]));
+    store.apply(backends, Change::Applied(release_backend("two")));
+    assert_eq!(follow_pods(&mut store, true), (vec![], vec![]));
+    store.apply(first, Change::Applied(reading("Pod", "a", &json!({}))));
+    assert_eq!(pods(&store), 1);
+    store.apply(backends, deleted("one"));
+    assert_eq!(follow_pods(&mut store, true), (vec![], vec![]));
+    store.apply(backends, deleted("two"));
+    assert_eq!(follow_pods(&mut store, true), (vec![], vec![first]));
+    assert_eq!(pods(&store), 0);
+    // What was on its way when the watch ended.
+    assert!(!store.apply(first, Change::Applied(reading("Pod", "a", &json!({})))));
+    assert_eq!(pods(&store), 0);
+    store.apply(backends, Change::Applied(release_backend("one")));
+    assert_eq!(follow_pods(&mut store, true), (vec![first + 1], vec![]));
+}
+
+#[test]
+fn first_publication_waits_for_the_pods_of_release_backends() {
+    let mut store = Store::new(scopes(), &kinds(), Referenced::default(), None);
+    for kind in 0..scopes().len() {
+        store.apply(kind, Change::Listing);
+        if kind == index("ReleaseBackend") {
+            store.apply(kind, Change::Listed(release_backend("one")));
+        }
+        store.apply(kind, Change::Complete);
+    }
+    let (added, _) = follow_pods(&mut store, false);
+    assert!(store.load().is_none());
+    store.apply(added[0], Change::Listing);
+    store.apply(added[0], Change::Complete);
+    assert!(store.load().is_some());
+}
+
+#[test]
+fn later_publication_waits_for_pods_only_for_a_while() {
+    let mut store = listed();
+    let backends = index("ReleaseBackend");
+    store.apply(backends, Change::Applied(release_backend("one")));
+    let (added, _) = follow_pods(&mut store, true);
+    assert!(store.is_waiting());
+    assert!(store.load().is_some());
+    store.apply_message(Message::ListLate(added[0]));
+    assert!(!store.is_waiting());
+}
+
+#[test]
+fn pods_are_not_watched_without_the_kind() {
+    let kinds: Vec<_> = kinds().into_iter().filter(|it| it.kind != "Pod").collect();
+    let mut store = Store::new(scopes(), &kinds, Referenced::default(), None);
+    let backends = index("ReleaseBackend");
+    store.apply(backends, Change::Applied(release_backend("one")));
+    assert!(store.follow_pods(true).is_empty());
 }

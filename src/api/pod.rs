@@ -1,0 +1,131 @@
+//! Pod, as far as endpoints are made of it: labels, ports of containers, addresses and readiness. Everything else of a Pod
+//! is left out, so that a change of it is no change.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+
+/// A Pod. Its annotations are left out.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Pod {
+    /// Metadata.
+    #[serde(deserialize_with = "without_annotations")]
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: PodSpec,
+    /// Status.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+resource!(Pod, "", "Pod");
+
+/// Spec of a [`Pod`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// Containers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<Container>,
+    /// Containers that start before the others; those with restart policy `Always` run beside them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<Container>,
+}
+
+/// A container of a [`Pod`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<ContainerPort>,
+    /// `Always` makes an init container a sidecar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+}
+
+/// A port of a [`Container`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Name, which a Service may have as `targetPort`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Number.
+    pub container_port: u16,
+    /// `TCP` (the default), `UDP` or `SCTP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+}
+
+/// Status of a [`Pod`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// Whether the condition `Ready` is true.
+    #[serde(
+        rename = "conditions",
+        deserialize_with = "ready_condition",
+        serialize_with = "as_conditions"
+    )]
+    pub is_ready: bool,
+    /// The first address.
+    #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
+    pub pod_ip: Option<String>,
+    /// All addresses, one of each family. They mean the same pod.
+    #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_ips: Vec<PodIp>,
+}
+
+/// An address of a [`Pod`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct PodIp {
+    /// The address.
+    pub ip: String,
+}
+
+impl Pod {
+    /// The containers that run as long as the pod does.
+    pub fn running_containers(&self) -> impl Iterator<Item = &Container> {
+        let sidecars = self.spec.init_containers.iter();
+        let sidecars = sidecars.filter(|it| it.restart_policy.as_deref() == Some("Always"));
+        self.spec.containers.iter().chain(sidecars)
+    }
+}
+
+/// Reads metadata without annotations, which nothing reads here and which may be long.
+fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut metadata = ObjectMeta::deserialize(deserializer)?;
+    metadata.annotations = BTreeMap::new();
+    Ok(metadata)
+}
+
+/// A condition, of which only type and status are read: heartbeats and messages are no changes.
+#[derive(Deserialize, Serialize)]
+struct PodCondition {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    status: String,
+}
+
+fn ready_condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let conditions: Option<Vec<PodCondition>> = Option::deserialize(deserializer)?;
+    let is_ready = |it: &PodCondition| it.kind == "Ready" && it.status == "True";
+    Ok(conditions.iter().flatten().any(is_ready))
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde gives a reference to the field"
+)]
+fn as_conditions<S: serde::Serializer>(is_ready: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    let ready = PodCondition {
+        kind: "Ready".to_owned(),
+        status: if *is_ready { "True" } else { "False" }.to_owned(),
+    };
+    [ready].serialize(serializer)
+}

@@ -1,0 +1,55 @@
+//! In which namespaces Pods are watched: those with a ReleaseBackend, whose endpoints are made of them. A cluster has more
+//! Pods than objects of any other kind, and most of them are of no use here. Does no I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::scope::Scope;
+use crate::api::pod::Pod;
+use crate::api::release_backend::ReleaseBackend;
+use crate::api::{Kind, Resource};
+use crate::snapshot::Snapshot;
+
+/// Pods that have ended get no requests.
+const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// Whether objects of a kind are watched only in the namespaces that need them.
+pub(super) fn is_watched_where_needed(kind: &Kind) -> bool {
+    (kind.group, kind.kind) == (Pod::GROUP, Pod::KIND)
+}
+
+/// Whether objects of a kind need the Pods of their namespace.
+pub(super) fn needs_pods(kind: &Kind) -> bool {
+    (kind.group, kind.kind) == (ReleaseBackend::GROUP, ReleaseBackend::KIND)
+}
+
+/// The namespaces whose Pods are needed.
+pub(super) fn namespaces(snapshot: &Snapshot) -> BTreeSet<String> {
+    let keys = snapshot.release_backends.keys();
+    keys.map(|key| key.namespace.clone()).collect()
+}
+
+/// The scope of the Pods of a namespace.
+pub(super) fn scope(kind: &'static Kind, namespace: &str) -> Scope {
+    Scope {
+        kind,
+        namespace: Some(namespace.to_owned()),
+        fields: Some(RUNNING.to_owned()),
+    }
+}
+
+/// The scopes of Pods, by namespace.
+pub(super) struct PodScopes {
+    /// Nothing while Pods are not watched at all.
+    pub(super) kind: Option<&'static Kind>,
+    pub(super) numbers: BTreeMap<String, usize>,
+    /// Whether the namespaces have to be determined again.
+    pub(super) is_outdated: bool,
+}
+
+/// A scope that is needed from now on, or no more.
+pub(super) enum ScopeChange {
+    /// Its watch has to start.
+    Added(usize, Scope),
+    /// Its watch has to end.
+    Removed(usize),
+}

@@ -1,0 +1,151 @@
+//! The endpoints of a load balancer by release: from EndpointSlices, by the labels of the pods that they name, or from pods
+//! with given labels.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint, TargetPort};
+use crate::api::pod::{ContainerPort, Pod};
+use crate::snapshot::Snapshot;
+
+use super::super::ports::{self, EndpointState, is_tcp};
+
+/// Endpoints by release.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub(super) releases: BTreeMap<String, Group>,
+    /// Number of endpoints whose pod has no label that tells its release, or that have no pod.
+    pub(super) unlabelled: usize,
+    /// Number of pods without the port that is meant.
+    pub(super) portless: usize,
+}
+
+/// The endpoints of one release, sorted and without duplicates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) ready: Vec<SocketAddr>,
+    /// Those that still serve while they terminate.
+    pub(super) draining: Vec<SocketAddr>,
+}
+
+/// The pods of a namespace that may be endpoints.
+pub(super) struct Pods<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) namespace: &'a str,
+    /// The label whose values are the releases.
+    pub(super) split_by: &'a str,
+}
+
+/// The release of a pod.
+pub(super) fn release<'a>(pod: &'a Pod, split_by: &str) -> Option<&'a str> {
+    let value = pod.metadata.labels.get(split_by)?;
+    Some(value.as_str()).filter(|value| !value.is_empty())
+}
+
+/// Whether a pod has all of these labels.
+pub(super) fn matches(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
+    let own = &pod.metadata.labels;
+    labels
+        .iter()
+        .all(|(key, value)| own.get(key) == Some(value))
+}
+
+/// The pod that an endpoint stands for.
+pub(super) fn pod_name(endpoint: &SliceEndpoint) -> Option<&str> {
+    let target = endpoint.target_ref.as_ref()?;
+    (target.kind == "Pod").then_some(target.name.as_str())
+}
+
+impl Pods<'_> {
+    /// Those that EndpointSlices name.
+    pub(super) fn of_slices(&self, slices: &[Arc<EndpointSlice>], port: &ServicePort) -> Groups {
+        let mut groups = Groups::default();
+        for (endpoint, address) in ports::addresses(slices, port) {
+            let Some(state) = ports::state(endpoint) else {
+                continue;
+            };
+            let pods = &self.snapshot.pods;
+            let pod = pod_name(endpoint).and_then(|name| pods.get(self.namespace, name));
+            let release = pod.and_then(|pod| release(pod, self.split_by));
+            groups.add(release, state, address);
+        }
+        groups.sort();
+        groups
+    }
+
+    /// Those with these labels.
+    pub(super) fn selected(&self, labels: &BTreeMap<String, String>, port: &ServicePort) -> Groups {
+        let mut groups = Groups::default();
+        let pods = self.snapshot.pods.in_namespace(self.namespace);
+        for pod in pods.filter(|pod| matches(pod, labels)) {
+            let (Some(state), Some(address)) = (state(pod), address(pod)) else {
+                continue;
+            };
+            match number(pod, port) {
+                Some(number) => {
+                    let address = SocketAddr::new(address, number);
+                    groups.add(release(pod, self.split_by), state, address);
+                }
+                None => groups.portless += 1,
+            }
+        }
+        groups.sort();
+        groups
+    }
+}
+
+impl Groups {
+    fn add(&mut self, release: Option<&str>, state: EndpointState, address: SocketAddr) {
+        let Some(release) = release else {
+            self.unlabelled += 1;
+            return;
+        };
+        let group = self.releases.entry(release.to_owned()).or_default();
+        match state {
+            EndpointState::Ready => group.ready.push(address),
+            EndpointState::Draining => group.draining.push(address),
+        }
+    }
+
+    fn sort(&mut self) {
+        for Group { ready, draining } in self.releases.values_mut() {
+            for addresses in [&mut *ready, &mut *draining] {
+                addresses.sort_unstable();
+                addresses.dedup();
+            }
+            // An endpoint may be in two EndpointSlices for a while.
+            draining.retain(|address| ready.binary_search(address).is_err());
+        }
+    }
+}
+
+/// As the controller of EndpointSlices has it.
+fn state(pod: &Pod) -> Option<EndpointState> {
+    let is_terminating = pod.metadata.deletion_timestamp.is_some();
+    match (pod.status.is_ready, is_terminating) {
+        (true, false) => Some(EndpointState::Ready),
+        (true, true) => Some(EndpointState::Draining),
+        (false, _) => None,
+    }
+}
+
+fn address(pod: &Pod) -> Option<IpAddr> {
+    let first = pod.status.pod_ips.first().map(|it| it.ip.as_str());
+    first.or(pod.status.pod_ip.as_deref())?.parse().ok()
+}
+
+/// The number of a port of a Service in one of its pods: a name may mean another number in each release.
+fn number(pod: &Pod, port: &ServicePort) -> Option<u16> {
+    match &port.target_port {
+        None | Some(TargetPort::Number(0)) => Some(port.port),
+        Some(TargetPort::Number(number)) => u16::try_from(*number).ok(),
+        Some(TargetPort::Name(name)) => {
+            let mut ports = pod.running_containers().flat_map(|it| &it.ports);
+            let is_meant = |port: &&ContainerPort| {
+                port.name.as_ref() == Some(name) && is_tcp(port.protocol.as_deref())
+            };
+            ports.find(is_meant).map(|port| port.container_port)
+        }
+    }
+}

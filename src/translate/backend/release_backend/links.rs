@@ -1,0 +1,55 @@
+//! What a ReleaseBackend refers to: its load balancer, and the pods that are endpoints.
+
+use crate::api::core::{EndpointSlice, Service};
+use crate::api::pod::Pod;
+use crate::api::{Object, Resource};
+use crate::ir::ObjectRef;
+
+use super::super::super::closure::Collector;
+use super::super::load_balancer::{Chosen, marked};
+use super::super::registry::{enabled, owners};
+use super::{chosen, endpoints};
+
+/// Only pods that may be endpoints: others of the namespace are nobody's business.
+pub(super) fn links(object: &Object, collector: &mut Collector<'_>) {
+    let Object::ReleaseBackend(backend) = object else {
+        return;
+    };
+    let input = collector.input();
+    let snapshot = input.snapshot;
+    let namespace = &backend.metadata.namespace;
+    let kinds: Vec<_> = enabled(&input.options.permissions.backend_kinds).collect();
+    if backend.spec.load_balancer.is_empty() {
+        collector.depends_on_all(Service::KIND);
+        // Several marked objects are a fault, so that a pod has to see all of them.
+        let marked = marked(&kinds, snapshot, namespace);
+        collector.refers_to_all(marked.into_iter().map(|(_, it)| it.object));
+    }
+    let Chosen { result, .. } = chosen(&input.options.permissions.backend_kinds, snapshot, backend);
+    let Ok((kind, load_balancer)) = result else {
+        return;
+    };
+    collector.depends_on_object(&load_balancer.object);
+    let found = (kind.find)(snapshot, &load_balancer);
+    let labels = found.map(|balanced| balanced.labels);
+    let pod = |name: &str| ObjectRef::new(Pod::GROUP, Pod::KIND, namespace, name);
+    match labels {
+        Ok(Some(labels)) => {
+            collector.depends_on_all(Pod::KIND);
+            let pods = snapshot.pods.in_namespace(namespace);
+            let selected = pods.filter(|pod| endpoints::matches(pod, &labels));
+            collector.refers_to_all(selected.map(|pod| pod.object_ref()));
+        }
+        Ok(None) => {
+            collector.depends_on_all(EndpointSlice::KIND);
+            let slices = snapshot.endpoint_slices.in_namespace(namespace);
+            let is_own = |slice: &&_| owners(slice).any(|owner| owner == load_balancer.object);
+            let own = slices.filter(|slice| is_own(&&***slice));
+            let endpoints = own.flat_map(|slice| &slice.endpoints);
+            let names = endpoints.filter_map(endpoints::pod_name);
+            collector.refers_to_all(names.map(pod));
+        }
+        Err(_) => {}
+    }
+    collector.refers_to_all([load_balancer.object]);
+}

@@ -1,0 +1,141 @@
+//! The status of a ReleaseBackend: its conditions, and what each release gets at present.
+
+use std::collections::BTreeSet;
+
+use crate::api::core::{ServicePort, TargetPort};
+use crate::ir::ObjectRef;
+use crate::status::{Condition, Percent, ReleaseBackendStatus, ReleaseStatus};
+
+use super::super::super::reason::{ConditionType, Fault, Reason, judge};
+use super::super::Sources;
+use super::super::ports::is_tcp;
+use super::endpoints::Groups;
+use super::{Entry, weights};
+
+/// Most releases in a status (`maxItems` in the CRD).
+const MAX_RELEASES: usize = 128;
+/// Most Gateways that a message names.
+const MAX_GATEWAYS: usize = 8;
+
+/// What is counted of a ReleaseBackend, at its first port.
+#[derive(Default)]
+pub(super) struct Counted {
+    releases: Vec<ReleaseStatus>,
+    /// Endpoints that get no requests, in words.
+    notes: Vec<String>,
+}
+
+impl Entry {
+    pub(super) fn count(&self, sources: &Sources<'_>) -> Counted {
+        let Ok(found) = &self.load_balancer else {
+            return Counted::default();
+        };
+        let mut ports = found.ports.iter();
+        let Some(port) = ports.find(|port| is_tcp(port.protocol.as_deref())) else {
+            return Counted::default();
+        };
+        let groups = self.groups(found, sources, port);
+        Counted {
+            releases: self.release_statuses(&groups),
+            notes: self.notes(&groups, port),
+        }
+    }
+
+    fn release_statuses(&self, groups: &Groups) -> Vec<ReleaseStatus> {
+        let spec = &self.object.spec;
+        let shares = weights::weigh(spec, &groups.releases);
+        let sum: u64 = shares.iter().map(|share| share.weight).sum();
+        let listed = spec.releases.iter().map(|it| it.value.as_str());
+        let known = groups.releases.keys().map(String::as_str);
+        // Listed releases come first, so that they are not among those that are left out.
+        let mut names: Vec<&str> = Vec::new();
+        let mut seen = BTreeSet::new();
+        names.extend(listed.chain(known).filter(|name| seen.insert(*name)));
+        names.truncate(MAX_RELEASES);
+        names.sort_unstable();
+        let status = |name: &str| {
+            let share = shares.iter().find(|share| share.name == name);
+            let wanted = spec.releases.iter().find(|it| it.value == name);
+            let group = groups.releases.get(name);
+            ReleaseStatus {
+                value: name.into(),
+                ready: group.map_or(0, |group| group.ready.len()),
+                weight: wanted.map_or(0, |release| release.weight),
+                effective_percent: Percent::of(share.map_or(0, |share| share.weight), sum),
+            }
+        };
+        names.into_iter().map(status).collect()
+    }
+
+    fn notes(&self, groups: &Groups, port: &ServicePort) -> Vec<String> {
+        let mut notes = Vec::new();
+        if groups.unlabelled > 0 {
+            let count = counted(groups.unlabelled, "endpoint");
+            let split_by = &self.object.spec.split_by;
+            notes.push(format!(
+                "no request goes to {count} without label {split_by}"
+            ));
+        }
+        if groups.portless > 0 {
+            let count = counted(groups.portless, "pod");
+            let port = match &port.target_port {
+                Some(TargetPort::Name(name)) => format!("a port named {name}"),
+                _ => "a valid targetPort".to_owned(),
+            };
+            notes.push(format!("no request goes to {count} without {port}"));
+        }
+        notes
+    }
+
+    pub(super) fn status(&self, gateways: &BTreeSet<ObjectRef>) -> ReleaseBackendStatus {
+        let fault = self.load_balancer.as_ref().err();
+        let invalid = fault.filter(|fault| fault.reason == Reason::Invalid);
+        let generation = self.object.metadata.generation;
+        let condition = |kind, good, fault| judge(kind, good, fault, generation);
+        let accepted = condition(ConditionType::Accepted, Reason::Accepted, invalid);
+        let resolved = condition(ConditionType::ResolvedRefs, Reason::ResolvedRefs, fault);
+        ReleaseBackendStatus {
+            conditions: vec![
+                noted(accepted, &self.unused),
+                noted(resolved, &self.counted.notes),
+                self.programmed(fault, gateways),
+            ],
+            releases: self.counted.releases.clone(),
+            gateways: gateways.iter().cloned().collect(),
+        }
+    }
+
+    fn programmed(&self, fault: Option<&Fault>, gateways: &BTreeSet<ObjectRef>) -> Condition {
+        let kind = ConditionType::Programmed;
+        let generation = self.object.metadata.generation;
+        if let Some(fault) = fault {
+            return Fault::new(Reason::Invalid, fault.message.clone()).against(kind, generation);
+        }
+        if gateways.is_empty() {
+            let message = "no route of a Gateway refers to it";
+            return Condition::fails(kind, Reason::Unused, message, generation);
+        }
+        let named = gateways.iter().take(MAX_GATEWAYS);
+        let mut names: Vec<_> = named.map(ToString::to_string).collect();
+        if let Some(more) = gateways.len().checked_sub(MAX_GATEWAYS + 1) {
+            names.push(format!("{} more", more + 1));
+        }
+        let message = format!("gets requests of {}", names.join(", "));
+        Condition::holds(kind, Reason::Programmed, generation).with_message(message)
+    }
+}
+
+/// A condition with notes behind its own message.
+fn noted(mut condition: Condition, notes: &[String]) -> Condition {
+    let own = std::mem::take(&mut condition.message);
+    let parts = Some(own).filter(|own| !own.is_empty()).into_iter();
+    let parts: Vec<_> = parts.chain(notes.iter().cloned()).collect();
+    condition.with_message(parts.join("; "))
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
