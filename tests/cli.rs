@@ -84,6 +84,7 @@ fn every_command_has_help_with_an_example_and_exit_codes() {
             "controller",
             "check",
             "explain",
+            "shift",
             "echo"
         ]
     );
@@ -147,6 +148,11 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         (
             &["explain", "x", "http://a/", "-H", "no-colon"],
             "name: value",
+        ),
+        (&["shift", "shop/shop", "v2"], "v2=10%"),
+        (
+            &["shift", "shop/shop", "v1=10%", "v2=20%"],
+            "a percentage stands alone",
         ),
         (&["echo"], "--listen"),
         (&["unknown"], "unrecognized subcommand"),

@@ -9,6 +9,7 @@ pub mod explain;
 pub mod flags;
 pub mod quickstart;
 pub mod run;
+pub mod shift;
 pub mod value;
 
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ Examples:
   portcullis run --config-dir config/quickstart
   portcullis check config/quickstart
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
+  portcullis shift shop/shop v2=10%
 
 Exit codes: 0 done, 1 failed or not accepted, 2 for wrong usage."
 )]
@@ -46,6 +48,7 @@ enum Command {
     Controller(controller::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Shift(Box<shift::Args>),
     Echo(echo::Args),
 }
 
@@ -63,6 +66,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Shift(args) => shift::run(args),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

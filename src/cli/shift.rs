@@ -1,0 +1,436 @@
+//! `portcullis shift`: changes the weights of the releases of a ReleaseBackend, each as a field manager of its own, and
+//! watches what the releases get.
+
+mod change;
+mod cluster;
+mod metrics;
+mod scrape;
+mod table;
+mod watch;
+mod weights;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use clap::error::ErrorKind;
+
+use self::change::{Change, Percent, Target};
+use self::cluster::{ApplyError, Cluster, Mode, Observed};
+use self::scrape::AdminUrl;
+use self::table::{Table, header, percent, transition};
+use self::watch::{Abort, WatchSettings};
+use self::weights::{Plan, Step};
+use super::value::Span;
+use crate::api::release_backend::{BelowMinReady, Unlisted};
+use crate::settings::{GatewayName, is_name};
+
+/// Shift requests between the releases of a ReleaseBackend.
+///
+/// Changes weights in spec.releases with server-side apply, each release with a field manager of its own
+/// (portcullis-shift-RELEASE), and prints the weights before and after and how to roll back. Without a change it prints the
+/// weights.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis shift shop/shop
+  portcullis shift shop/shop v2=10%
+  portcullis shift shop/shop v1=90 v2=10 --dry-run
+  portcullis shift shop/shop v2=50% --watch --for 5m --abort-above 5%
+
+A percentage is exact: the other listed releases keep their proportions, and weights are scaled where they have to be.
+The cluster is that of the kubeconfig, else of the pod's service account.
+Exit codes: 0 done, 1 when the weights cannot be changed or rolled back, 2 for wrong usage and after a rollback.")]
+pub struct Args {
+    /// The ReleaseBackend
+    #[arg(value_name = "NAMESPACE/NAME")]
+    name: ObjectName,
+    /// Weights from 0 to 1000000, such as v2=10; or the share of one release, such as v2=10%
+    #[arg(value_name = "RELEASE=WEIGHT|PERCENT%")]
+    changes: Vec<Change>,
+    /// List releases that spec.releases does not have
+    #[arg(long, requires = "changes")]
+    add: bool,
+    /// Take weights over from other field managers
+    #[arg(long, requires = "changes")]
+    force: bool,
+    /// Have the API server check everything, and change nothing
+    #[arg(long, requires = "changes", conflicts_with = "watch")]
+    dry_run: bool,
+    /// Print what each release gets every second, until a signal
+    #[arg(long)]
+    watch: bool,
+    /// End --watch after this time
+    #[arg(long = "for", value_name = "DURATION", requires = "watch")]
+    length: Option<Span>,
+    /// Time over which --watch computes rates
+    #[arg(long, value_name = "DURATION", requires = "watch", default_value_t = Span(Duration::from_secs(30)))]
+    window: Span,
+    /// Roll back when more of the requests to a release that is shifted to have a status of 5xx, of at least 100 in the window
+    #[arg(long, value_name = "PERCENT%", requires_all = ["watch", "changes"])]
+    abort_above: Option<Percent>,
+    /// Read metrics from the pods of this Gateway only; may be repeated [default: pods of all Gateways]
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "watch")]
+    gateway: Vec<GatewayName>,
+    /// Read metrics from this admin address, such as http://127.0.0.1:19000, and not from pods; may be repeated
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "watch",
+        conflicts_with = "gateway"
+    )]
+    admin: Vec<AdminUrl>,
+}
+
+/// Namespace and name of a ReleaseBackend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ObjectName {
+    namespace: String,
+    name: String,
+}
+
+impl FromStr for ObjectName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split_once('/')
+            .filter(|(namespace, name)| is_name(namespace) && is_name(name))
+            .map(|(namespace, name)| Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+            .ok_or("must be NAMESPACE/NAME, in lower case")
+    }
+}
+
+impl ObjectName {
+    fn path(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReleaseBackend {}", self.path())
+    }
+}
+
+/// Shifts, and watches.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(wrong) = args.wrong_usage() {
+        super::command()
+            .error(ErrorKind::ValueValidation, wrong)
+            .exit();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(shift(args))
+}
+
+impl Args {
+    /// What of the usage is wrong that no single value shows.
+    fn wrong_usage(&self) -> Option<&'static str> {
+        let shares = self
+            .changes
+            .iter()
+            .filter(|it| matches!(it.target, Target::Share(_)));
+        if shares.count() > 0 && self.changes.len() > 1 {
+            return Some(
+                "a percentage stands alone: the other releases share the rest by their weights. Give weights to set several",
+            );
+        }
+        let mut names = BTreeSet::new();
+        if !self
+            .changes
+            .iter()
+            .all(|change| names.insert(&change.release))
+        {
+            return Some("a release is given twice");
+        }
+        self.window
+            .0
+            .is_zero()
+            .then_some("--window must be longer than 0s")
+    }
+
+    fn mode(&self) -> Mode {
+        Mode {
+            force: self.force,
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::connect(&args.name).await?;
+    let observed = cluster.read().await?;
+    let plan = Plan::new(&observed.spec.releases, &args.changes, args.add)
+        .map_err(|error| anyhow!("{}: {error}", args.name))?;
+    let steps = plan.steps();
+    let (uid, mode) = (&observed.uid, args.mode());
+    apply_steps(
+        &cluster,
+        uid,
+        &steps,
+        Mode {
+            dry_run: true,
+            ..mode
+        },
+    )
+    .await?;
+    let changed = match args.dry_run {
+        true => observed,
+        false => write(args, &cluster, observed, &plan).await?,
+    };
+    print!("{}", outcome(args, &plan, &changed));
+    if !args.watch {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!();
+    let abort = args.abort_above.map(|above| Abort {
+        above,
+        releases: plan.shifted(),
+        rollback: plan.rollback(),
+        mode,
+    });
+    let settings = WatchSettings {
+        name: &args.name,
+        gateways: &args.gateway,
+        admin: &args.admin,
+        length: args.length.map(|length| length.0),
+        window: args.window.0,
+        abort,
+    };
+    watch::watch(&cluster, changed, &settings).await
+}
+
+/// Writes a plan that the API server has checked. If a weight is refused after others were written, writes those back.
+async fn write(
+    args: &Args,
+    cluster: &Cluster,
+    observed: Observed,
+    plan: &Plan,
+) -> anyhow::Result<Observed> {
+    let (steps, uid) = (plan.steps(), observed.uid.clone());
+    let mut latest = observed;
+    for (at, step) in steps.iter().enumerate() {
+        match apply_steps(cluster, &uid, std::slice::from_ref(step), args.mode()).await {
+            Ok(applied) => latest = applied.unwrap_or(latest),
+            Err(error) if at == 0 => return Err(error),
+            Err(error) => {
+                let is_written = |(name, _): &&Step| steps[..at].iter().any(|(it, _)| it == name);
+                let rollback: Vec<Step> =
+                    plan.rollback().iter().filter(is_written).cloned().collect();
+                let undone = apply_steps(cluster, &uid, &rollback, args.mode()).await;
+                let back = command(&args.name, &rollback);
+                let state = match undone {
+                    Ok(_) => "The weights written before are rolled back".to_owned(),
+                    Err(undo) => format!(
+                        "Weights written before are not rolled back ({undo:#}): do it with {back}"
+                    ),
+                };
+                bail!("{error:#}. {state}");
+            }
+        }
+    }
+    Ok(latest)
+}
+
+/// Applies weights one after the other. Returns the object after the last one.
+async fn apply_steps(
+    cluster: &Cluster,
+    uid: &str,
+    steps: &[Step],
+    mode: Mode,
+) -> anyhow::Result<Option<Observed>> {
+    let mut latest = None;
+    for (release, weight) in steps {
+        let applied = cluster.apply(uid, release, *weight, mode).await;
+        latest = Some(applied.map_err(|error| refused(release, &error))?);
+    }
+    Ok(latest)
+}
+
+fn refused(release: &str, error: &ApplyError) -> anyhow::Error {
+    anyhow!("the weight of release {release} cannot be set: {error}")
+}
+
+/// The command that writes weights.
+fn command(name: &ObjectName, steps: &[Step]) -> String {
+    let weights: Vec<_> = steps
+        .iter()
+        .map(|(release, weight)| format!("{release}={weight}"))
+        .collect();
+    format!("portcullis shift {} {}", name.path(), weights.join(" "))
+}
+
+/// What is printed of a change: weights before and after, notes, and how to undo it.
+fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
+    let mut rows = vec![header(&["RELEASE", "READY", "WEIGHT", "SHARE"])];
+    for release in &plan.releases {
+        let before = release
+            .before
+            .map_or("-".to_owned(), |weight| weight.to_string());
+        let ready = changed
+            .release(&release.name)
+            .map(|it| it.ready.to_string());
+        let (share, share_after) = plan.shares(release);
+        rows.push(vec![
+            release.name.clone(),
+            ready.unwrap_or("-".to_owned()),
+            transition(&before, &release.after.to_string()),
+            transition(&share, &share_after),
+        ]);
+    }
+    let mut text = Table(rows).to_string();
+    let rollback = plan.rollback();
+    let mut notes = plan.notes.clone();
+    notes.extend(warnings(plan, changed));
+    if !args.dry_run {
+        notes.extend(others_changed(plan, changed));
+    }
+    if args.dry_run {
+        notes.push("Dry run: the API server would accept this; nothing is changed.".to_owned());
+    } else if !rollback.is_empty() {
+        notes.push(format!("To roll back: {}", command(&args.name, &rollback)));
+    } else if !args.changes.is_empty() {
+        notes.push("Nothing to change.".to_owned());
+    }
+    if !notes.is_empty() {
+        text.push_str(&format!("\n{}\n", notes.join("\n")));
+    }
+    text
+}
+
+/// What the weights do not show: releases that are short of endpoints, and releases that are not listed.
+fn warnings(plan: &Plan, changed: &Observed) -> Vec<String> {
+    let spec = &changed.spec;
+    let min_ready = spec.min_ready.unwrap_or(1);
+    let mut warnings = Vec::new();
+    for release in plan.releases.iter().filter(|release| release.after > 0) {
+        let Some(status) = changed.release(&release.name) else {
+            continue;
+        };
+        if status.ready < min_ready {
+            let effect = match spec.below_min_ready {
+                BelowMinReady::Shift => "its share goes to the others",
+                BelowMinReady::Unavailable => "its requests get status 503",
+            };
+            let (name, ready) = (&release.name, status.ready);
+            warnings.push(format!(
+                "Release {name} has {ready} ready endpoints of minReady {min_ready}: until it has more, {effect}."
+            ));
+        }
+    }
+    let is_listed = |name: &str| plan.releases.iter().any(|it| it.name == name);
+    let others = changed
+        .status
+        .releases
+        .iter()
+        .filter(|it| !is_listed(&it.value));
+    if spec.unlisted == Unlisted::Equal && others.count() > 0 {
+        warnings.push("Releases that are not listed get a share, too (unlisted: Equal); SHARE is that of the listed ones.".to_owned());
+    }
+    warnings
+}
+
+/// Weights that somebody else changed between reading and writing.
+fn others_changed(plan: &Plan, changed: &Observed) -> Vec<String> {
+    let releases = &changed.spec.releases;
+    let all = || releases.iter().map(|release| release.weight);
+    let differs = plan.releases.iter().filter_map(|planned| {
+        let now = releases
+            .iter()
+            .find(|release| release.value == planned.name)?;
+        (now.weight != planned.after).then_some(now)
+    });
+    differs
+        .map(|now| {
+            format!(
+                "Release {} was changed in the meantime: it has weight {}, a share of {}.",
+                now.value,
+                now.weight,
+                percent(now.weight, all())
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(arguments: &[&str]) -> Result<Args, clap::Error> {
+        let arguments = ["portcullis", "shift"].iter().chain(arguments);
+        match <Cli as clap::Parser>::try_parse_from(arguments)?.command {
+            Command::Shift(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn reads_names_changes_and_flags() {
+        let args = parse(&["shop/web", "v1=90", "v2=10", "--add", "--force"]).unwrap();
+        assert_eq!(args.name.to_string(), "ReleaseBackend shop/web");
+        assert_eq!(args.changes.len(), 2);
+        assert!(args.add && args.force && !args.dry_run && !args.watch);
+        assert_eq!(args.wrong_usage(), None);
+        let watch = [
+            "shop/web",
+            "v2=10%",
+            "--watch",
+            "--for",
+            "30s",
+            "--abort-above",
+            "5%",
+        ];
+        let args = parse(&watch).unwrap();
+        assert_eq!(args.length, Some(Span(Duration::from_secs(30))));
+        assert_eq!(args.abort_above, Some("5%".parse().unwrap()));
+        assert_eq!(args.wrong_usage(), None);
+        assert!(parse(&["shop/web", "--watch"]).is_ok());
+    }
+
+    #[test]
+    fn refuses_flags_that_do_not_fit() {
+        for arguments in [
+            &["web"][..],
+            &["Shop/web"],
+            &["shop/web", "v2"],
+            &["shop/web", "--add"],
+            &["shop/web", "v2=1", "--for", "30s"],
+            &["shop/web", "--watch", "--abort-above", "5%"],
+            &["shop/web", "v2=1", "--watch", "--abort-above", "5"],
+            &["shop/web", "v2=1", "--watch", "--dry-run"],
+            &[
+                "shop/web",
+                "--watch",
+                "--gateway",
+                "a/b",
+                "--admin",
+                "http://c:1",
+            ],
+        ] {
+            assert!(parse(arguments).is_err(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_changes_that_contradict() {
+        for (changes, part) in [
+            (["v1=10%", "v2=10%"], "stands alone"),
+            (["v1=10%", "v2=10"], "stands alone"),
+            (["v1=10", "v1=20"], "twice"),
+        ] {
+            let args = parse(&["shop/web", changes[0], changes[1]]).unwrap();
+            assert!(args.wrong_usage().unwrap().contains(part));
+        }
+        let args = parse(&["shop/web", "--watch", "--window", "0s"]).unwrap();
+        assert!(args.wrong_usage().unwrap().contains("--window"));
+    }
+}

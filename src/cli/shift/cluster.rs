@@ -1,0 +1,331 @@
+//! The requests to the API server: reads a ReleaseBackend, applies weights to it, and reads the metrics of pods of Gateways.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::{Context, anyhow, bail};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, Status};
+use kube::{Client, ResourceExt};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::api::parameters::GROUP;
+use crate::api::release_backend::ReleaseBackendSpec;
+use crate::api_server::{describe, request};
+use crate::provider::KubernetesProvider;
+use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
+use crate::settings::{GatewayName, Settings};
+
+use super::ObjectName;
+
+/// Prefix of the field manager of a release's weight: each release has its own.
+pub(super) const MANAGER_PREFIX: &str = "portcullis-shift-";
+
+/// A ReleaseBackend in a cluster.
+pub(super) struct Cluster {
+    client: Client,
+    name: ObjectName,
+}
+
+/// What is read of a ReleaseBackend.
+#[derive(Clone, Debug)]
+pub(super) struct Observed {
+    pub(super) uid: String,
+    pub(super) spec: ReleaseBackendSpec,
+    pub(super) status: ObservedStatus,
+}
+
+/// The status, as far as it is shown.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ObservedStatus {
+    pub(super) releases: Vec<ObservedRelease>,
+}
+
+/// What a release gets at present.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ObservedRelease {
+    pub(super) value: String,
+    pub(super) ready: u32,
+    pub(super) effective_percent: f64,
+}
+
+impl Observed {
+    /// The status of a release.
+    pub(super) fn release(&self, name: &str) -> Option<&ObservedRelease> {
+        self.status
+            .releases
+            .iter()
+            .find(|release| release.value == name)
+    }
+}
+
+/// How weights are applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mode {
+    /// Takes fields of other managers.
+    pub(super) force: bool,
+    /// Changes nothing.
+    pub(super) dry_run: bool,
+}
+
+/// Why a weight could not be applied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApplyError {
+    /// Other managers own the field.
+    #[error("{}", conflicts(.0))]
+    Conflict(Vec<Conflict>),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A field that another manager owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub(super) field: String,
+    pub(super) manager: String,
+    /// Whether the manager applies with server-side apply.
+    pub(super) is_server_side: bool,
+}
+
+fn conflicts(all: &[Conflict]) -> String {
+    let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+    all.join("; ")
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, manager, .. } = self;
+        write!(
+            f,
+            "field {field} belongs to {manager}. Change it there, or take it over with --force: "
+        )?;
+        match self.is_server_side {
+            true => write!(
+                f,
+                "{manager} then gets a conflict when it applies another weight"
+            ),
+            false => write!(
+                f,
+                "{manager} may then set it back without a conflict when it writes its manifest again"
+            ),
+        }
+    }
+}
+
+/// A pod of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GatewayPod {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// Value of the label with the name of the Gateway.
+    pub(super) gateway: String,
+}
+
+impl Cluster {
+    /// Connects to the cluster of the environment. Sends no request yet.
+    pub(super) async fn connect(name: &ObjectName) -> anyhow::Result<Self> {
+        let provider = KubernetesProvider::from_environment().await?;
+        Ok(Self {
+            client: provider.client(),
+            name: name.clone(),
+        })
+    }
+
+    fn api(&self) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: GROUP.to_owned(),
+            version: "v1alpha1".to_owned(),
+            api_version: format!("{GROUP}/v1alpha1"),
+            kind: "ReleaseBackend".to_owned(),
+            plural: "releasebackends".to_owned(),
+        };
+        Api::namespaced_with(self.client.clone(), &self.name.namespace, &resource)
+    }
+
+    /// Reads the object.
+    pub(super) async fn read(&self) -> anyhow::Result<Observed> {
+        let found = request(self.api().get_opt(&self.name.name)).await;
+        let cannot = || format!("{} cannot be read", self.name);
+        match found {
+            Ok(Ok(Some(object))) => observed(object).with_context(cannot),
+            Ok(Ok(None)) => bail!("{} does not exist", self.name),
+            Ok(Err(error)) => Err(anyhow!(describe(&error))).with_context(cannot),
+            Err(timeout) => Err(anyhow!(timeout)).with_context(cannot),
+        }
+    }
+
+    /// Applies the weight of one release, as the field manager of that release. Fails if the object was replaced.
+    pub(super) async fn apply(
+        &self,
+        uid: &str,
+        release: &str,
+        weight: u32,
+        mode: Mode,
+    ) -> Result<Observed, ApplyError> {
+        let object = json!({
+            "apiVersion": format!("{GROUP}/v1alpha1"),
+            "kind": "ReleaseBackend",
+            "metadata": {"name": self.name.name, "namespace": self.name.namespace, "uid": uid},
+            "spec": {"releases": [{"value": release, "weight": weight}]},
+        });
+        let params = PatchParams {
+            dry_run: mode.dry_run,
+            force: mode.force,
+            ..PatchParams::apply(&format!("{MANAGER_PREFIX}{release}"))
+        };
+        let api = self.api();
+        let applied = request(api.patch(&self.name.name, &params, &Patch::Apply(&object))).await;
+        match applied {
+            Ok(Ok(object)) => {
+                observed(object).map_err(|error| ApplyError::Failed(error.to_string()))
+            }
+            Ok(Err(kube::Error::Api(status))) if !conflicts_of(&status).is_empty() => {
+                Err(ApplyError::Conflict(conflicts_of(&status)))
+            }
+            Ok(Err(error)) => Err(ApplyError::Failed(describe(&error))),
+            Err(timeout) => Err(ApplyError::Failed(timeout)),
+        }
+    }
+
+    /// Lists the running pods of Gateways, or of some of them.
+    pub(super) async fn pods(&self, gateways: &[GatewayName]) -> anyhow::Result<Vec<GatewayPod>> {
+        let mut pods = Vec::new();
+        if gateways.is_empty() {
+            let all = Api::<Pod>::all(self.client.clone());
+            pods = list(&all, "all namespaces", |_| true)
+                .await
+                .context("name the Gateways with --gateway, or addresses with --admin")?;
+        }
+        for GatewayName { namespace, name } in gateways {
+            let api = Api::<Pod>::namespaced(self.client.clone(), namespace);
+            let is_of_gateway = |labels: &BTreeMap<String, String>| is_made_for(labels, name);
+            let place = format!("namespace {namespace}");
+            pods.extend(list(&api, &place, is_of_gateway).await?);
+        }
+        pods.sort();
+        pods.dedup();
+        Ok(pods)
+    }
+
+    /// Reads the metrics of a pod through the API server.
+    pub(super) async fn metrics(&self, pod: &GatewayPod) -> Result<String, String> {
+        let GatewayPod {
+            namespace, name, ..
+        } = pod;
+        let port = Settings::ADMIN.port();
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
+        let call = http::Request::get(path).body(Vec::new());
+        let call = call.map_err(|error| error.to_string())?;
+        let text = self.client.request_text(call).await;
+        text.map_err(|error| describe(&error))
+    }
+}
+
+async fn list(
+    api: &Api<Pod>,
+    place: &str,
+    is_wanted: impl Fn(&BTreeMap<String, String>) -> bool,
+) -> anyhow::Result<Vec<GatewayPod>> {
+    let params = ListParams::default()
+        .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"))
+        .fields("status.phase=Running");
+    let cannot = || format!("pods of Gateways in {place} cannot be listed");
+    let listed = match request(api.list_metadata(&params)).await {
+        Ok(Ok(listed)) => listed,
+        Ok(Err(error)) => return Err(anyhow!(describe(&error))).with_context(cannot),
+        Err(timeout) => return Err(anyhow!(timeout)).with_context(cannot),
+    };
+    let wanted = listed
+        .items
+        .into_iter()
+        .filter(|pod| is_wanted(pod.labels()));
+    let pods = wanted.map(|pod| GatewayPod {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        gateway: pod.labels().get(GATEWAY_LABEL).cloned().unwrap_or_default(),
+    });
+    Ok(pods.collect())
+}
+
+fn observed(object: DynamicObject) -> anyhow::Result<Observed> {
+    #[derive(Deserialize)]
+    struct Body {
+        spec: ReleaseBackendSpec,
+        #[serde(default)]
+        status: ObservedStatus,
+    }
+    let uid = object.metadata.uid.unwrap_or_default();
+    let Body { spec, status } = serde_json::from_value(object.data)?;
+    Ok(Observed { uid, spec, status })
+}
+
+/// The fields that other managers own, as the causes of a 409 name them.
+fn conflicts_of(status: &Status) -> Vec<Conflict> {
+    let details = status.details.iter().filter(|_| status.code == 409);
+    let causes = details.flat_map(|details| &details.causes);
+    let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+    let conflict = |message: &str, field: &str| {
+        // `conflict with "MANAGER"`, and ` using VERSION at TIME` for those that do not apply.
+        let mut parts = message.split('"').skip(1);
+        let manager = parts.next().unwrap_or("another manager").to_owned();
+        Conflict {
+            field: field.trim_start_matches('.').to_owned(),
+            manager,
+            is_server_side: !parts.any(|part| part.contains(" using ")),
+        }
+    };
+    conflicts
+        .map(|cause| conflict(&cause.message, &cause.field))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(message: &str) -> Status {
+        let status = json!({
+            "status": "Failure", "code": 409, "reason": "Conflict",
+            "message": format!("Apply failed with 1 conflict: {message}"),
+            "details": {"name": "shop", "causes": [{
+                "reason": "FieldManagerConflict",
+                "message": message,
+                "field": ".spec.releases[value=\"v2\"].weight",
+            }]},
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn conflicts_name_manager_and_field() {
+        let update = "conflict with \"helm\" using portcullis.dev/v1alpha1 at 2026-01-02T03:04:05Z";
+        let apply = "conflict with \"argocd-controller\"";
+        for (message, manager, is_server_side) in
+            [(update, "helm", false), (apply, "argocd-controller", true)]
+        {
+            let expected = Conflict {
+                field: "spec.releases[value=\"v2\"].weight".to_owned(),
+                manager: manager.to_owned(),
+                is_server_side,
+            };
+            assert_eq!(conflicts_of(&status(message)), [expected]);
+        }
+    }
+
+    #[test]
+    fn other_conflicts_are_not_those_of_fields() {
+        let mut other = status("conflict with \"helm\"");
+        other.details = None;
+        assert_eq!(conflicts_of(&other), []);
+        let mut other = status("conflict with \"helm\"");
+        other.code = 422;
+        assert_eq!(conflicts_of(&other), []);
+    }
+}

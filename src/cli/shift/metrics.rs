@@ -1,0 +1,221 @@
+//! Requests and errors of releases: read from pages of metrics, and added up over a window of time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// The counter of requests that each page has.
+const COUNTER: &str = "portcullis_upstream_release_requests_total";
+
+/// Requests, and those with a status of 5xx.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) requests: u64,
+    pub(super) errors: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.errors += other.errors;
+    }
+
+    /// The increase since a former value of a counter; all of it if the counter began anew.
+    fn since(self, former: Self) -> Self {
+        if self.requests < former.requests || self.errors < former.errors {
+            return self;
+        }
+        Self {
+            requests: self.requests - former.requests,
+            errors: self.errors - former.errors,
+        }
+    }
+}
+
+/// Counts by release.
+pub(super) type Counts = BTreeMap<String, Count>;
+
+/// Reads the counts of a backend, such as `ReleaseBackend shop/shop`, of all its ports. `None` if the page has none of it.
+pub(super) fn parse(page: &str, backend: &str) -> Option<Counts> {
+    let mut counts = Counts::new();
+    for line in page.lines() {
+        let sample = line
+            .strip_prefix(COUNTER)
+            .and_then(|it| it.strip_prefix('{'));
+        let Some((labels, rest)) = sample.and_then(read_labels) else {
+            continue;
+        };
+        let is_backend = labels.get("backend").is_some_and(|id| {
+            let port = id.strip_prefix(backend);
+            port.is_some_and(|port| port.starts_with(':'))
+        });
+        let value = rest.split_whitespace().next();
+        let value = value.and_then(|value| value.parse::<f64>().ok());
+        let (true, Some(release), Some(value)) = (is_backend, labels.get("release"), value) else {
+            continue;
+        };
+        let requests = value as u64;
+        let is_error = labels.get("code").is_some_and(|code| code == "5xx");
+        let errors = if is_error { requests } else { 0 };
+        let count = counts.entry(release.clone()).or_default();
+        count.add(Count { requests, errors });
+    }
+    (!counts.is_empty()).then_some(counts)
+}
+
+/// Reads labels up to the closing brace. Returns them and what follows.
+fn read_labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    loop {
+        if let Some(rest) = rest.strip_prefix('}') {
+            return Some((labels, rest));
+        }
+        let (name, quoted) = rest.trim_start_matches(',').split_once("=\"")?;
+        let mut value = String::new();
+        let mut characters = quoted.char_indices();
+        let end = loop {
+            match characters.next()? {
+                (at, '"') => break at,
+                (_, '\\') => match characters.next()?.1 {
+                    'n' => value.push('\n'),
+                    other => value.push(other),
+                },
+                (_, other) => value.push(other),
+            }
+        };
+        labels.insert(name.to_owned(), value);
+        rest = &quoted[end + 1..];
+    }
+}
+
+/// The increase of counters of several sources over a window of time.
+pub(super) struct Window {
+    length: Duration,
+    /// The counters of each source as they were read last.
+    last: BTreeMap<String, Counts>,
+    /// When counters were read first.
+    begin: Option<Instant>,
+    increases: VecDeque<(Instant, Counts)>,
+}
+
+impl Window {
+    pub(super) fn new(length: Duration) -> Self {
+        Self {
+            length,
+            last: BTreeMap::new(),
+            begin: None,
+            increases: VecDeque::new(),
+        }
+    }
+
+    /// Adds what was read from each source. The first page of a source is where its counting begins.
+    pub(super) fn add(&mut self, now: Instant, read: Vec<(String, Counts)>) {
+        if read.is_empty() && self.begin.is_none() {
+            return;
+        }
+        self.begin.get_or_insert(now);
+        let mut increase = Counts::new();
+        for (source, counts) in read {
+            if let Some(former) = self.last.get(&source) {
+                for (release, count) in &counts {
+                    let former = former.get(release).copied().unwrap_or_default();
+                    increase
+                        .entry(release.clone())
+                        .or_default()
+                        .add(count.since(former));
+                }
+            }
+            self.last.insert(source, counts);
+        }
+        self.increases.push_back((now, increase));
+        let length = self.length;
+        while self
+            .increases
+            .front()
+            .is_some_and(|(at, _)| now.duration_since(*at) >= length)
+        {
+            self.increases.pop_front();
+        }
+    }
+
+    /// The requests of a release in the window.
+    pub(super) fn count(&self, release: &str) -> Count {
+        let mut sum = Count::default();
+        for (_, increase) in &self.increases {
+            sum.add(increase.get(release).copied().unwrap_or_default());
+        }
+        sum
+    }
+
+    /// The time that the window covers so far; `None` until counters were read twice.
+    pub(super) fn covered(&self, now: Instant) -> Option<Duration> {
+        let covered = now.duration_since(self.begin?).min(self.length);
+        (!covered.is_zero()).then_some(covered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = r#"# HELP portcullis_upstream_release_requests Requests
+# TYPE portcullis_upstream_release_requests counter
+portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v1",code="2xx"} 90
+portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v1",code="5xx"} 1
+portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:8443 by BackendTLSPolicy shop/a\"b\\c",release="v1",code="5xx"} 2
+portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v2",code="2xx"} 10
+portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop-2:80",release="v2",code="2xx"} 1000
+portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v2
+portcullis_upstream_connections_total{backend="ReleaseBackend shop/shop:80"} 7
+# EOF
+"#;
+
+    fn count(requests: u64, errors: u64) -> Count {
+        Count { requests, errors }
+    }
+
+    fn counts(releases: &[(&str, u64, u64)]) -> Counts {
+        let one = |(name, requests, errors): &(&str, u64, u64)| {
+            ((*name).to_owned(), count(*requests, *errors))
+        };
+        releases.iter().map(one).collect()
+    }
+
+    #[test]
+    fn reads_requests_of_all_ports_of_one_backend() {
+        let read = parse(PAGE, "ReleaseBackend shop/shop");
+        assert_eq!(read, Some(counts(&[("v1", 93, 3), ("v2", 10, 0)])));
+        assert_eq!(parse(PAGE, "ReleaseBackend shop/sho"), None);
+        assert_eq!(parse("<html>", "ReleaseBackend shop/shop"), None);
+    }
+
+    #[test]
+    fn window_adds_up_increases_of_sources() {
+        let mut window = Window::new(Duration::from_secs(10));
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let page = |source: &str, requests, errors| {
+            (source.to_owned(), counts(&[("v2", requests, errors)]))
+        };
+        window.add(at(0), Vec::new());
+        assert_eq!(window.covered(at(1)), None);
+        window.add(at(1), vec![page("a", 1000, 50), page("b", 10, 0)]);
+        assert_eq!(window.covered(at(1)), None);
+        window.add(
+            at(2),
+            vec![page("a", 1010, 51), page("b", 30, 0), page("c", 7, 7)],
+        );
+        assert_eq!(window.count("v2"), count(30, 1));
+        assert_eq!(window.covered(at(2)), Some(Duration::from_secs(1)));
+        // One that was not read for a while, and one that was restarted.
+        window.add(at(5), vec![page("a", 1020, 51), page("b", 3, 2)]);
+        window.add(at(6), vec![page("c", 8, 7)]);
+        assert_eq!(window.count("v2"), count(44, 3));
+        assert_eq!(window.count("v1"), count(0, 0));
+        window.add(at(13), Vec::new());
+        assert_eq!(window.count("v2"), count(14, 2));
+        assert_eq!(window.covered(at(13)), Some(Duration::from_secs(10)));
+        window.add(at(16), Vec::new());
+        assert_eq!(window.count("v2"), count(0, 0));
+    }
+}

@@ -1,0 +1,243 @@
+//! Where counts of releases come from: the pods of Gateways, or admin addresses.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use futures_util::StreamExt;
+use futures_util::stream;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::settings::GatewayName;
+
+use super::cluster::{Cluster, GatewayPod};
+use super::metrics::{Counts, parse};
+
+/// Timeout of reading one page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most bytes of a page from an admin address.
+const PAGE_LIMIT: usize = 64 << 20;
+/// Pages that are read at the same time.
+const CONCURRENT_PAGES: usize = 16;
+/// Time between lists of pods. All of them are read then, and in between only those of Gateways that use the backend.
+const LIST_PERIOD: Duration = Duration::from_secs(10);
+
+/// An admin address, `http://HOST[:PORT]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AdminUrl {
+    authority: http::uri::Authority,
+}
+
+impl FromStr for AdminUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is not an admin address; write one like http://127.0.0.1:19000");
+        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let authority: http::uri::Authority = rest
+            .strip_suffix('/')
+            .unwrap_or(rest)
+            .parse()
+            .map_err(|_| wrong())?;
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self { authority })
+    }
+}
+
+/// Reads counts once per call.
+pub(super) struct Scraper<'a> {
+    cluster: &'a Cluster,
+    /// The backend as metrics name it.
+    backend: String,
+    gateways: &'a [GatewayName],
+    admin: &'a [AdminUrl],
+    pods: Vec<GatewayPod>,
+    /// Namespace and label value of the Gateways whose pods have shown the backend.
+    users: BTreeSet<(String, String)>,
+    listed: Option<Instant>,
+}
+
+/// What was read.
+#[derive(Default)]
+pub(super) struct Scrape {
+    /// By source.
+    pub(super) counts: Vec<(String, Counts)>,
+    /// Sources that were read.
+    pub(super) read: usize,
+    /// Why others were not.
+    pub(super) failures: Vec<String>,
+}
+
+impl<'a> Scraper<'a> {
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        backend: String,
+        gateways: &'a [GatewayName],
+        admin: &'a [AdminUrl],
+    ) -> Self {
+        Self {
+            cluster,
+            backend,
+            gateways,
+            admin,
+            pods: Vec::new(),
+            users: BTreeSet::new(),
+            listed: None,
+        }
+    }
+
+    /// Reads all sources.
+    pub(super) async fn scrape(&mut self) -> Scrape {
+        if self.admin.is_empty() {
+            return self.scrape_pods().await;
+        }
+        let pages = stream::iter(self.admin).map(|url| async move {
+            let page = timeout(PAGE_TIMEOUT, fetch(url)).await;
+            let page = page
+                .map_err(|_| no_response())
+                .and_then(|page| page.map_err(|error| format!("{error:#}")));
+            (url.authority.to_string(), page)
+        });
+        let pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
+        let mut scrape = Scrape::default();
+        for (source, page) in pages {
+            match page {
+                Ok(page) => {
+                    scrape.read += 1;
+                    scrape
+                        .counts
+                        .extend(self.parse(&page).map(|counts| (source, counts)));
+                }
+                Err(error) => scrape.failures.push(format!("{source}: {error}")),
+            }
+        }
+        scrape
+    }
+
+    async fn scrape_pods(&mut self) -> Scrape {
+        let mut scrape = Scrape::default();
+        let is_listing = self.listed.is_none_or(|at| at.elapsed() >= LIST_PERIOD);
+        if is_listing {
+            match self.cluster.pods(self.gateways).await {
+                Ok(pods) => {
+                    self.pods = pods;
+                    self.listed = Some(Instant::now());
+                }
+                Err(error) => scrape.failures.push(format!("{error:#}")),
+            }
+        }
+        let wanted = self
+            .pods
+            .iter()
+            .filter(|pod| is_listing || self.is_relevant(pod));
+        let cluster = self.cluster;
+        let pages = stream::iter(wanted).map(|pod| async move {
+            let page = timeout(PAGE_TIMEOUT, cluster.metrics(pod)).await;
+            (pod, page.map_err(|_| no_response()).flatten())
+        });
+        let pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
+        let mut users = BTreeSet::new();
+        let mut failed = Vec::new();
+        for (pod, page) in pages {
+            match page.map(|page| self.parse(&page)) {
+                Ok(Some(counts)) => {
+                    users.insert(gateway(pod));
+                    scrape.read += 1;
+                    scrape.counts.push((pod.uid.clone(), counts));
+                }
+                Ok(None) => {}
+                Err(error) => failed.push((pod, error)),
+            }
+        }
+        failed.sort();
+        // Pods of Gateways that do not use the backend are no loss.
+        let is_unknown = users.is_empty() && self.users.is_empty();
+        let is_loss =
+            |pod: &GatewayPod| is_unknown || self.is_relevant(pod) || users.contains(&gateway(pod));
+        let lost = failed.iter().filter(|(pod, _)| is_loss(pod));
+        let lost = lost.map(|(pod, error)| format!("{}/{}: {error}", pod.namespace, pod.name));
+        scrape.failures.extend(lost);
+        self.users.extend(users);
+        scrape
+    }
+
+    /// Whether a pod may have counts of the backend.
+    fn is_relevant(&self, pod: &GatewayPod) -> bool {
+        !self.gateways.is_empty() || self.users.contains(&gateway(pod))
+    }
+
+    fn parse(&self, page: &str) -> Option<Counts> {
+        parse(page, &self.backend)
+    }
+}
+
+fn gateway(pod: &GatewayPod) -> (String, String) {
+    (pod.namespace.clone(), pod.gateway.clone())
+}
+
+fn no_response() -> String {
+    format!("no response within {} s", PAGE_TIMEOUT.as_secs())
+}
+
+/// Reads the metrics of an admin address.
+async fn fetch(url: &AdminUrl) -> anyhow::Result<String> {
+    const PORT: u16 = 80;
+    let host = url.authority.host().trim_matches(['[', ']']);
+    let port = url.authority.port_u16().unwrap_or(PORT);
+    let socket = TcpStream::connect((host, port))
+        .await
+        .context("cannot connect")?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+    let request = http::Request::get("/metrics")
+        .header(http::header::HOST, url.authority.as_str())
+        .body(Empty::<Bytes>::new())?;
+    // Dropping the sender ends the connection.
+    let exchange = async move {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        if !status.is_success() {
+            bail!("status {}", status.as_u16());
+        }
+        let body = Limited::new(response.into_body(), PAGE_LIMIT)
+            .collect()
+            .await;
+        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+    };
+    let (page, _) = tokio::join!(exchange, connection);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_admin_addresses() {
+        for text in [
+            "http://127.0.0.1:19000",
+            "http://[::1]:19000/",
+            "http://pod.example.com",
+        ] {
+            assert!(text.parse::<AdminUrl>().is_ok(), "{text}");
+        }
+        for text in [
+            "127.0.0.1:19000",
+            "https://a:1",
+            "http://",
+            "http://a/metrics",
+            "http://u@a",
+        ] {
+            assert!(text.parse::<AdminUrl>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Text of tables: columns that line up, and percentages.
+
+use std::fmt;
+
+/// Rows of cells; the first row has the names of the columns.
+pub(super) struct Table(pub(super) Vec<Vec<String>>);
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const GAP: &str = "  ";
+        let width = |column: usize| {
+            let cells = self.0.iter().filter_map(|row| row.get(column));
+            cells
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or_default()
+        };
+        for row in &self.0 {
+            let cells = row.iter().enumerate();
+            let cells: Vec<_> = cells
+                .map(|(column, cell)| format!("{cell:<width$}", width = width(column)))
+                .collect();
+            writeln!(f, "{}", cells.join(GAP).trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The names of columns.
+pub(super) fn header(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// A part of a sum in percent, with two digits behind the point where they are needed.
+pub(super) fn percent(part: u32, all: impl Iterator<Item = u32>) -> String {
+    let sum: u64 = all.map(u64::from).sum();
+    let percent = f64::from(part) * 100.0 / sum.max(1) as f64;
+    of_number(percent)
+}
+
+/// A percentage, with two digits behind the point where they are needed.
+pub(super) fn of_number(percent: f64) -> String {
+    let text = format!("{percent:.2}");
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A value before and after, or once if it stays.
+pub(super) fn transition(before: &str, after: &str) -> String {
+    if before == after {
+        return before.to_owned();
+    }
+    format!("{before} -> {after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_without_trailing_space() {
+        let table = Table(vec![
+            header(&["RELEASE", "READY"]),
+            header(&["a", "10"]),
+            header(&["release-2", "3"]),
+        ]);
+        assert_eq!(
+            table.to_string(),
+            "RELEASE    READY\na          10\nrelease-2  3\n"
+        );
+    }
+
+    #[test]
+    fn percentages_have_the_digits_they_need() {
+        let all = || [1, 2, 0].into_iter();
+        assert_eq!(percent(1, all()), "33.33%");
+        assert_eq!(percent(0, all()), "0%");
+        assert_eq!(percent(10, [10].into_iter()), "100%");
+        assert_eq!(percent(0, [0].into_iter()), "0%");
+    }
+}
