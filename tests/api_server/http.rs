@@ -52,18 +52,24 @@ impl<'a> ParsedRequest<'a> {
         })
     }
 
-    fn parameter(&self, name: &str) -> Option<&'a str> {
+    pub(super) fn parameter(&self, name: &str) -> Option<&'a str> {
         self.query
             .split('&')
             .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether the request selects an object by namespace and name.
+    /// Whether the request selects an object by namespace, name and labels.
     fn selects(&self, object: &Value) -> bool {
         let fields = self.parameter("fieldSelector").unwrap_or_default();
         let name = fields.strip_prefix("metadata.name%3D");
         let metadata = &object["metadata"];
-        name.is_none_or(|name| metadata["name"] == name)
+        let labels = self.parameter("labelSelector").unwrap_or_default();
+        let labels = labels.replace("%2F", "/").replace("%3D", "=");
+        let mut labels = labels
+            .split("%2C")
+            .filter_map(|label| label.split_once('='));
+        labels.all(|(label, value)| metadata["labels"][label] == value)
+            && name.is_none_or(|name| metadata["name"] == name)
             && self
                 .namespace
                 .is_none_or(|namespace| metadata["namespace"] == namespace)
@@ -118,6 +124,7 @@ impl Api {
             method: method.to_owned(),
             target: target.to_owned(),
         });
+        let page = state.texts.get(target).cloned();
         let accepted = state.token.as_ref();
         let is_welcome = accepted.is_none_or(|accepted| Some(accepted) == token.as_ref());
         let is_silenced = token.is_some_and(|token| state.silenced.contains(&token));
@@ -144,9 +151,14 @@ impl Api {
             Some(fault) => return fail_at(socket, fault),
             None => {}
         }
+        if let Some(page) = page {
+            return respond_with(socket, 200, "text/plain", &page);
+        }
+        let is_apply = header(head, "content-type").is_some_and(|it| it.contains("apply-patch"));
         let (status, body) = match asked {
             _ if path == "/version" => (200, version()),
             Some(asked) if query.contains("watch=true") => return self.watch(socket, &asked),
+            Some(asked) if is_apply && !asked.is_status => self.apply_patch(&asked, body),
             Some(asked) if method != "GET" => self.write(method, &asked, body),
             Some(asked) if asked.name.is_some() => self.get(&asked),
             Some(asked) => self.list(&asked),
@@ -311,12 +323,14 @@ fn version() -> Value {
     json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""})
 }
 
-fn respond(mut socket: &TcpStream, status: u16, body: &Value) -> Option<()> {
-    let body = body.to_string();
+fn respond(socket: &TcpStream, status: u16, body: &Value) -> Option<()> {
+    respond_with(socket, status, "application/json", &body.to_string())
+}
+
+fn respond_with(mut socket: &TcpStream, status: u16, content: &str, body: &str) -> Option<()> {
     let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {length}"
-    );
+    let head =
+        format!("HTTP/1.1 {status} X\r\nContent-Type: {content}\r\nContent-Length: {length}");
     write!(socket, "{head}\r\n\r\n{body}").ok()
 }
 

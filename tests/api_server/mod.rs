@@ -6,6 +6,7 @@
     reason = "every test target uses a part of the API server, and none uses all of it"
 )]
 
+mod apply;
 mod http;
 mod writes;
 
@@ -141,6 +142,10 @@ struct State {
     silenced: BTreeSet<String>,
     /// A status field that is pruned on write, like one that the CRD does not have.
     dropped: Option<String>,
+    /// Field managers whose applies are forbidden, but for dry runs.
+    refused_managers: BTreeSet<String>,
+    /// Texts by path, such as what the proxy of a pod returns.
+    texts: BTreeMap<String, String>,
     /// Results of TokenReviews.
     reviews: BTreeMap<String, Value>,
     /// Kinds that the server does not serve.
@@ -315,6 +320,16 @@ impl Api {
     /// Prunes this status field on writes.
     pub(crate) fn drop_status_field(&self, name: &str) {
         self.change(|state| state.dropped = Some(name.to_owned()));
+    }
+
+    /// Forbids the applies of a field manager, but for dry runs.
+    pub(crate) fn refuse_applies(&self, manager: &str) {
+        self.change(|state| state.refused_managers.insert(manager.to_owned()));
+    }
+
+    /// Serves a text at a path; its former text until then.
+    pub(crate) fn serve_text(&self, path: &str, text: String) {
+        self.change(|state| state.texts.insert(path.to_owned(), text));
     }
 
     /// Waits until an object is as wanted.
