@@ -76,18 +76,8 @@ fn subcommands() -> Vec<String> {
 
 #[test]
 fn every_command_has_help_with_an_example_and_exit_codes() {
-    assert_eq!(
-        subcommands(),
-        [
-            "quickstart",
-            "run",
-            "controller",
-            "check",
-            "explain",
-            "shift",
-            "echo"
-        ]
-    );
+    let names = "quickstart run controller check explain shift echo";
+    assert_eq!(subcommands().join(" "), names);
     for name in subcommands() {
         let help = stdout(&output(&[&name, "--help"]));
         assert!(

@@ -1,5 +1,5 @@
 //! `portcullis shift` against an API server with managed fields: which fields it writes as whom, what it prints, and what it
-//! does with conflicts (`weights`); what it shows of requests, and when it rolls back (`watch`).
+//! does with conflicts (`weights`); what it shows of requests, and when it rolls back (`watch`); its guide (`guide`).
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -8,6 +8,7 @@ mod api;
 #[path = "../harness/ports.rs"]
 mod ports;
 
+mod guide;
 mod watch;
 mod weights;
 

@@ -169,3 +169,22 @@ fn names_the_object_that_cannot_be_read() {
         .shift(&["shop/shop", "v2=5"])
         .assert_failed(&["ReleaseBackend shop/shop cannot be read", "403 Forbidden"]);
 }
+
+#[test]
+fn wrong_usage_exits_with_2_before_any_request() {
+    let scene = Scene::new();
+    for (arguments, part) in [
+        (&["shop/shop", "v2"][..], "v2=10%"),
+        (&["shop", "v2=10"], "NAMESPACE/NAME"),
+        (
+            &["shop/shop", "v1=10%", "v2=20%"],
+            "a percentage stands alone",
+        ),
+        (&["shop/shop", "v2=1", "v2=2"], "a release is given twice"),
+    ] {
+        let outcome = scene.shift(arguments);
+        assert_eq!(outcome.code, Some(2), "{outcome:?}");
+        assert!(outcome.stderr.contains(part), "{outcome:?}");
+    }
+    assert!(scene.api.requests("").is_empty());
+}
