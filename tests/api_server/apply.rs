@@ -122,7 +122,7 @@ fn owned(fields: &Value, at: &[String], paths: &mut Paths) {
     match fields.as_object().filter(|fields| !fields.is_empty()) {
         Some(fields) => {
             for (name, below) in fields {
-                owned(below, &[at, &[name.clone()]].concat(), paths);
+                owned(below, &[at, std::slice::from_ref(name)].concat(), paths);
             }
         }
         None => {

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::api::Fault;
 use crate::ports::free_ports;
 use crate::{Outcome, Scene};
 
@@ -188,6 +189,21 @@ fn rolls_back_when_too_many_requests_fail() {
                    the weights are rolled back to v2=0";
     assert!(outcome.stderr.contains(message), "{outcome:?}");
     assert_eq!(scene.weights(), "v1=90 v2=0 v3=0");
+}
+
+#[test]
+fn abort_without_metrics_is_an_error() {
+    let scene = Scene::new();
+    scene.api.fail("Pod", Some(Fault::Status(403)));
+    let arguments = ["shop/shop", "v2=10", "--watch", "--for", "1s"];
+    let outcome = scene.shift(&[&arguments[..], &["--abort-above", "5%"]].concat());
+    outcome.assert_failed(&[
+        "no metrics of ReleaseBackend shop/shop could be read",
+        "the weights stay",
+    ]);
+    let line = "metrics read from 0, 1 failed: pods of Gateways in all namespaces cannot be listed";
+    assert!(outcome.stdout.contains(line), "{outcome:?}");
+    assert!(outcome.stdout.contains("--gateway"), "{outcome:?}");
 }
 
 #[test]

@@ -200,7 +200,9 @@ impl Cluster {
             let all = Api::<Pod>::all(self.client.clone());
             pods = list(&all, "all namespaces", |_| true)
                 .await
-                .context("name the Gateways with --gateway, or addresses with --admin")?;
+                .map_err(|error| {
+                    anyhow!("{error:#}; name Gateways with --gateway, or addresses with --admin")
+                })?;
         }
         for GatewayName { namespace, name } in gateways {
             let api = Api::<Pod>::namespaced(self.client.clone(), namespace);

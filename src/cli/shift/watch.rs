@@ -71,13 +71,17 @@ pub(super) async fn watch(
         }
     };
     tokio::select! {
-        () = end => Ok(ExitCode::SUCCESS),
-        stopped = super::super::stopped() => {
-            stopped?;
-            Ok(ExitCode::SUCCESS)
-        }
-        code = watching.run() => code,
+        () = end => {}
+        stopped = super::super::stopped() => return Ok(stopped.map(|()| ExitCode::SUCCESS)?),
+        code = watching.run() => return code,
     }
+    if settings.abort.is_some() && watching.window.covered(Instant::now()).is_none() {
+        anyhow::bail!(
+            "no metrics of {} could be read, so --abort-above has decided nothing; the weights stay as they are now",
+            settings.name
+        );
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 struct Watching<'a> {
@@ -287,7 +291,8 @@ impl Screen {
             lines => format!("\x1b[{lines}A\x1b[J"),
         };
         self.drawn = text.lines().count();
-        self.print(&format!("{up}{text}"))
+        // Without line wrap, so that each line takes one row.
+        self.print(&format!("{up}\x1b[?7l{text}\x1b[?7h"))
     }
 
     #[allow(clippy::unused_self, reason = "the screen is where text goes")]
