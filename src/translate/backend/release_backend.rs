@@ -280,3 +280,6 @@ impl Entry {
         token.into()
     }
 }
+
+#[cfg(test)]
+mod tests;
