@@ -1,14 +1,17 @@
 """Requests that are shifted between two installations of one unmodified chart, by a ReleaseBackend."""
 
+import os
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from api import has, wait_for
 from checks import check
 from cluster import frozen, metrics
 from objects import gateway, namespace, release_backend, to_releases
-from traffic import Load
+from survival import scale_controllers
+from traffic import Load, status_of
 
 NS = "releases"
 OLD, NEW = "v41", "v42"
@@ -120,7 +123,8 @@ def without_leader(cluster):
 @check("a release without ready pods loses its share, and gets it back")
 def short(cluster):
     shift(cluster, 50)
-    with Load(cluster.address(NS, "edge"), 8080) as load:
+    # The chart has no preStop, so that its pods end before anyone can know. A request of a safe method is repeated.
+    with Load(cluster.address(NS, "edge"), 8080, methods=("GET",)) as load:
         cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 0}})
         pods = lambda: cluster.replicas(NS, "edge", 2)  # noqa: E731
         wait_for("the old release has everything", lambda: all(share(pod, OLD) == 1 for pod in pods()), 30)
@@ -128,4 +132,41 @@ def short(cluster):
         assert counts[NEW] == 0, counts
         cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 2}})
         wait_for("the new release has its share", lambda: all(share(pod, NEW) == 0.5 for pod in pods()), 30)
-    return load.verdict()
+    return load.figures()
+
+
+@contextmanager
+def on_its_own(cluster):
+    """A data plane that watches the API server itself."""
+    command = [cluster.program, "run", "--kubernetes", "--gateway", f"{NS}/edge", "--access-log", "off", "--log-level", "warn"]
+    with subprocess.Popen(command, env={**os.environ, "PORTCULLIS_ADMIN": "off"}) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@check("without any controller, a data plane that watches the cluster itself gives new pods of a release their share")
+def without_controllers(cluster):
+    shift(cluster, 50)
+    scale_controllers(cluster, 0)
+    try:
+        with on_its_own(cluster):
+
+            def serves():
+                try:
+                    return status_of("127.0.0.1", 8080) == 200
+                except OSError:
+                    return False
+
+            wait_for("it serves", serves, 20)
+            with Load("127.0.0.1", 8080) as load:
+                cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 5}})
+                wait_for("five pods of the new release answer", lambda: sum(pod.startswith(NEW) for pod in load.backends) == 5, 30)
+                counts = count(load, 3_000)
+    finally:
+        scale_controllers(cluster, 2)
+    part = counts[NEW] / sum(counts.values())
+    assert abs(part - 0.5) < 0.046, counts
+    return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
