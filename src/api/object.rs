@@ -139,7 +139,7 @@ impl Object {
 }
 
 /// Takes out members that are null, which mean the same as none.
-fn without_nulls(value: &mut Value) {
+pub(super) fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|_, value| !value.is_null());

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::meta::{ObjectMeta, resource};
+use super::object::without_nulls;
 use super::parameters::GROUP;
 
 /// A backend in releases.
@@ -26,7 +27,10 @@ resource!(ReleaseBackend, GROUP, "ReleaseBackend");
 pub struct ReleaseBackendSpec {
     /// What balances the load, by kind as `version.Kind` or `group/version.Kind`: each kind reads its own value. None means
     /// the Service of the namespace that a label marks.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        deserialize_with = "configurations",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub load_balancer: BTreeMap<String, Value>,
     /// The label of pods whose values are the releases.
     pub split_by: String,
@@ -42,6 +46,18 @@ pub struct ReleaseBackendSpec {
     /// Keeps clients on their releases; absent means that each request is drawn anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sticky: Option<Sticky>,
+}
+
+/// Reads a map of open values. A null means the same as no member, at any depth.
+fn configurations<'de, D>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let read: Option<BTreeMap<String, Value>> = Option::deserialize(deserializer)?;
+    let mut read = read.unwrap_or_default();
+    read.retain(|_, value| !value.is_null());
+    read.values_mut().for_each(without_nulls);
+    Ok(read)
 }
 
 /// A release and its share of the requests.

@@ -246,7 +246,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::status::{Address, ConditionStatus, ParentRef, Reason, RouteKind};
+    use crate::status::{
+        Address, ConditionStatus, ParentRef, Percent, Reason, ReleaseStatus, RouteKind,
+    };
 
     const OURS: &str = "portcullis.dev/gateway-controller";
     const BEFORE: &str = "2026-01-01T00:00:00Z";
@@ -457,5 +459,34 @@ mod tests {
         assert_eq!(listeners[0]["attachedRoutes"], 2);
         assert_eq!(listeners[0]["conditions"][0], foreign);
         assert_eq!(listeners[0]["conditions"][1]["type"], "Accepted");
+    }
+
+    #[test]
+    fn replaces_releases_and_keeps_conditions_of_a_release_backend() {
+        let desired = |ready| ReleaseBackendStatus {
+            conditions: vec![accepted(1)],
+            releases: vec![ReleaseStatus {
+                value: "v1".into(),
+                ready,
+                weight: 1,
+                effective_percent: Percent::of(1, 3),
+            }],
+            gateways: Vec::new(),
+        };
+        let foreign = stored("example.com/Ready", "True", 1);
+        let status =
+            json!({"conditions": [foreign, stored("Accepted", "True", 1)], "releases": []});
+        let of = |status: &Value, ready| {
+            merge(status, DesiredStatus::ReleaseBackend(&desired(ready)), NOW).unwrap()
+        };
+        let merged = of(&status, 2).unwrap();
+        assert_eq!(merged["conditions"][0], foreign);
+        assert_eq!(merged["conditions"][1]["lastTransitionTime"], BEFORE);
+        let release = json!({"value": "v1", "ready": 2, "weight": 1, "effectivePercent": 33.33});
+        assert_eq!(merged["releases"], json!([release]));
+        assert_eq!(of(&merged, 2), None);
+        let changed = of(&merged, 3).unwrap();
+        assert_eq!(changed["releases"][0]["ready"], 3);
+        assert_eq!(changed["conditions"], merged["conditions"]);
     }
 }

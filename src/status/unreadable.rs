@@ -49,7 +49,7 @@ impl StatusReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{ParentRef, ParentStatus};
+    use crate::status::{ParentRef, ParentStatus, ReleaseBackendStatus};
 
     #[test]
     fn rejects_route_with_the_unreadable_generation() {
@@ -84,5 +84,26 @@ mod tests {
         };
         let found: Vec<_> = conditions.iter().map(of).collect();
         assert_eq!(found, [(kinds[0], true, 2), (kinds[1], false, 1)]);
+    }
+
+    #[test]
+    fn rejects_release_backend_with_the_unreadable_generation() {
+        let name = ObjectRef::new("portcullis.dev", "ReleaseBackend", "shop", "a");
+        let mut report = StatusReport::default();
+        report.refuse(&name, 3, "cannot be read");
+        assert!(report.release_backends.is_empty());
+        let status = ReleaseBackendStatus {
+            conditions: vec![Condition::holds(
+                ConditionType::Accepted,
+                Reason::Accepted,
+                2,
+            )],
+            ..ReleaseBackendStatus::default()
+        };
+        report.release_backends.insert(name.clone(), status.into());
+        report.refuse(&name, 3, "cannot be read");
+        let accepted = &report.release_backends[&name].conditions[0];
+        assert_eq!(accepted.reason, Reason::Invalid);
+        assert_eq!(accepted.observed_generation, 3);
     }
 }

@@ -12,10 +12,10 @@ use crate::{decode, snapshot};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 
-fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
+pub(crate) fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
     let version = match kind {
-        "Service" | "Secret" | "ConfigMap" | "Namespace" => "v1",
-        "BackendTLSOverride" => "portcullis.dev/v1alpha1",
+        "Service" | "Pod" | "Secret" | "ConfigMap" | "Namespace" => "v1",
+        "BackendTLSOverride" | "ReleaseBackend" => "portcullis.dev/v1alpha1",
         "XBackend" => "gateway.networking.x-k8s.io/v1alpha1",
         "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
         _ => GATEWAY_API,
@@ -24,7 +24,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Va
     json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec.into()})
 }
 
-fn class() -> Value {
+pub(crate) fn class() -> Value {
     object(
         "GatewayClass",
         "",
@@ -43,11 +43,11 @@ fn gateway(name: &str, listeners: impl Into<Value>) -> Value {
     object("Gateway", "infra", name, spec)
 }
 
-fn http(name: &str) -> Value {
+pub(crate) fn http(name: &str) -> Value {
     gateway(name, json!([{"name": "l", "port": 80, "protocol": "HTTP"}]))
 }
 
-fn route(namespace: &str, name: &str, parent: &str, backend: impl Into<Value>) -> Value {
+pub(crate) fn route(namespace: &str, name: &str, parent: &str, backend: impl Into<Value>) -> Value {
     let parent = json!({"name": parent, "namespace": "infra"});
     let rules = json!([{"backendRefs": [backend.into()]}]);
     object(
@@ -62,7 +62,7 @@ fn service(namespace: &str, name: &str) -> Value {
     object("Service", namespace, name, json!({"ports": [{"port": 80}]}))
 }
 
-fn slice(namespace: &str, service: &str, address: &str) -> Value {
+pub(crate) fn slice(namespace: &str, service: &str, address: &str) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {
@@ -100,17 +100,17 @@ fn namespace(name: &str, label: &str) -> Value {
 }
 
 /// A cluster with its closures.
-struct Followed {
+pub(crate) struct Followed {
     cluster: Snapshot,
     closures: Closures,
 }
 
 impl Followed {
-    fn new(objects: impl IntoIterator<Item = Value>) -> Self {
+    pub(crate) fn new(objects: impl IntoIterator<Item = Value>) -> Self {
         Self::with(Options::default(), objects)
     }
 
-    fn with(options: Options, objects: impl IntoIterator<Item = Value>) -> Self {
+    pub(crate) fn with(options: Options, objects: impl IntoIterator<Item = Value>) -> Self {
         let mut followed = Self {
             cluster: snapshot(objects),
             closures: Closures::new(options),
@@ -120,12 +120,12 @@ impl Followed {
     }
 
     /// What a change makes different, as `Gateway: +put -delete`.
-    fn put(&mut self, object: &Value) -> Vec<String> {
+    pub(crate) fn put(&mut self, object: &Value) -> Vec<String> {
         self.cluster.insert(decode(object));
         self.follow()
     }
 
-    fn delete(&mut self, object: &Value) -> Vec<String> {
+    pub(crate) fn delete(&mut self, object: &Value) -> Vec<String> {
         let object = decode(object);
         let meta = object.meta();
         let name = object.kind().object_ref(&meta.namespace, &meta.name);
@@ -141,7 +141,7 @@ impl Followed {
     }
 
     /// The names of what is in the closure of a Gateway, without the Gateway and its class.
-    fn of(&self, gateway: &str) -> Vec<String> {
+    pub(crate) fn of(&self, gateway: &str) -> Vec<String> {
         let name = ObjectRef::gateway_api("Gateway", "infra", gateway);
         let closure = self.closures.get(&name).unwrap();
         let names = closure

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod backends;
 mod contents;
 mod objects;
 mod properties;
+mod releases;
 mod round_trip;
 mod stories;
 

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
+use crate::backends::{backend, pod, release_backend, service, service_import, slice, xbackend};
+
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 pub(crate) const CONTROLLER: &str = "portcullis.dev/gateway-controller";
 
@@ -36,13 +38,15 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => policy(),
         3 => tls_override(),
         3 => xbackend(),
+        4 => release_backend(),
+        6 => pod(),
         2 => service_import(),
         3 => secret(),
         2 => config_map(),
     ]
 }
 
-fn named(prefix: &'static str) -> impl Strategy<Value = String> {
+pub(crate) fn named(prefix: &'static str) -> impl Strategy<Value = String> {
     (0..3).prop_map(move |number| format!("{prefix}{number}"))
 }
 
@@ -51,7 +55,7 @@ fn namespace_name() -> impl Strategy<Value = String> {
 }
 
 /// The namespace of a reference, mostly that of the object itself.
-fn other_namespace() -> impl Strategy<Value = Option<String>> {
+pub(crate) fn other_namespace() -> impl Strategy<Value = Option<String>> {
     weighted(0.4, namespace_name())
 }
 
@@ -82,7 +86,7 @@ fn parameters_kind() -> impl Strategy<Value = &'static str> {
     prop_oneof![6 => Just("GatewayParameters"), 1 => Just("Secret")]
 }
 
-fn metadata(prefix: &'static str) -> impl Strategy<Value = Value> {
+pub(crate) fn metadata(prefix: &'static str) -> impl Strategy<Value = Value> {
     (namespace_name(), named(prefix), 1..4_i64, 0..3_u8).prop_map(|(namespace, name, generation, age)| {
         let created = format!("2026-01-0{}T00:00:00Z", age + 1);
         json!({"namespace": namespace, "name": name, "generation": generation, "creationTimestamp": created})
@@ -104,7 +108,7 @@ fn namespaces() -> impl Strategy<Value = Option<Value>> {
     ])
 }
 
-fn secret_ref() -> impl Strategy<Value = Value> {
+pub(crate) fn secret_ref() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![9 => Just("Secret"), 1 => Just("ConfigMap")];
     (kind, named("s"), other_namespace()).prop_map(
         |(kind, name, namespace)| json!({"kind": kind, "name": name, "namespace": namespace}),
@@ -202,60 +206,6 @@ fn named_listener() -> impl Strategy<Value = String> {
     named("l")
 }
 
-fn backend() -> impl Strategy<Value = Value> {
-    let kind = prop_oneof![8 => Just("Service"), 1 => Just("Secret"), 1 => Just("ConfigMap")];
-    let name = prop_oneof![6 => named("v"), 1 => named("s")];
-    let parts = (
-        kind,
-        name,
-        other_namespace(),
-        select(vec![80, 81]),
-        0..3_u32,
-    );
-    let of_cluster = parts.prop_map(|(kind, name, namespace, port, weight)| {
-        json!({"kind": kind, "name": name, "namespace": namespace, "port": port, "weight": weight})
-    });
-    let port = of(select(vec![80, 81]));
-    let external = (named("x"), other_namespace(), port).prop_map(|(name, namespace, port)| {
-        let group = "gateway.networking.x-k8s.io";
-        json!({"group": group, "kind": "XBackend", "name": name, "namespace": namespace, "port": port})
-    });
-    let import = (named("v"), other_namespace(), select(vec![80, 81]));
-    let import = import.prop_map(|(name, namespace, port)| {
-        let group = "multicluster.x-k8s.io";
-        json!({"group": group, "kind": "ServiceImport", "name": name, "namespace": namespace, "port": port})
-    });
-    prop_oneof![3 => of_cluster, 1 => external, 1 => import]
-}
-
-fn xbackend() -> impl Strategy<Value = Value> {
-    let authority = named("cm");
-    let authority =
-        authority.prop_map(|name| json!([{"group": "", "kind": "ConfigMap", "name": name}]));
-    let protocol = of(select(vec!["HTTP", "HTTP2", "TCP"]));
-    let hostname = select(vec!["x.example", "y.example", "label"]);
-    let parts = (
-        metadata("x"),
-        hostname,
-        protocol,
-        of((of(authority), of(secret_ref()))),
-    );
-    parts.prop_map(|(metadata, hostname, protocol, tls)| {
-        let tls = tls.map(|(authorities, client)| {
-            let validation = authorities.map(|it| json!({"hostname": "h", "caCertificateRefs": it}));
-            let mode = client.as_ref().map_or("ServerOnly", |_| "ClientAndServer");
-            json!({"mode": mode, "clientCertificateRef": client, "validation": validation})
-        });
-        json!({
-            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackend", "metadata": metadata,
-            "spec": {
-                "type": "ExternalHostname", "externalHostname": {"hostname": hostname}, "port": {"port": 80},
-                "protocol": protocol, "tls": tls,
-            },
-        })
-    })
-}
-
 fn rule() -> impl Strategy<Value = Value> {
     let path = select(vec!["/", "/a", "/b/c"]);
     let redirect = json!([{"type": "RequestRedirect", "requestRedirect": {"statusCode": 302}}]);
@@ -307,6 +257,7 @@ fn grant() -> impl Strategy<Value = Value> {
         of(named("s")).prop_map(|name| ("", "Secret", name)),
         of(named("v")).prop_map(|name| ("", "Service", name)),
         of(named("v")).prop_map(|name| ("multicluster.x-k8s.io", "ServiceImport", name)),
+        of(named("rb")).prop_map(|name| ("portcullis.dev", "ReleaseBackend", name)),
         of(named("cm")).prop_map(|name| ("", "ConfigMap", name)),
     ];
     let to = to.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
@@ -337,60 +288,19 @@ fn parameters() -> impl Strategy<Value = Value> {
     })
 }
 
-fn service() -> impl Strategy<Value = Value> {
-    let kind = prop_oneof![6 => Just("ClusterIP"), 1 => Just("ExternalName")];
-    let protocol = of(select(vec!["kubernetes.io/h2c", "https"]));
-    (metadata("v"), kind, protocol).prop_map(|(metadata, kind, protocol)| {
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": metadata,
-            "spec": {"type": kind, "ports": [{"port": 80, "appProtocol": protocol}, {"name": "o", "port": 81}]},
-        })
-    })
-}
-
-fn service_import() -> impl Strategy<Value = Value> {
-    let protocol = of(select(vec!["kubernetes.io/h2c", "https"]));
-    (metadata("v"), protocol).prop_map(|(metadata, protocol)| {
-        json!({
-            "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceImport", "metadata": metadata,
-            "spec": {"type": "ClusterSetIP", "ports": [{"port": 80, "appProtocol": protocol}]},
-        })
-    })
-}
-
-/// It may have endpoints of a Service, of a ServiceImport, of both or of neither.
-fn slice() -> impl Strategy<Value = Value> {
-    let owners = (weighted(0.8, named("v")), weighted(0.4, named("v")));
-    (metadata("slice"), owners, vec(1..9_u8, 0..3)).prop_map(|(mut metadata, owners, hosts)| {
-        let (service, import) = owners;
-        metadata["labels"] = json!({});
-        if let Some(service) = service {
-            metadata["labels"]["kubernetes.io/service-name"] = service.into();
-        }
-        if let Some(import) = import {
-            metadata["labels"]["multicluster.kubernetes.io/service-name"] = import.into();
-        }
-        let addresses: Vec<_> = hosts
-            .iter()
-            .map(|host| json!({"addresses": [format!("10.0.0.{host}")]}))
-            .collect();
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata,
-            "addressType": "IPv4", "endpoints": addresses, "ports": [{"port": 8080}, {"name": "o", "port": 8081}],
-        })
-    })
-}
-
-/// Group and kind of the target of a policy.
-fn target_kind() -> impl Strategy<Value = (&'static str, &'static str)> {
-    let import = ("multicluster.x-k8s.io", "ServiceImport");
-    prop_oneof![3 => Just(("", "Service")), 1 => Just(import)]
+/// Group, kind and name of the target of a policy.
+fn target_name() -> impl Strategy<Value = (&'static str, &'static str, String)> {
+    prop_oneof![
+        6 => named("v").prop_map(|name| ("", "Service", name)),
+        2 => named("v").prop_map(|name| ("multicluster.x-k8s.io", "ServiceImport", name)),
+        1 => named("rb").prop_map(|name| ("portcullis.dev", "ReleaseBackend", name)),
+    ]
 }
 
 fn policy() -> impl Strategy<Value = Value> {
     let section = of(Just("o"));
-    let target = (target_kind(), named("v"), section);
-    let target = target.prop_map(|((group, kind), name, section)| {
+    let target = (target_name(), section);
+    let target = target.prop_map(|((group, kind, name), section)| {
         json!({"group": group, "kind": kind, "name": name, "sectionName": section})
     });
     let authority = prop_oneof![
@@ -421,8 +331,8 @@ fn from() -> impl Strategy<Value = Value> {
 
 fn tls_override() -> impl Strategy<Value = Value> {
     let of_target = (other_namespace(), of(Just("o")), of(from()));
-    let target = (target_kind(), named("v"), of_target);
-    let target = target.prop_map(|((group, kind), name, (namespace, section, from))| {
+    let target = (target_name(), of_target);
+    let target = target.prop_map(|((group, kind, name), (namespace, section, from))| {
         json!({
             "group": group, "kind": kind, "namespace": namespace, "name": name, "sectionName": section,
             "from": from,

@@ -12,7 +12,8 @@ use portcullis::ir::route::{Action, Target};
 use portcullis::ir::{Backend, BackendId, Ir, Port};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{
-    AncestorStatus, Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason, StatusReport,
+    AncestorStatus, Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason,
+    ReleaseStatus, StatusReport,
 };
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
 use portcullis::translate::{Mode, Options, PolicyVerdict, Translation, Translator, translate};
@@ -23,6 +24,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::Value;
 
 use crate::objects::{CONTROLLER, object};
+use crate::releases::check_pods;
 use crate::stories::cluster;
 use crate::{decode, snapshot};
 
@@ -120,6 +122,8 @@ struct Part {
     routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
     policies: BTreeMap<ObjectRef, AncestorStatus>,
     xbackends: BTreeMap<ObjectRef, ParentStatus>,
+    /// Without the condition Programmed, which is about all Gateways.
+    release_backends: BTreeMap<ObjectRef, (Vec<Condition>, Vec<ReleaseStatus>)>,
     data_plane: Option<DataPlane>,
 }
 
@@ -153,6 +157,7 @@ impl Part {
             routes: routes(report, |parent| *parent == name || sets.contains(parent)),
             policies: policies(report, &name),
             xbackends: xbackends(report, &name),
+            release_backends: release_backends(report, &name),
             data_plane: data_planes.get(&name).cloned(),
         }
     }
@@ -242,6 +247,20 @@ fn xbackends(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, 
         .collect()
 }
 
+/// The statuses of ReleaseBackends that routes of a Gateway refer to.
+fn release_backends(
+    report: &StatusReport,
+    gateway: &ObjectRef,
+) -> BTreeMap<ObjectRef, (Vec<Condition>, Vec<ReleaseStatus>)> {
+    let all = report.release_backends.iter();
+    let own = all.filter(|(_, status)| status.gateways.contains(gateway));
+    own.map(|(name, status)| {
+        let conditions = status.conditions[..2].to_vec();
+        (name.clone(), (conditions, status.releases.clone()))
+    })
+    .collect()
+}
+
 /// Every closure translates to what the cluster translates to for its Gateway, and there is one for each Gateway of ours.
 fn check_translations(cluster: &Snapshot, closures: &Closures) {
     let whole = run(cluster);
@@ -265,6 +284,7 @@ fn check_translations(cluster: &Snapshot, closures: &Closures) {
         // Rules that are answered with 500 have backends too, which get no traffic.
         assert!(unknown.is_none_or(|it| whole.ir.backend(&it.id).is_some()));
         check_secrets(cluster, closure, &whole.report, gateway);
+        check_pods(closure);
     }
 }
 

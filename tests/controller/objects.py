@@ -101,6 +101,27 @@ def external(namespace: str, name: str, hostname: str) -> dict:
     }
 
 
+def release_backend(namespace: str, name: str, service: str, weights: dict[str, int], **spec) -> dict:
+    """A ReleaseBackend over a chart's Service, with releases by `app.kubernetes.io/instance`."""
+    instance = "app.kubernetes.io/instance"
+    return {
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "ReleaseBackend",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {
+            "loadBalancer": {"v1.Service": {"name": service, "removeKeys": [instance]}},
+            "splitBy": instance,
+            "releases": [{"value": value, "weight": weight} for value, weight in weights.items()],
+            **spec,
+        },
+    }
+
+
+def to_releases(namespace: str, name: str, parents: list[str], backend: str) -> dict:
+    reference = {"group": "portcullis.dev", "kind": "ReleaseBackend", "name": backend, "port": 80}
+    return _route("HTTPRoute", namespace, name, parents, [{"backendRefs": [reference]}])
+
+
 def echo(namespace: str, name: str, replicas: int = 1, **pod) -> list[dict]:
     """A Deployment of echo-basic, which terminates gracefully, and its Service. `pod` is merged into the pod spec."""
     variables = [

@@ -20,6 +20,7 @@ mod external;
 mod filters;
 mod forwarding;
 mod lifecycle;
+mod release_backends;
 mod releases;
 mod reload;
 mod routing;

@@ -92,6 +92,22 @@ fn shows_hostname_of_xbackend() {
 }
 
 #[test]
+fn shows_releases_of_release_backend() {
+    let page = include_str!("../../../docs/release-backend.md");
+    let example = page.split("```yaml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let text = explanation(example, "http://shop.example:8080/", Permissions::default());
+    let backend = "ReleaseBackend default/shop:80";
+    assert!(text.contains(backend), "{text}");
+    for release in [
+        "release shop-v41 90.0 %: 10.0.0.41:8080",
+        "release shop-v42 10.0 %: 10.0.0.42:9090",
+    ] {
+        assert!(text.contains(release), "{text}");
+    }
+}
+
+#[test]
 fn shows_every_policy_for_the_backend_with_its_reason() {
     let tls = "validation: {hostname: h, wellKnownCACertificates: System}";
     let objects = [

@@ -190,3 +190,6 @@ fn why_unusable(kinds: &[&'static BackendKind], key: &str) -> String {
     };
     format!("{} is ignored: {why}", path(key))
 }
+
+#[cfg(test)]
+mod tests;

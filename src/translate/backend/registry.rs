@@ -1,8 +1,6 @@
 //! The kinds of backends that are built in: what each of them reads of a snapshot, how it is resolved and what ties its
 //! objects to others. A new kind is a file beside this one and a line in [`KINDS`].
 
-use std::collections::BTreeSet;
-
 use rustc_hash::FxHashSet;
 
 use crate::api::core::{ConfigMap, EndpointSlice, Secret, Service, ServicePort};
@@ -17,6 +15,7 @@ use super::super::reason::{Fault, Reason};
 use super::super::{Input, Mode, Options};
 use super::index::SlicesByOwner;
 use super::load_balancer::LoadBalancerKind;
+use super::statuses::Users;
 use super::{Found, Sources, release_backend, service, service_import, xbackend};
 
 const KINDS: &[&BackendKind] = &[
@@ -88,8 +87,8 @@ pub(super) trait Resolver {
         Followed::default()
     }
 
-    /// The status of an object to which these Gateways send requests, of a kind with one status for all of them.
-    fn status(&self, _: &Key, _: &BTreeSet<ObjectRef>) -> Option<ReleaseBackendStatus> {
+    /// The status of an object with these users, of a kind with one status for all Gateways.
+    fn status(&self, _: &Key, _: &Users<'_>) -> Option<ReleaseBackendStatus> {
         None
     }
 }

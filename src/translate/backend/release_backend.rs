@@ -24,6 +24,7 @@ use super::super::Input;
 use super::super::reason::{Fault, Reason};
 use super::load_balancer::{Balanced, Chosen, choose};
 use super::registry::{BackendKind, Followed, PartChanges, Resolver, enabled, name_of};
+use super::statuses::Users;
 use super::{Found, Sources, ports};
 
 use self::endpoints::Groups;
@@ -157,8 +158,8 @@ impl Resolver for ReleaseBackends {
         })
     }
 
-    fn status(&self, key: &Key, gateways: &BTreeSet<ObjectRef>) -> Option<ReleaseBackendStatus> {
-        self.0.get(key).map(|entry| entry.status(gateways))
+    fn status(&self, key: &Key, users: &Users<'_>) -> Option<ReleaseBackendStatus> {
+        self.0.get(key).map(|entry| entry.status(users))
     }
 }
 
@@ -279,3 +280,6 @@ impl Entry {
         token.into()
     }
 }
+
+#[cfg(test)]
+mod tests;

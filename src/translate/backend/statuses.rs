@@ -4,11 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::Key;
-use crate::ir::ObjectRef;
+use crate::ir::{BackendId, ObjectRef};
 use crate::status::{ParentStatus, ReleaseBackendStatus};
 
 use super::super::{Input, backend_tls};
 use super::Backends;
+
+/// Who sends requests to a backend.
+pub(super) struct Users<'a> {
+    /// The Gateways whose routes refer to it.
+    pub(super) gateways: Option<&'a BTreeSet<ObjectRef>>,
+    /// Whether any of these routes can send requests to it.
+    pub(super) is_served: bool,
+}
 
 /// The Gateways that send requests to backends with a status.
 pub(super) type BackendSenders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
@@ -21,11 +29,9 @@ impl Backends {
         input: &Input<'_>,
         senders: BackendSenders,
     ) -> BTreeMap<ObjectRef, Vec<ParentStatus>> {
-        let former = std::mem::replace(&mut self.senders, senders);
-        let known = self.release_statuses.keys();
-        let others = known.filter(|name| former.get(*name) != self.senders.get(*name));
-        let others: Vec<_> = others.cloned().collect();
-        self.update_statuses(&others);
+        self.senders = senders;
+        let known: Vec<_> = self.release_statuses.keys().cloned().collect();
+        self.update_statuses(&known);
         let of_backend = |(object, gateways): (&ObjectRef, &BTreeSet<ObjectRef>)| {
             let key = Key::new(&object.namespace, &object.name);
             let conditions = self.enabled(object)?.resolver.conditions(&key)?;
@@ -57,9 +63,23 @@ impl Backends {
     }
 
     fn release_status(&self, name: &ObjectRef) -> Option<ReleaseBackendStatus> {
-        let nobody = BTreeSet::new();
-        let gateways = self.senders.get(name).unwrap_or(&nobody);
+        let users = Users {
+            gateways: self.senders.get(name),
+            is_served: self.is_served(name),
+        };
         let key = Key::new(&name.namespace, &name.name);
-        self.enabled(name)?.resolver.status(&key, gateways)
+        self.enabled(name)?.resolver.status(&key, &users)
+    }
+
+    /// Whether a port of an object gets traffic.
+    fn is_served(&self, name: &ObjectRef) -> bool {
+        let first = BackendId {
+            object: name.clone(),
+            port: 0,
+            tls: None,
+        };
+        let ports = self.resolved.range(first..);
+        let mut own = ports.take_while(|(id, _)| id.object == *name);
+        own.any(|(_, resolved)| resolved.served > 0)
     }
 }

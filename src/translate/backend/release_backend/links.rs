@@ -10,7 +10,7 @@ use super::super::load_balancer::{Chosen, marked};
 use super::super::registry::{enabled, owners};
 use super::{chosen, endpoints};
 
-/// Only pods that may be endpoints: others of the namespace are nobody's business.
+/// Pods that cannot be endpoints are left out.
 pub(super) fn links(object: &Object, collector: &mut Collector<'_>) {
     let Object::ReleaseBackend(backend) = object else {
         return;

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::api::core::{ServicePort, TargetPort};
-use crate::ir::ObjectRef;
 use crate::status::{Condition, Percent, ReleaseBackendStatus, ReleaseStatus};
 
 use super::super::super::reason::{ConditionType, Fault, Reason, judge};
 use super::super::Sources;
 use super::super::ports::is_tcp;
+use super::super::statuses::Users;
 use super::endpoints::Groups;
 use super::{Entry, weights};
 
@@ -87,7 +87,7 @@ impl Entry {
         notes
     }
 
-    pub(super) fn status(&self, gateways: &BTreeSet<ObjectRef>) -> ReleaseBackendStatus {
+    pub(super) fn status(&self, users: &Users<'_>) -> ReleaseBackendStatus {
         let fault = self.load_balancer.as_ref().err();
         let invalid = fault.filter(|fault| fault.reason == Reason::Invalid);
         let generation = self.object.metadata.generation;
@@ -98,27 +98,33 @@ impl Entry {
             conditions: vec![
                 noted(accepted, &self.unused),
                 noted(resolved, &self.counted.notes),
-                self.programmed(fault, gateways),
+                self.programmed(fault, users),
             ],
             releases: self.counted.releases.clone(),
-            gateways: gateways.iter().cloned().collect(),
+            gateways: users.gateways.into_iter().flatten().cloned().collect(),
         }
     }
 
-    fn programmed(&self, fault: Option<&Fault>, gateways: &BTreeSet<ObjectRef>) -> Condition {
+    fn programmed(&self, fault: Option<&Fault>, users: &Users<'_>) -> Condition {
         let kind = ConditionType::Programmed;
         let generation = self.object.metadata.generation;
-        if let Some(fault) = fault {
-            return Fault::new(Reason::Invalid, fault.message.clone()).against(kind, generation);
+        let fails = |reason, message| Condition::fails(kind, reason, message, generation);
+        if fault.is_some() {
+            let message = "it gets no requests: see Accepted and ResolvedRefs";
+            return fails(Reason::Invalid, message);
         }
-        if gateways.is_empty() {
-            let message = "no route of a Gateway refers to it";
-            return Condition::fails(kind, Reason::Unused, message, generation);
+        let Some(gateways) = users.gateways.filter(|gateways| !gateways.is_empty()) else {
+            return fails(Reason::Unused, "no route of a Gateway refers to it");
+        };
+        if !users.is_served {
+            let message = "no route that refers to it can send requests to it: see ResolvedRefs of the routes";
+            return fails(Reason::Unused, message);
         }
-        let named = gateways.iter().take(MAX_GATEWAYS);
-        let mut names: Vec<_> = named.map(ToString::to_string).collect();
-        if let Some(more) = gateways.len().checked_sub(MAX_GATEWAYS + 1) {
-            names.push(format!("{} more", more + 1));
+        let mut names: Vec<_> = gateways.iter().map(ToString::to_string).collect();
+        if names.len() > MAX_GATEWAYS {
+            let more = format!("{} more", names.len() - MAX_GATEWAYS);
+            names.truncate(MAX_GATEWAYS);
+            names.push(more);
         }
         let message = format!("gets requests of {}", names.join(", "));
         Condition::holds(kind, Reason::Programmed, generation).with_message(message)

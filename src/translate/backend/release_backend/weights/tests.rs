@@ -1,3 +1,5 @@
+//! Shares of releases against the words of the rules, over random releases.
+
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;

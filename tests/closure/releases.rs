@@ -1,0 +1,187 @@
+//! ReleaseBackends: which pods are in a closure.
+
+use std::collections::BTreeMap;
+
+use portcullis::api::core::Service;
+use portcullis::api::pod::Pod;
+use portcullis::api::release_backend::ReleaseBackend;
+use portcullis::snapshot::Snapshot;
+use serde_json::{Value, json};
+
+use crate::contents::{Followed, class, http, object, route, slice};
+
+/// Every pod of a closure is an endpoint of a ReleaseBackend of it: its labels are selected, or an EndpointSlice names it.
+pub(crate) fn check_pods(closure: &Snapshot) {
+    for pod in closure.pods.iter() {
+        let namespace = &pod.metadata.namespace;
+        let mut backends = closure.release_backends.in_namespace(namespace);
+        let is_endpoint = backends.any(|backend| has_endpoint(closure, backend, pod));
+        assert!(
+            is_endpoint,
+            "{namespace}/{} is no endpoint",
+            pod.metadata.name
+        );
+    }
+}
+
+fn has_endpoint(closure: &Snapshot, backend: &ReleaseBackend, pod: &Pod) -> bool {
+    let namespace = &backend.metadata.namespace;
+    let configured = backend.spec.load_balancer.get("v1.Service");
+    let is_meant = |service: &Service| match configured {
+        Some(value) => value["name"] == *service.metadata.name,
+        None => service.metadata.labels.contains_key("shipper-lb"),
+    };
+    let mut services = closure
+        .services
+        .in_namespace(namespace)
+        .filter(|it| is_meant(it));
+    services.any(
+        |service| match selector(configured.unwrap_or(&Value::Null), service) {
+            Some(labels) => labels
+                .iter()
+                .all(|(key, value)| pod.metadata.labels.get(key) == Some(value)),
+            None => {
+                let slices = closure.endpoint_slices.in_namespace(namespace);
+                let owner = |labels: &BTreeMap<String, String>| {
+                    labels.get("kubernetes.io/service-name").cloned()
+                };
+                let own = slices.filter(|it| {
+                    owner(&it.metadata.labels).as_ref() == Some(&service.metadata.name)
+                });
+                let targets = own
+                    .flat_map(|it| &it.endpoints)
+                    .filter_map(|it| it.target_ref.as_ref());
+                targets.into_iter().any(|it| it.name == pod.metadata.name)
+            }
+        },
+    )
+}
+
+/// The labels of the pods that a configuration selects.
+fn selector(configured: &Value, service: &Service) -> Option<BTreeMap<String, String>> {
+    if let Some(labels) = configured["selector"].as_object() {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        return Some(
+            labels
+                .iter()
+                .map(|(key, value)| (key.clone(), text(value)))
+                .collect(),
+        );
+    }
+    let keys = configured["removeKeys"].as_array()?;
+    let mut labels = service.spec.selector.clone();
+    labels.retain(|key, _| !keys.iter().any(|removed| removed == key));
+    Some(labels)
+}
+
+fn release_backend(configured: impl Into<Value>) -> Value {
+    let releases = json!([{"value": "v1", "weight": 1}]);
+    let spec =
+        json!({"loadBalancer": configured.into(), "splitBy": "release", "releases": releases});
+    object("ReleaseBackend", "apps", "shop", spec)
+}
+
+fn pod(name: &str, app: &str) -> Value {
+    let mut pod = object("Pod", "apps", name, json!({}));
+    pod["metadata"]["labels"] = json!({"app": app, "release": "v1"});
+    pod["status"] =
+        json!({"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]});
+    pod
+}
+
+fn service(name: &str, labels: impl Into<Value>) -> Value {
+    let spec = json!({"ports": [{"port": 80}], "selector": {"app": name, "release": "v1"}});
+    let mut service = object("Service", "apps", name, spec);
+    service["metadata"]["labels"] = labels.into();
+    service
+}
+
+fn scene(configured: impl Into<Value>) -> Followed {
+    let backend =
+        json!({"group": "portcullis.dev", "kind": "ReleaseBackend", "name": "shop", "port": 80});
+    let mut slice = slice("apps", "shop", "10.0.0.1");
+    slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "a"});
+    Followed::new([
+        class(),
+        http("one"),
+        http("two"),
+        route("apps", "r", "one", backend),
+        route("apps", "s", "two", json!({"name": "shop", "port": 80})),
+        release_backend(configured),
+        service("shop", json!({})),
+        slice,
+        pod("a", "shop"),
+        pod("b", "shop"),
+        pod("c", "other"),
+    ])
+}
+
+const WITHOUT_PODS: [&str; 3] = [
+    "EndpointSlice apps/shop-x",
+    "HTTPRoute apps/s",
+    "Service apps/shop",
+];
+
+#[test]
+fn pods_that_endpoint_slices_name_come_with_a_release_backend_alone() {
+    let mut followed = scene(json!({"v1.Service": {"name": "shop"}}));
+    let expected = [
+        "EndpointSlice apps/shop-x",
+        "HTTPRoute apps/r",
+        "Pod apps/a",
+        "ReleaseBackend apps/shop",
+        "Service apps/shop",
+    ];
+    assert_eq!(followed.of("one"), expected);
+    assert_eq!(followed.of("two"), WITHOUT_PODS);
+    let mut changed = slice("apps", "shop", "10.0.0.2");
+    changed["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "b"});
+    let one = "one: -Pod apps/a +Pod apps/b +EndpointSlice apps/shop-x";
+    assert_eq!(
+        followed.put(&changed),
+        [one, "two: +EndpointSlice apps/shop-x"]
+    );
+}
+
+#[test]
+fn pods_that_are_selected_come_and_go_with_their_labels() {
+    let mut followed = scene(json!({"v1.Service": {"name": "shop", "removeKeys": ["release"]}}));
+    let expected = [
+        "EndpointSlice apps/shop-x",
+        "HTTPRoute apps/r",
+        "Pod apps/a",
+        "Pod apps/b",
+        "ReleaseBackend apps/shop",
+        "Service apps/shop",
+    ];
+    assert_eq!(followed.of("one"), expected);
+    assert_eq!(followed.of("two"), WITHOUT_PODS);
+    assert_eq!(followed.put(&pod("c", "shop")), ["one: +Pod apps/c"]);
+    assert_eq!(followed.put(&pod("a", "other")), ["one: -Pod apps/a"]);
+    assert_eq!(followed.delete(&pod("b", "shop")), ["one: -Pod apps/b"]);
+    let none: [&str; 0] = [];
+    assert_eq!(followed.put(&pod("d", "other")), none);
+}
+
+#[test]
+fn all_marked_services_come_where_none_is_named() {
+    let mut followed = scene(json!({}));
+    let mark = || json!({"shipper-lb": "production"});
+    let expected = ["HTTPRoute apps/r", "ReleaseBackend apps/shop"];
+    assert_eq!(followed.of("one"), expected);
+    let one = "one: +Service apps/shop +EndpointSlice apps/shop-x +Pod apps/a";
+    let mut changes = followed.put(&service("shop", mark()));
+    changes.retain(|change| change.starts_with("one"));
+    let sorted = |change: &str| {
+        let mut words: Vec<_> = change.split(" +").map(str::to_owned).collect();
+        words.sort();
+        words
+    };
+    assert_eq!(
+        changes.iter().map(|it| sorted(it)).collect::<Vec<_>>(),
+        [sorted(one)]
+    );
+    // With two, none serves, so that a pod of the Gateway has to see both.
+    let changes = followed.put(&service("other", mark()));
+    assert_eq!(changes, ["one: -Pod apps/a +Service apps/other"]);
+}

@@ -1,0 +1,172 @@
+"""Requests that are shifted between two installations of one unmodified chart, by a ReleaseBackend."""
+
+import os
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from api import has, wait_for
+from checks import check
+from cluster import frozen, metrics
+from objects import gateway, namespace, release_backend, to_releases
+from survival import scale_controllers
+from traffic import Load, status_of
+
+NS = "releases"
+OLD, NEW = "v41", "v42"
+CHART = Path(__file__).resolve().parent / "chart.yaml"
+RATE = 1000
+# Over so many requests a share differs from its weight by less than TOLERANCE, except in one of a million runs.
+COUNTED = 50_000
+TOLERANCE = 0.01
+# Where one release gets everything, fewer show it.
+COUNTED_WHOLE = 5_000
+
+
+def install(release: str) -> None:
+    manifests = CHART.read_text().replace("RELEASE", release)
+    command = ["kubectl", "apply", "-n", NS, "-f", "-"]
+    subprocess.run(command, input=manifests.encode(), check=True, stdout=subprocess.DEVNULL)
+    name = f"deployment/{release}-shop"
+    command = ["kubectl", "rollout", "status", "-n", NS, name, "--timeout=60s"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def prepare(cluster):
+    cluster.apply(namespace(NS), gateway(NS, "edge"))
+    install(OLD)
+    install(NEW)
+    cluster.apply(weighted(0), to_releases(NS, "shop", ["edge"], "shop"))
+    cluster.gateway_is(NS, "edge")
+    cluster.replicas(NS, "edge", 2)
+    with Load(cluster.address(NS, "edge"), 8080, kept=0, fresh=1) as load:
+        wait_for("its address leads there", lambda: load.backends, 10)
+
+
+def weighted(percent: int) -> dict:
+    return release_backend(NS, "shop", f"{OLD}-shop", {OLD: 100 - percent, NEW: percent})
+
+
+def shift(cluster, percent: int) -> None:
+    """Gives the new release this share and waits until all pods of the Gateway do so."""
+    cluster.apply(weighted(percent))
+    for pod in cluster.replicas(NS, "edge", 2):
+        wait_for(f"the new release has {percent} %", lambda: round(100 * share(pod, NEW), 6) == percent, 10)  # noqa: B023
+
+
+def share(pod: dict, release: str) -> float:
+    samples = metrics(pod).items()
+    own = (value for name, value in samples if name.startswith("portcullis_upstream_release_share{") and f'release="{release}"' in name)
+    return next(own, -1)
+
+
+def count(load: Load, requests: int) -> dict[str, int]:
+    """Waits for so many requests more, and returns how many of them each release has answered."""
+    # Those in flight may have begun before the shift.
+    time.sleep(0.2)
+    before = dict(load.backends)
+    wait_for(f"{requests} requests are answered", lambda: sum(load.backends.values()) - sum(before.values()) >= requests, 600)
+    counts = {OLD: 0, NEW: 0}
+    for pod, total in dict(load.backends).items():
+        counts[pod.partition("-")[0]] += total - before.get(pod, 0)
+    return counts
+
+
+@check(f"an unmodified chart, installed twice, is shifted 0 → 1 → 50 → 100 → 0 % under {RATE} requests a second: no request fails")
+def shifted(cluster):
+    shares = []
+    with Load(cluster.address(NS, "edge"), 8080, rate=RATE, kept=24, fresh=4) as load:
+        for percent in (0, 1, 50, 100, 0):
+            shift(cluster, percent)
+            counts = count(load, COUNTED if 0 < percent < 100 else COUNTED_WHOLE)
+            part = counts[NEW] / sum(counts.values())
+            tolerance = TOLERANCE if 0 < percent < 100 else 0
+            assert abs(part - percent / 100) <= tolerance, f"{percent} % is {100 * part:.3f} %: {counts}"
+            shares.append(f"{100 * part:.2f}")
+    return f"{' → '.join(shares)} %, {load.verdict()}"
+
+
+@check("the status tells the ready endpoints, weight and share of each release")
+def status(cluster):
+    shift(cluster, 25)
+
+    def look():
+        found = cluster.api.get("ReleaseBackend", "shop", NS)
+        told = found.get("status", {})
+        generation = found["metadata"]["generation"]
+        is_good = all(has(told.get("conditions", []), kind, "True", generation) for kind in ("Accepted", "ResolvedRefs", "Programmed"))
+        return is_good and told.get("releases")
+
+    releases = wait_for("its conditions are true", look, 20)
+    expected = [
+        {"value": OLD, "ready": 2, "weight": 75, "effectivePercent": 75},
+        {"value": NEW, "ready": 2, "weight": 25, "effectivePercent": 25},
+    ]
+    assert releases == expected, releases
+
+
+@check("while the leader stands still, new pods of a release get their share")
+def without_leader(cluster):
+    shift(cluster, 50)
+    leader = next(pod for pod in cluster.controllers() if pod["metadata"]["name"] == cluster.leader())
+    with Load(cluster.address(NS, "edge"), 8080) as load, frozen(leader):
+        cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 4}})
+        wait_for("four pods of the new release answer", lambda: sum(pod.startswith(NEW) for pod in load.backends) == 4, 30)
+        counts = count(load, 3_000)
+    part = counts[NEW] / sum(counts.values())
+    # Five standard deviations of so many requests.
+    assert abs(part - 0.5) < 0.046, counts
+    return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
+
+
+@check("a release without ready pods loses its share, and gets it back")
+def short(cluster):
+    shift(cluster, 50)
+    # The chart has no preStop, so that its pods end before anyone can know. A request of a safe method is repeated.
+    with Load(cluster.address(NS, "edge"), 8080, methods=("GET",)) as load:
+        cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 0}})
+        pods = lambda: cluster.replicas(NS, "edge", 2)  # noqa: E731
+        wait_for("the old release has everything", lambda: all(share(pod, OLD) == 1 for pod in pods()), 30)
+        counts = count(load, 1_000)
+        assert counts[NEW] == 0, counts
+        cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 2}})
+        wait_for("the new release has its share", lambda: all(share(pod, NEW) == 0.5 for pod in pods()), 30)
+    return load.figures()
+
+
+@contextmanager
+def on_its_own(cluster):
+    """A data plane that watches the API server itself."""
+    command = [cluster.program, "run", "--kubernetes", "--gateway", f"{NS}/edge", "--access-log", "off", "--log-level", "warn"]
+    with subprocess.Popen(command, env={**os.environ, "PORTCULLIS_ADMIN": "off"}) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@check("without any controller, a data plane that watches the cluster itself gives new pods of a release their share")
+def without_controllers(cluster):
+    shift(cluster, 50)
+    scale_controllers(cluster, 0)
+    try:
+        with on_its_own(cluster):
+
+            def serves():
+                try:
+                    return status_of("127.0.0.1", 8080) == 200
+                except OSError:
+                    return False
+
+            wait_for("it serves", serves, 20)
+            with Load("127.0.0.1", 8080) as load:
+                cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 5}})
+                wait_for("five pods of the new release answer", lambda: sum(pod.startswith(NEW) for pod in load.backends) == 5, 30)
+                counts = count(load, 3_000)
+    finally:
+        scale_controllers(cluster, 2)
+    part = counts[NEW] / sum(counts.values())
+    assert abs(part - 0.5) < 0.046, counts
+    return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
