@@ -69,7 +69,7 @@ pub struct Args {
     /// Time over which --watch computes rates
     #[arg(long, value_name = "DURATION", requires = "watch", default_value_t = Span(Duration::from_secs(30)))]
     window: Span,
-    /// Roll back when more of the requests to a release that is shifted to have a status of 5xx, of at least 100 in the window
+    /// Roll back when a larger part of the requests to a shifted release has a status of 5xx, of at least 100 in the window
     #[arg(long, value_name = "PERCENT%", requires_all = ["watch", "changes"])]
     abort_above: Option<Percent>,
     /// Read metrics from the pods of this Gateway only; may be repeated [default: pods of all Gateways]
@@ -191,10 +191,12 @@ async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!();
-    let abort = args.abort_above.map(|above| Abort {
+    let rollback = plan.rollback();
+    let above = args.abort_above.filter(|_| !rollback.is_empty());
+    let abort = above.map(|above| Abort {
         above,
         releases: plan.shifted(),
-        rollback: plan.rollback(),
+        rollback,
         mode,
     });
     let settings = WatchSettings {
@@ -299,6 +301,9 @@ fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
         notes.push(format!("To roll back: {}", command(&args.name, &rollback)));
     } else if !args.changes.is_empty() {
         notes.push("Nothing to change.".to_owned());
+        if args.abort_above.is_some() {
+            notes.push("--abort-above has nothing to roll back.".to_owned());
+        }
     }
     if !notes.is_empty() {
         text.push_str(&format!("\n{}\n", notes.join("\n")));

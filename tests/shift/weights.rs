@@ -42,7 +42,7 @@ fn scales_other_weights_for_an_exact_share() {
         "{printed}"
     );
     assert!(
-        printed.contains("The weight of v1 is scaled: so v2 gets exactly 10%"),
+        printed.contains("Weights of other releases (v1) are scaled, so that v2 gets exactly 10%"),
         "{printed}"
     );
     assert!(

@@ -111,7 +111,7 @@ impl fmt::Display for Conflict {
             ),
             false => write!(
                 f,
-                "{manager} may then set it back without a conflict when it writes its manifest again"
+                "{manager} may then set it back without a conflict when it writes again"
             ),
         }
     }

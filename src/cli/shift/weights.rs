@@ -10,7 +10,7 @@ use super::table::percent;
 pub(super) struct Plan {
     /// The listed releases in their order, then those that are added.
     pub(super) releases: Vec<PlannedRelease>,
-    /// What is worth telling about it.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
 }
 
@@ -142,7 +142,8 @@ fn not_listed(release: &str, listed: &[WeightedRelease]) -> String {
     format!("release {release} is not listed in spec.releases ({known}); --add lists it")
 }
 
-/// Gives a release a share. The other listed releases keep their proportions. Returns what has to be told.
+/// Gives a release a share. The other listed releases keep their proportions. Returns a note if their weights
+/// are scaled.
 fn set_share(
     releases: &mut [PlannedRelease],
     named: usize,
@@ -168,7 +169,7 @@ fn set_share(
     }
     Ok((!scaled.is_empty()).then(|| {
         format!(
-            "The weight of {} is scaled: so {name} gets exactly {share}, and the others keep their proportions.",
+            "Weights of other releases ({}) are scaled, so that {name} gets exactly {share} and they keep their proportions.",
             scaled.join(", ")
         )
     }))

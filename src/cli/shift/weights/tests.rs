@@ -69,9 +69,9 @@ fn percentages_at_the_ends_set_zeros() {
 }
 
 #[test]
-fn scaling_is_told() {
+fn notes_scaled_weights() {
     let scaled = plan(&[("v1", 100), ("v2", 0)], &["v2=10%"], false).unwrap();
-    let note = "The weight of v1 is scaled: so v2 gets exactly 10%, and the others keep their proportions.";
+    let note = "Weights of other releases (v1) are scaled, so that v2 gets exactly 10% and they keep their proportions.";
     assert_eq!(scaled.notes, [note]);
     let kept = plan(&[("v1", 90), ("v2", 0)], &["v2=10%"], false).unwrap();
     assert_eq!(kept.notes, Vec::<String>::new());
@@ -143,7 +143,7 @@ fn shifted_is_the_named_release_that_grows() {
 }
 
 #[test]
-fn tells_that_nothing_serves() {
+fn notes_that_nothing_serves() {
     let plan = plan(&[("v1", 1)], &["v1=0"], false).unwrap();
     assert_eq!(
         plan.notes,
