@@ -147,6 +147,53 @@ def on_its_own(cluster):
             process.wait(60)
 
 
+def command(cluster, *arguments: str) -> subprocess.CompletedProcess:
+    """Runs `portcullis shift` on the ReleaseBackend."""
+    whole = [cluster.program, "shift", f"{NS}/shop", *arguments]
+    return subprocess.run(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+
+
+@check("`portcullis shift` changes weights, tells of the owner of a weight, and shows what each release gets")
+def by_command(cluster):
+    shift(cluster, 0)
+    refused = command(cluster, f"{NEW}=25%")
+    assert refused.returncode == 1 and "--force" in refused.stdout and "belongs to test" in refused.stdout, refused.stdout
+    with Load(cluster.address(NS, "edge"), 8080) as load:
+        done = command(cluster, f"{NEW}=25%", "--force", "--watch", "--for", "6s", "--window", "4s")
+        assert done.returncode == 0, done.stdout
+        shares = [line for line in done.stdout.splitlines() if f"release={NEW} " in line and "share=25%" in line]
+        assert any("errors=0%" in line for line in shares), done.stdout
+    for pod in cluster.replicas(NS, "edge", 2):
+        assert share(pod, NEW) == 0.25
+    return load.verdict()
+
+
+@check("`portcullis shift --abort-above` rolls a release back whose responses are errors")
+def aborted(cluster):
+    # The port that its pods name is closed: every attempt at the new release fails.
+    ports = [{"name": "http", "containerPort": 3001, "protocol": "TCP"}]
+    container = {"name": "shop", "ports": ports, "readinessProbe": None}
+    cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"template": {"spec": {"containers": [{**broken(cluster), **container}]}}}})
+    wait_for("its pods are replaced", lambda: rolled(cluster, f"{NEW}-shop"), 60)
+    shift(cluster, 0)
+    with Load(cluster.address(NS, "edge"), 8080, methods=("GET",)):
+        done = command(cluster, f"{NEW}=50", f"{OLD}=50", "--force", "--watch", "--for", "40s", "--abort-above", "5%")
+    assert done.returncode == 2, done.stdout
+    releases = cluster.api.get("ReleaseBackend", "shop", NS)["spec"]["releases"]
+    assert {one["value"]: one["weight"] for one in releases} == {OLD: 100, NEW: 0}, releases
+
+
+def broken(cluster) -> dict:
+    return cluster.api.get("Deployment", f"{NEW}-shop", NS)["spec"]["template"]["spec"]["containers"][0]
+
+
+def rolled(cluster, name: str) -> bool:
+    found = cluster.api.get("Deployment", name, NS)
+    status, wanted = found.get("status", {}), found["spec"]["replicas"]
+    is_seen = status.get("observedGeneration") == found["metadata"]["generation"]
+    return is_seen and all(status.get(field, 0) == wanted for field in ("replicas", "updatedReplicas", "readyReplicas"))
+
+
 @check("without any controller, a data plane that watches the cluster itself gives new pods of a release their share")
 def without_controllers(cluster):
     shift(cluster, 50)
