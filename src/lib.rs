@@ -17,6 +17,7 @@ pub mod dns;
 pub mod events;
 pub mod filter;
 pub mod ir;
+pub mod location;
 pub mod permissions;
 pub mod provider;
 pub mod provision;

@@ -12,6 +12,7 @@ mod service;
 mod service_import;
 mod service_load_balancer;
 mod statuses;
+mod topology;
 mod xbackend;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use rustc_hash::FxHashSet;
 use crate::api::Key;
 use crate::api::core::EndpointSlice;
 use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
-use crate::permissions::BackendKinds;
+use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::status::ReleaseBackendStatuses;
 
@@ -34,14 +35,15 @@ pub use self::registry::{backend_kinds, watched_kinds};
 use self::index::SlicesByOwner;
 use self::registry::{PartChanges, Resolver, enabled, unusable};
 use self::statuses::BackendSenders;
-use super::Input;
 use super::backend_tls::{Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
+use super::{Input, Options};
 
 /// What a backend is made of.
 struct Sources<'a> {
     snapshot: &'a Snapshot,
     slices: &'a SlicesByOwner,
+    location: &'a Location,
 }
 
 impl<'a> Sources<'a> {
@@ -89,6 +91,7 @@ pub(super) enum Resolution {
 /// The backends that routes refer to; each is resolved once, and again when something that it is made of changes.
 pub(super) struct Backends {
     kinds: Vec<EnabledKind>,
+    location: Location,
     slices: SlicesByOwner,
     pub(super) tls: TlsPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
@@ -128,13 +131,14 @@ struct Resolved {
 
 impl Backends {
     /// Nothing yet, for these kinds.
-    pub(super) fn new(kinds: &BackendKinds) -> Self {
-        let kinds = enabled(kinds).map(|kind| EnabledKind {
+    pub(super) fn new(options: &Options) -> Self {
+        let kinds = enabled(&options.permissions.backend_kinds).map(|kind| EnabledKind {
             kind,
             resolver: (kind.resolver)(),
         });
         Self {
             kinds: kinds.collect(),
+            location: options.location.clone(),
             slices: SlicesByOwner::default(),
             tls: TlsPolicies::default(),
             resolved: BTreeMap::new(),
@@ -358,6 +362,7 @@ impl Backends {
         Sources {
             snapshot,
             slices: &self.slices,
+            location: &self.location,
         }
     }
 

@@ -61,6 +61,6 @@ impl Resolver for Services {
                 "is of type ExternalName, which is not served; use a Service with EndpointSlices";
             return Err(Fault::new(Reason::InvalidKind, message));
         }
-        ports::resolve(name, &service.spec.ports, port, sources.slices(name))
+        ports::resolve(sources, name, &service.spec.ports, port)
     }
 }
