@@ -33,3 +33,4 @@ pub mod telemetry;
 pub mod tls;
 pub mod translate;
 pub mod upstream;
+pub mod uptime;

@@ -216,6 +216,7 @@ impl Translator {
             .extend(backend_tls::unused(input, policies, &report.policies));
         let senders = self.routes.backend_senders(&self.gateways.parents);
         report.backends = self.backends.statuses(input, senders);
+        report.notes.extend(self.backends.notes());
         report.notes.extend(totals.notes().cloned());
         report.notes.sort();
         self.report = report;

@@ -11,6 +11,7 @@ mod release_backend;
 mod service;
 mod service_import;
 mod service_load_balancer;
+mod slow_start;
 mod statuses;
 mod topology;
 mod xbackend;
@@ -358,6 +359,17 @@ impl Backends {
         self.listed.get_or_insert_with(list).clone()
     }
 
+    /// All uses of an object.
+    fn of_object(&self, object: &ObjectRef) -> impl Iterator<Item = (&BackendId, &Resolved)> {
+        let first = BackendId {
+            object: object.clone(),
+            port: 0,
+            tls: None,
+        };
+        let known = self.resolved.range(first..);
+        known.take_while(move |(id, _)| id.object == *object)
+    }
+
     fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
         Sources {
             snapshot,
@@ -368,13 +380,7 @@ impl Backends {
 
     /// Brings the backends of an object up to date; those that are no more are forgotten.
     fn resolve_again(&mut self, now: &Snapshot, object: &ObjectRef) {
-        let first = BackendId {
-            object: object.clone(),
-            port: 0,
-            tls: None,
-        };
-        let known = self.resolved.range(first..);
-        let known = known.take_while(|(id, _)| id.object == *object);
+        let known = self.of_object(object);
         let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
         for id in known {
             let renewed = self.renew(now, &id);

@@ -41,6 +41,7 @@ pub(super) fn resolve_with(
         protocol,
         tls: None,
         endpoints: endpoints(port),
+        slow_start: None,
     };
     Ok(Found {
         backend,
