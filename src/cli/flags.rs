@@ -281,3 +281,29 @@ impl LogFlags {
             .unwrap_or_else(|| "info".to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    #[test]
+    fn location_is_known_as_far_as_flags_name_it() {
+        let location = |arguments: &[&str]| {
+            let command = ServeFlags::augment_args(Command::new("run"));
+            let line = ["run"].iter().chain(arguments);
+            let matches = command.try_get_matches_from(line).unwrap();
+            let flags = ServeFlags::from_arg_matches(&matches).unwrap();
+            flags.settings("folder".into()).location
+        };
+        let known = |text: &str| Some(text.to_owned());
+        let (zone, node) = (known("a"), known("one"));
+        let both = location(&["--zone", "a", "--node", "one"]);
+        assert_eq!(both, Location { zone, node });
+        // As in a pod without the label of a zone.
+        let node = known("one");
+        let only_node = location(&["--zone", "", "--node", "one"]);
+        assert_eq!(only_node, Location { zone: None, node });
+    }
+}
