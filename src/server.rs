@@ -23,7 +23,6 @@ use crate::api::Key;
 use crate::controller::{Outcome, Outputs};
 use crate::dns::{AllowedAddresses, Names, SystemLookup};
 use crate::ir::BindReport;
-use crate::permissions::Permissions;
 use crate::provider::{
     FileProvider, KubernetesProvider, Load, StreamEvent, StreamProvider, StreamSettings,
 };
@@ -185,6 +184,7 @@ impl Server {
             state.stats.dns.clone(),
         );
         let control = Control {
+            options: options(settings, objects.mode()),
             objects,
             names,
             reloads,
@@ -192,7 +192,6 @@ impl Server {
             state: state.clone(),
             shutdown,
             publish,
-            permissions: settings.permissions.clone(),
         };
         let control = thread::Builder::new()
             .name("control".to_owned())
@@ -247,12 +246,8 @@ impl Objects {
                 namespaces,
             } => {
                 let provider = runtime.block_on(KubernetesProvider::from_environment())?;
-                let options = Options {
-                    mode: Mode::Kubernetes,
-                    permissions: settings.permissions.clone(),
-                    ..Options::default()
-                };
-                let provider = provider.of_kinds(watched_kinds(&options));
+                let provider =
+                    provider.of_kinds(watched_kinds(&options(settings, Mode::Kubernetes)));
                 let provider = provider.within(namespaces.iter().cloned());
                 Ok(Self::Cluster(match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),
@@ -275,21 +270,16 @@ impl Objects {
     /// Runs the loop on the current objects and on every change.
     async fn drive<F, P>(
         self,
+        options: Options,
         names: Names<SystemLookup>,
         reloads: mpsc::Receiver<()>,
         reports: watch::Receiver<Option<Serves>>,
-        permissions: Permissions,
         outputs: Outputs<F, P>,
         state: &AdminState,
     ) where
         F: FnMut(&Table) -> BindReport,
         P: FnMut(Outcome),
     {
-        let options = Options {
-            mode: self.mode(),
-            permissions,
-            ..Options::default()
-        };
         match self {
             Self::Folder(provider, first) => {
                 let (sender, loads) = watch::channel(Arc::new(first));
@@ -313,6 +303,16 @@ impl Objects {
                 }
             }
         }
+    }
+}
+
+/// What objects of this origin are translated with.
+fn options(settings: &Settings, mode: Mode) -> Options {
+    Options {
+        mode,
+        permissions: settings.permissions.clone(),
+        location: settings.location.clone(),
+        ..Options::default()
     }
 }
 
@@ -364,7 +364,7 @@ struct Control {
     state: Arc<AdminState>,
     shutdown: Shutdown,
     publish: watch::Sender<Option<Outcome>>,
-    permissions: Permissions,
+    options: Options,
 }
 
 impl Control {
@@ -400,7 +400,7 @@ impl Control {
             state,
             mut shutdown,
             publish,
-            permissions,
+            options,
         } = self;
         let mut terminating = shutdown.clone();
         let mut announced = Announced::default();
@@ -424,7 +424,7 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(names, reloads, reports, permissions, outputs, &state) => {}
+            () = objects.drive(options, names, reloads, reports, outputs, &state) => {}
             () = not_ready => {}
             () = shutdown.draining() => {}
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::location::Location;
 use crate::permissions::Permissions;
 
 /// Static configuration of a data plane.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub drain: Drain,
     /// What the operator permits objects to do.
     pub permissions: Permissions,
+    /// Where the process runs. Default: unknown.
+    pub location: Location,
 }
 
 impl Settings {
@@ -59,6 +62,7 @@ impl Settings {
             dns_servers: Vec::new(),
             drain: Drain::default(),
             permissions: Permissions::default(),
+            location: Location::default(),
         }
     }
 }

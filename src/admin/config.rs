@@ -98,6 +98,7 @@ mod tests {
                     addresses: vec![([10, 0, 0, 1], 8080).into()],
                 }],
             }),
+            slow_start: None,
         };
         let ir = Ir {
             ports: Vec::new(),

@@ -137,6 +137,35 @@ pub struct SliceEndpoint {
     /// The object that it stands for, a Pod as a rule.
     #[serde(rename = "targetRef", default)]
     pub target_ref: Option<TargetRef>,
+    /// Which clients should use it. In a box, since most endpoints have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<Box<EndpointHints>>,
+}
+
+/// Which clients should use an endpoint. The controller of EndpointSlices sets this for Services that ask for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointHints {
+    /// Clients in these zones.
+    #[serde(
+        deserialize_with = "null_as_empty",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub for_zones: Vec<Hint>,
+    /// Clients on these nodes.
+    #[serde(
+        deserialize_with = "null_as_empty",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub for_nodes: Vec<Hint>,
+}
+
+/// A zone or a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Hint {
+    /// Its name.
+    pub name: String,
 }
 
 /// The object that an endpoint stands for, in the namespace of its EndpointSlice.

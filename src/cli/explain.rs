@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use self::request::Asked;
 use super::check;
-use super::flags::PermissionFlags;
+use super::flags::{LocationFlags, PermissionFlags};
 use crate::ir::{Ir, PortProtocol};
+use crate::location::Location;
 use crate::provider::FileProvider;
 use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
-use crate::translate::Translator;
+use crate::translate::{Options, Translator};
 
 /// Explain which listener, rule and backends a request gets, and why others are passed over.
 #[derive(clap::Args, Debug)]
@@ -27,7 +28,7 @@ Examples:
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
 
 Nothing is sent: the folder is read and translated as `run` would, and its table is asked. Every policy on TLS to its
-backends is shown with its level and why it applies or does not: give the same permissions as `run` has.
+backends is shown with its level and why it applies or does not: give the same permissions as `run` has, and its zone and node.
 Exit codes: 0 when the request gets to a rule, 1 when it does not or the folder cannot be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML
@@ -42,12 +43,18 @@ pub struct Args {
     /// What objects may do.
     #[command(flatten)]
     permissions: PermissionFlags,
+    /// Where the process runs that is explained.
+    #[command(flatten)]
+    location: LocationFlags,
 }
 
 /// Prints the way of the request.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = FileProvider::new(args.config_dir.clone()).load()?;
-    let mut translator = Translator::new(check::options(&args.permissions));
+    let mut translator = Translator::new(Options {
+        location: Location::from(&args.location),
+        ..check::options(&args.permissions)
+    });
     let translation = translator.translate(&load.snapshot, None);
     let faults = load.problems.len() + translation.report.problems().count();
     let ir = Arc::new(translation.ir);

@@ -7,6 +7,7 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::value::{AdminAddress, Size, Span, Switch};
+use crate::location::Location;
 use crate::permissions::{BackendKinds, InsecureBackend, Permissions, PolicyLevel};
 use crate::settings::{Drain, Limits, LogFormat, Ports, Settings, Source};
 
@@ -31,6 +32,9 @@ pub struct ServeFlags {
     /// What objects may do.
     #[command(flatten)]
     pub permissions: PermissionFlags,
+    /// Where the process runs.
+    #[command(flatten)]
+    pub location: LocationFlags,
     /// What names of backends resolve to.
     #[command(flatten)]
     pub external: ExternalFlags,
@@ -87,6 +91,37 @@ impl From<&PermissionFlags> for Permissions {
             insecure_backend: *allow_insecure_backend,
             backend_tls_floor: *backend_tls_floor,
         }
+    }
+}
+
+/// Where the process runs.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Location")]
+pub struct LocationFlags {
+    /// Zone of this process, as in the label topology.kubernetes.io/zone of its node: endpoints with hints for it are used
+    /// where all have hints [default: unknown, all endpoints are used]
+    #[arg(
+        long,
+        value_name = "ZONE",
+        env = "PORTCULLIS_ZONE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub zone: String,
+    /// Node of this process, for hints for nodes [default: unknown]
+    #[arg(
+        long,
+        value_name = "NODE",
+        env = "PORTCULLIS_NODE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub node: String,
+}
+
+impl From<&LocationFlags> for Location {
+    fn from(flags: &LocationFlags) -> Self {
+        Self::new(&flags.zone, &flags.node)
     }
 }
 
@@ -229,6 +264,7 @@ impl ServeFlags {
                 deadline: self.drain.drain_deadline.0,
             },
             permissions: Permissions::from(&self.permissions),
+            location: Location::from(&self.location),
             ..settings
         }
     }
@@ -243,5 +279,31 @@ impl LogFlags {
             .or_else(environment)
             .filter(|filter| !filter.is_empty())
             .unwrap_or_else(|| "info".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    #[test]
+    fn location_is_known_as_far_as_flags_name_it() {
+        let location = |arguments: &[&str]| {
+            let command = ServeFlags::augment_args(Command::new("run"));
+            let line = ["run"].iter().chain(arguments);
+            let matches = command.try_get_matches_from(line).unwrap();
+            let flags = ServeFlags::from_arg_matches(&matches).unwrap();
+            flags.settings("folder".into()).location
+        };
+        let known = |text: &str| Some(text.to_owned());
+        let (zone, node) = (known("a"), known("one"));
+        let both = location(&["--zone", "a", "--node", "one"]);
+        assert_eq!(both, Location { zone, node });
+        // As in a pod without the label of a zone.
+        let node = known("one");
+        let only_node = location(&["--zone", "", "--node", "one"]);
+        assert_eq!(only_node, Location { zone: None, node });
     }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
@@ -66,6 +67,9 @@ pub struct Backend {
     pub tls: Option<Arc<ClientTls>>,
     /// Its usable endpoints; none means 503.
     pub endpoints: Endpoints,
+    /// How long the share of an endpoint grows that is added to others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_start: Option<Duration>,
 }
 
 /// Where the endpoints of a backend are.

@@ -24,6 +24,8 @@ const STATE_LIMIT: &str = "64Mi";
 
 /// Extra seconds of the termination grace period beyond the drain.
 const GRACE: u64 = 5;
+/// Label of a pod with the zone of its node, which Kubernetes 1.35 and later set by default.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Ports below this one need the capability NET_BIND_SERVICE.
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
@@ -137,6 +139,7 @@ fn container(plan: &Plan<'_>) -> Value {
         "name": "portcullis",
         "image": workload.image.as_deref().unwrap_or(plan.image),
         "args": arguments(plan),
+        "env": location(),
         "ports": [{"name": "admin", "containerPort": Settings::ADMIN.port(), "protocol": "TCP"}],
         "resources": resources,
         "securityContext": security(plan),
@@ -152,6 +155,24 @@ fn container(plan: &Plan<'_>) -> Value {
     let policy = workload.image_pull_policy.as_ref();
     set(&mut container, "imagePullPolicy", policy);
     container
+}
+
+/// Environment variables with the node of a pod and its zone. A pod without the label gets an empty zone. Flags would stop
+/// images of older versions.
+fn location() -> Value {
+    let variable = |name: &str, path: String| {
+        json!({
+            "name": name,
+            "valueFrom": {"fieldRef": {"fieldPath": path}},
+        })
+    };
+    json!([
+        variable("PORTCULLIS_NODE", "spec.nodeName".to_owned()),
+        variable(
+            "PORTCULLIS_ZONE",
+            format!("metadata.labels['{ZONE_LABEL}']")
+        ),
+    ])
 }
 
 /// No privileges except the capability for privileged host ports. Executing a program as a non-root

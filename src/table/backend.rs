@@ -2,9 +2,11 @@
 //! without losing what is in flight. Knows nothing of how an endpoint is chosen or reached.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
@@ -14,6 +16,7 @@ use super::stats::BackendStats;
 use crate::ir;
 use crate::ir::{BackendId, UpstreamProtocol};
 use crate::tls::client_config;
+use crate::uptime;
 
 /// One port of one referenced object.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct Backend {
     pub transport: Transport,
     /// Its counters; they outlive a change of protocol.
     pub stats: Arc<BackendStats>,
+    /// In milliseconds; 0 is none.
+    slow_start: AtomicU64,
     endpoints: ArcSwap<Endpoints>,
 }
 
@@ -95,6 +100,7 @@ impl Backend {
             id: ir.id.clone(),
             protocol: ir.protocol,
             transport,
+            slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             endpoints: ArcSwap::from_pointee(
                 Endpoints::default().configured(&ir.endpoints, &stats),
             ),
@@ -106,6 +112,20 @@ impl Backend {
     #[inline]
     pub fn endpoints(&self) -> Guard<Arc<Endpoints>> {
         self.endpoints.load()
+    }
+
+    /// How long the share of an added endpoint grows.
+    #[inline]
+    pub fn slow_start(&self) -> Option<Duration> {
+        match self.slow_start.load(Relaxed) {
+            0 => None,
+            window => Some(Duration::from_millis(window)),
+        }
+    }
+
+    /// Replaces how long the share of an added endpoint grows.
+    pub fn set_slow_start(&self, window: Option<Duration>) {
+        self.slow_start.store(milliseconds(window), Relaxed);
     }
 
     /// Makes these addresses the backend's endpoints. Those that were there before stay the same endpoints.
@@ -132,6 +152,10 @@ impl Backend {
     }
 }
 
+fn milliseconds(window: Option<Duration>) -> u64 {
+    window.map_or(0, |window| window.as_millis() as u64)
+}
+
 /// The endpoints of a backend, in order of address, and the releases that they are in.
 #[derive(Debug, Default)]
 pub struct Endpoints {
@@ -156,9 +180,12 @@ impl Endpoints {
                 .find(|endpoint| endpoint.address == *address)
                 .cloned()
         };
+        // Endpoints that start together start with equal shares.
+        let added_at = (!self.is_empty()).then(uptime::now);
+        let added = |address| Arc::new(Endpoint::new(address, added_at));
         addresses
             .iter()
-            .map(|address| known(address).unwrap_or_else(|| Arc::new(Endpoint::new(*address))))
+            .map(|address| known(address).unwrap_or_else(|| added(*address)))
             .collect()
     }
 
@@ -195,6 +222,8 @@ pub struct Endpoint {
     pub id: u64,
     /// Where it is.
     pub address: SocketAddr,
+    /// When it was added to other endpoints, in milliseconds of [`uptime`]; `None` if there were none.
+    pub added_at: Option<NonZeroU64>,
     /// Requests that it is working on, over all workers.
     pub in_flight: AtomicU32,
     /// How it has done lately.
@@ -223,11 +252,12 @@ impl Health {
 }
 
 impl Endpoint {
-    fn new(address: SocketAddr) -> Self {
+    fn new(address: SocketAddr, added_at: Option<NonZeroU64>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Relaxed),
             address,
+            added_at,
             in_flight: AtomicU32::new(0),
             health: Health::default(),
         }
@@ -243,19 +273,23 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    #[test]
-    fn keeps_endpoint_while_its_address_stays() {
-        let id = BackendId {
-            object: ObjectRef::core("Service", "ns", "one"),
-            port: 80,
-            tls: None,
-        };
-        let ir = ir::Backend {
-            id,
+    fn backend_ir(ports: &[u16]) -> ir::Backend {
+        ir::Backend {
+            id: BackendId {
+                object: ObjectRef::core("Service", "ns", "one"),
+                port: 80,
+                tls: None,
+            },
             protocol: UpstreamProtocol::Http1,
             tls: None,
-            endpoints: vec![address(1), address(2)].into(),
-        };
+            endpoints: ports.iter().copied().map(address).collect(),
+            slow_start: None,
+        }
+    }
+
+    #[test]
+    fn keeps_endpoint_while_its_address_stays() {
+        let ir = backend_ir(&[1, 2]);
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());
         let before: Vec<_> = backend.endpoints().iter().cloned().collect();
         before[1].in_flight.fetch_add(3, Relaxed);
@@ -268,5 +302,33 @@ mod tests {
 
         backend.set_endpoints(&[address(1)]);
         assert_ne!(backend.endpoints()[0].id, before[0].id);
+    }
+
+    #[test]
+    fn endpoint_added_to_others_has_a_time() {
+        let ir = backend_ir(&[1]);
+        let backend = Backend::new(&ir, Transport::Plain, Arc::default());
+        let began = uptime::now();
+        backend.set_endpoints(&[address(1), address(2)]);
+        let endpoints = backend.endpoints();
+        assert_eq!(endpoints[0].added_at, None);
+        let added_at = endpoints[1].added_at.unwrap();
+        assert!((began..=uptime::now()).contains(&added_at));
+
+        backend.set_endpoints(&[address(2)]);
+        assert_eq!(backend.endpoints()[0].added_at, Some(added_at));
+        backend.set_endpoints(&[]);
+        backend.set_endpoints(&[address(1), address(2)]);
+        assert!(backend.endpoints().iter().all(|it| it.added_at.is_none()));
+    }
+
+    #[test]
+    fn slow_start_can_change() {
+        let mut ir = backend_ir(&[1]);
+        ir.slow_start = Some(Duration::from_secs(30));
+        let backend = Backend::new(&ir, Transport::Plain, Arc::default());
+        assert_eq!(backend.slow_start(), ir.slow_start);
+        backend.set_slow_start(None);
+        assert_eq!(backend.slow_start(), None);
     }
 }

@@ -85,6 +85,7 @@ impl Backends {
                     if old.endpoints != ir.endpoints {
                         node.configure_endpoints(&ir.endpoints);
                     }
+                    node.set_slow_start(ir.slow_start);
                     node.clone()
                 }
                 changed => {

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use crate::data_plane::DataPlane;
 use crate::ir::{Ir, Listener, ListenerKey, ObjectRef, Port, RuleId};
+use crate::location::Location;
 use crate::permissions::Permissions;
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
@@ -53,6 +54,8 @@ pub struct Options {
     pub mode: Mode,
     /// What objects may do.
     pub permissions: Permissions,
+    /// Where the data plane runs that serves the result.
+    pub location: Location,
 }
 
 impl Default for Options {
@@ -61,6 +64,7 @@ impl Default for Options {
             controller_name: CONTROLLER_NAME.into(),
             mode: Mode::Standalone,
             permissions: Permissions::default(),
+            location: Location::default(),
         }
     }
 }
@@ -121,7 +125,7 @@ impl Translator {
             seen: None,
             gateways: GatewayState::default(),
             certificates: Certificates::default(),
-            backends: Backends::new(&options.permissions.backend_kinds),
+            backends: Backends::new(&options),
             routes: Routes::new(),
             listeners: Vec::new(),
             ports: Vec::new(),
@@ -212,6 +216,7 @@ impl Translator {
             .extend(backend_tls::unused(input, policies, &report.policies));
         let senders = self.routes.backend_senders(&self.gateways.parents);
         report.backends = self.backends.statuses(input, senders);
+        report.notes.extend(self.backends.notes());
         report.notes.extend(totals.notes().cloned());
         report.notes.sort();
         self.report = report;

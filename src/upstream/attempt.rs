@@ -18,6 +18,7 @@ use super::exchange::{Exchange, Head};
 use super::exchange_error::ExchangeError;
 use super::pool::{Avoid, Pool, Ready};
 use super::release::{self, SelectedRelease, candidates};
+use super::slow_start::SlowStart;
 use super::{Outgoing, Replay, Response, SendError, Upstream, health, http1, http2};
 use crate::table::{Backend, Release, ReleaseStats, UpstreamFault};
 
@@ -115,13 +116,14 @@ impl Attempts {
                 &*self.release.as_ref()?.release.endpoints
             }
         };
+        let slow_start = SlowStart::of(backend);
+        let select = |excluded: &[u64]| balance::select(candidates, excluded, affinity, slow_start);
         let selected = match &self.failed {
-            None => balance::select(candidates, &[], affinity),
+            None => select(&[]),
             Some(failed) => {
-                let excluded = failed.excluded(failed.refused);
-                balance::select(candidates, &excluded, affinity)
+                select(&failed.excluded(failed.refused))
                     // The endpoint that refused may accept the request on another connection.
-                    .or_else(|| balance::select(candidates, &failed.unreachable, affinity))
+                    .or_else(|| select(&failed.unreachable))
             }
         }?;
         self.endpoint = Some(selected.endpoint().address);

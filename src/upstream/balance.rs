@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rand::RngExt;
 
 use super::health;
+use super::slow_start::SlowStart;
 use crate::table::Endpoint;
 
 /// A request in flight to an endpoint; counted until dropped.
@@ -52,11 +53,12 @@ impl Drop for InFlight {
 }
 
 /// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
-/// left.
+/// left. Affinity is stronger than slow start.
 pub(super) fn select(
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
     affinity: Option<u64>,
+    slow_start: Option<SlowStart>,
 ) -> Option<InFlight> {
     if excluded.is_empty() && affinity.is_none() {
         match endpoints {
@@ -66,19 +68,33 @@ pub(super) fn select(
                 let (first, second) = two_of(all.len());
                 let (first, second) = (&all[first], &all[second]);
                 if !first.health.is_avoided() && !second.health.is_avoided() {
-                    return Some(InFlight::new(less_loaded(first, second), false));
+                    let selected = choose(first, second, slow_start);
+                    return Some(InFlight::new(selected, false));
                 }
             }
         }
     }
-    select_among(endpoints, excluded, affinity, health::now())
+    let rule = match (affinity, slow_start) {
+        (Some(affinity), _) => Rule::Affinity(affinity),
+        (None, slow_start) => Rule::Load(slow_start),
+    };
+    select_among(endpoints, excluded, rule, health::now())
+}
+
+/// What decides among several endpoints.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// The affinity of the request.
+    Affinity(u64),
+    /// The requests in flight of two of them.
+    Load(Option<SlowStart>),
 }
 
 /// Selects among the healthy endpoints, or among all if none is healthy.
 fn select_among(
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
-    affinity: Option<u64>,
+    rule: Rule,
     now: u64,
 ) -> Option<InFlight> {
     let left = || {
@@ -88,8 +104,8 @@ fn select_among(
     };
     loop {
         let eligible = || left().filter(|endpoint| health::is_eligible(&endpoint.health, now));
-        let Some(endpoint) = select_from(eligible, affinity) else {
-            return select_from(left, affinity).map(|endpoint| InFlight::new(endpoint, false));
+        let Some(endpoint) = select_from(eligible, rule) else {
+            return select_from(left, rule).map(|endpoint| InFlight::new(endpoint, false));
         };
         if !endpoint.health.is_avoided() {
             return Some(InFlight::new(endpoint, false));
@@ -103,17 +119,20 @@ fn select_among(
 
 fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
     candidates: impl Fn() -> I,
-    affinity: Option<u64>,
+    rule: Rule,
 ) -> Option<&'a Arc<Endpoint>> {
-    if let Some(affinity) = affinity {
-        return candidates().max_by_key(|endpoint| rendezvous(affinity, endpoint));
-    }
+    let slow_start = match rule {
+        Rule::Affinity(affinity) => {
+            return candidates().max_by_key(|endpoint| rendezvous(affinity, endpoint));
+        }
+        Rule::Load(slow_start) => slow_start,
+    };
     match candidates().count() {
         0 | 1 => candidates().next(),
         count => {
             let (first, second) = two_of(count);
             let (first, second) = (candidates().nth(first)?, candidates().nth(second)?);
-            Some(less_loaded(first, second))
+            Some(choose(first, second, slow_start))
         }
     }
 }
@@ -132,8 +151,14 @@ fn two_of(count: usize) -> (usize, usize) {
     (first, (first + random.random_range(1..count)) % count)
 }
 
-fn less_loaded<'a>(first: &'a Arc<Endpoint>, second: &'a Arc<Endpoint>) -> &'a Arc<Endpoint> {
-    if second.in_flight.load(Relaxed) < first.in_flight.load(Relaxed) {
+fn choose<'a>(
+    first: &'a Arc<Endpoint>,
+    second: &'a Arc<Endpoint>,
+    slow_start: Option<SlowStart>,
+) -> &'a Arc<Endpoint> {
+    if let Some(slow_start) = slow_start {
+        slow_start.choose(first, second)
+    } else if second.in_flight.load(Relaxed) < first.in_flight.load(Relaxed) {
         second
     } else {
         first

@@ -19,6 +19,7 @@ use super::health;
 use super::io::Io;
 use super::pool::{Avoid, ConnectionKey, Pool, Ready};
 use super::release::candidates;
+use super::slow_start::SlowStart;
 use crate::ir::UpstreamProtocol;
 use crate::table::{
     Backend, BackendStats, Endpoint, Release, TlsFailure, Transport, UpstreamFault,
@@ -228,7 +229,13 @@ pub(super) async fn connect(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let rival = balance::select(candidates(&backend.endpoints(), release), &excluded, None);
+    let slow_start = SlowStart::of(backend);
+    let rival = balance::select(
+        candidates(&backend.endpoints(), release),
+        &excluded,
+        None,
+        slow_start,
+    );
     let Some(rival) = rival else {
         let outcome = first.await;
         return finish(backend, selected, outcome, 0);

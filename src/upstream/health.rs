@@ -1,13 +1,13 @@
 //! Passive health checks: when endpoints are ejected after failures, for how long, and how they return. Uses lock-free
 //! counters of an endpoint that all workers share.
 
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::RngExt;
 
 use crate::table::{Backend, Endpoint, Health};
+use crate::uptime;
 
 /// Consecutive failures of requests that eject an endpoint.
 const MAX_FAILURES: u32 = 3;
@@ -21,8 +21,7 @@ const JITTER: f64 = 0.2;
 
 /// Current time on the clock of [`Health`] in milliseconds; never 0.
 pub(super) fn now() -> u64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed().as_millis() as u64 + 1
+    uptime::now().get()
 }
 
 /// Whether the endpoint may get a request at `now`.
@@ -119,6 +118,7 @@ mod tests {
             endpoints: (1..=endpoints)
                 .map(|port| ([127, 0, 0, 1], port).into())
                 .collect(),
+            slow_start: None,
         };
         Backend::new(&ir, Transport::Plain, Arc::default())
     }

@@ -14,6 +14,7 @@ mod io;
 mod pool;
 mod release;
 mod response;
+mod slow_start;
 
 use std::rc::Rc;
 use std::time::Duration;

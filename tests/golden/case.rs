@@ -2,6 +2,7 @@
 
 use portcullis::api::{self, Object};
 use portcullis::ir::{Bind, BindReport};
+use portcullis::location::Location;
 use portcullis::permissions::{BackendKinds, Permissions};
 use portcullis::translate::{Mode, Options, backend_kinds};
 use serde_json::{Map, Value};
@@ -47,6 +48,7 @@ impl<'a> Golden<'a> {
                         "permissions" => {
                             options.permissions = read_permissions(&test["permissions"])?;
                         }
+                        "location" => options.location = read_location(&test["location"])?,
                         "binds" => binds = Some(read_binds(&test["binds"])?),
                         other => return Err(format!("unknown test setting {other}")),
                     }
@@ -100,6 +102,20 @@ fn read_permissions(value: &Value) -> Result<Permissions, String> {
         }
     }
     Ok(permissions)
+}
+
+/// `{zone: a, node: one}`
+fn read_location(value: &Value) -> Result<Location, String> {
+    let mut location = Location::default();
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let text = value.as_str().map(str::to_owned);
+        match key.as_str() {
+            "zone" => location.zone = text,
+            "node" => location.node = text,
+            other => return Err(format!("unknown part of a location {other}")),
+        }
+    }
+    Ok(location)
 }
 
 /// `v1.Service,…`

@@ -135,17 +135,30 @@ fn child_metadata_matches_its_object() {
 }
 
 /// All flags of the pod template exist and accept their values.
+fn is_variable_of_run(name: &str) -> bool {
+    let command = portcullis::cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let mut variables = run
+        .get_arguments()
+        .filter_map(|argument| argument.get_env());
+    variables.any(|variable| variable == name)
+}
+
 #[test]
-fn pod_arguments_are_valid_flags() {
+fn pod_arguments_and_variables_are_those_of_run() {
     let mut seen = 0;
     for path in goldens() {
         let text = fs::read_to_string(&path).unwrap();
         let (_, objects) = text.split_once(NEEDS).unwrap();
         for object in documents(objects) {
-            let arguments = &object["spec"]["template"]["spec"]["containers"][0]["args"];
-            let Some(arguments) = arguments.as_array() else {
+            let container = &object["spec"]["template"]["spec"]["containers"][0];
+            let Some(arguments) = container["args"].as_array() else {
                 continue;
             };
+            for variable in container["env"].as_array().unwrap() {
+                let name = variable["name"].as_str().unwrap();
+                assert!(is_variable_of_run(name), "{}: {name}", path.display());
+            }
             seen += 1;
             let arguments = arguments.iter().map(|text| text.as_str().unwrap());
             let line = ["portcullis"].into_iter().chain(arguments);

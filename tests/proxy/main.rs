@@ -16,6 +16,7 @@ mod backend_tls_insecure;
 mod backend_tls_overrides;
 mod bodies;
 mod connections;
+mod endpoints;
 mod external;
 mod filters;
 mod forwarding;

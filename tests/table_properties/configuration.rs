@@ -198,6 +198,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                     protocol,
                     tls: None,
                     endpoints: endpoints.into(),
+                    slow_start: None,
                 })
             };
             Ir {

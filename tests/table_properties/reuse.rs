@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
@@ -39,6 +40,7 @@ fn pair() -> Ir {
             protocol: UpstreamProtocol::Http1,
             tls: None,
             endpoints: vec![([127, 0, 0, 1], 1).into()].into(),
+            slow_start: None,
         })
     });
     Ir {
@@ -210,4 +212,16 @@ fn an_empty_table_serves_nothing() {
     assert_eq!(table.generation, 0);
     assert!(table.port(&BIND).is_none());
     assert_eq!(table.rules().count() + table.backends().count(), 0);
+}
+
+#[test]
+fn a_change_of_slow_start_changes_no_node() {
+    let first = Table::build(Arc::new(pair()), None);
+    let mut ir = pair();
+    let window = Some(Duration::from_secs(30));
+    change_backend(&mut ir, 0, |backend| backend.slow_start = window);
+    let second = Table::build(Arc::new(ir), Some(&first));
+    assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));
+    let windows: Vec<_> = second.backends().map(|it| it.slow_start()).collect();
+    assert_eq!(windows, [window, None]);
 }

@@ -211,6 +211,7 @@ pub(crate) fn backend(
         protocol,
         tls: None,
         endpoints: endpoints.into(),
+        slow_start: None,
     };
     Backend::new(&ir, transport, Arc::default())
 }

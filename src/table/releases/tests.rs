@@ -39,6 +39,7 @@ fn backend(endpoints: ir::Endpoints) -> Backend {
         protocol: UpstreamProtocol::Http1,
         tls: None,
         endpoints,
+        slow_start: None,
     };
     Backend::new(&ir, Transport::Plain, Arc::default())
 }

@@ -61,6 +61,7 @@ impl Resolver for ConfigMaps {
                 protocol,
                 tls: None,
                 endpoints: vec![address].into(),
+                slow_start: None,
             },
             port: Port {
                 name: None,

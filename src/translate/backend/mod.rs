@@ -11,7 +11,9 @@ mod release_backend;
 mod service;
 mod service_import;
 mod service_load_balancer;
+mod slow_start;
 mod statuses;
+mod topology;
 mod xbackend;
 
 use std::collections::BTreeMap;
@@ -22,7 +24,7 @@ use rustc_hash::FxHashSet;
 use crate::api::Key;
 use crate::api::core::EndpointSlice;
 use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
-use crate::permissions::BackendKinds;
+use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::status::ReleaseBackendStatuses;
 
@@ -34,14 +36,15 @@ pub use self::registry::{backend_kinds, watched_kinds};
 use self::index::SlicesByOwner;
 use self::registry::{PartChanges, Resolver, enabled, unusable};
 use self::statuses::BackendSenders;
-use super::Input;
 use super::backend_tls::{Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
+use super::{Input, Options};
 
 /// What a backend is made of.
 struct Sources<'a> {
     snapshot: &'a Snapshot,
     slices: &'a SlicesByOwner,
+    location: &'a Location,
 }
 
 impl<'a> Sources<'a> {
@@ -89,6 +92,7 @@ pub(super) enum Resolution {
 /// The backends that routes refer to; each is resolved once, and again when something that it is made of changes.
 pub(super) struct Backends {
     kinds: Vec<EnabledKind>,
+    location: Location,
     slices: SlicesByOwner,
     pub(super) tls: TlsPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
@@ -128,13 +132,14 @@ struct Resolved {
 
 impl Backends {
     /// Nothing yet, for these kinds.
-    pub(super) fn new(kinds: &BackendKinds) -> Self {
-        let kinds = enabled(kinds).map(|kind| EnabledKind {
+    pub(super) fn new(options: &Options) -> Self {
+        let kinds = enabled(&options.permissions.backend_kinds).map(|kind| EnabledKind {
             kind,
             resolver: (kind.resolver)(),
         });
         Self {
             kinds: kinds.collect(),
+            location: options.location.clone(),
             slices: SlicesByOwner::default(),
             tls: TlsPolicies::default(),
             resolved: BTreeMap::new(),
@@ -354,22 +359,28 @@ impl Backends {
         self.listed.get_or_insert_with(list).clone()
     }
 
-    fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
-        Sources {
-            snapshot,
-            slices: &self.slices,
-        }
-    }
-
-    /// Brings the backends of an object up to date; those that are no more are forgotten.
-    fn resolve_again(&mut self, now: &Snapshot, object: &ObjectRef) {
+    /// All uses of an object.
+    fn of_object(&self, object: &ObjectRef) -> impl Iterator<Item = (&BackendId, &Resolved)> {
         let first = BackendId {
             object: object.clone(),
             port: 0,
             tls: None,
         };
         let known = self.resolved.range(first..);
-        let known = known.take_while(|(id, _)| id.object == *object);
+        known.take_while(move |(id, _)| id.object == *object)
+    }
+
+    fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
+        Sources {
+            snapshot,
+            slices: &self.slices,
+            location: &self.location,
+        }
+    }
+
+    /// Brings the backends of an object up to date; those that are no more are forgotten.
+    fn resolve_again(&mut self, now: &Snapshot, object: &ObjectRef) {
+        let known = self.of_object(object);
         let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
         for id in known {
             let renewed = self.renew(now, &id);

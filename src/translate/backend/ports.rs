@@ -8,17 +8,19 @@ use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
 use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::{Found, Port, PortTls};
+use super::{Found, Port, PortTls, Sources, topology};
 
 /// Finds a port of an object that has these, and the endpoints of the port. Messages continue a sentence that begins with
 /// the name of the object.
 pub(super) fn resolve(
+    sources: &Sources<'_>,
     name: &ObjectRef,
     ports: &[ServicePort],
     port: Option<u16>,
-    slices: &[Arc<EndpointSlice>],
 ) -> Result<Found, Fault> {
-    resolve_with(name, ports, port, |port| endpoints(slices, port).into())
+    resolve_with(name, ports, port, |port| {
+        endpoints(sources, name, port).into()
+    })
 }
 
 /// The same with endpoints from elsewhere.
@@ -39,6 +41,7 @@ pub(super) fn resolve_with(
         protocol,
         tls: None,
         endpoints: endpoints(port),
+        slow_start: None,
     };
     Ok(Found {
         backend,
@@ -118,22 +121,26 @@ pub(super) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
     }
 }
 
-/// Endpoints that may get traffic: the ready ones, or, when there is none, those that still serve while terminating.
-fn endpoints(slices: &[Arc<EndpointSlice>], port: &ServicePort) -> Vec<SocketAddr> {
-    let select = |wanted| {
+/// Endpoints that may get traffic: the ready ones that are near, or, when none is ready, those that still serve while
+/// terminating.
+fn endpoints(sources: &Sources<'_>, name: &ObjectRef, port: &ServicePort) -> Vec<SocketAddr> {
+    let slices = sources.slices(name);
+    let select = |wanted| -> Vec<_> {
         let endpoints = addresses(slices, port);
-        let usable = endpoints.filter(|(endpoint, _)| state(endpoint) == Some(wanted));
-        let mut usable: Vec<_> = usable.map(|(_, address)| address).collect();
-        usable.sort_unstable();
-        usable.dedup();
-        usable
+        endpoints
+            .filter(|(endpoint, _)| state(endpoint) == Some(wanted))
+            .collect()
     };
-    let ready = select(EndpointState::Ready);
-    if ready.is_empty() {
-        select(EndpointState::Draining)
+    let mut usable = select(EndpointState::Ready);
+    if usable.is_empty() {
+        usable = select(EndpointState::Draining);
     } else {
-        ready
+        topology::narrow(&mut usable, sources.location);
     }
+    let mut usable: Vec<_> = usable.into_iter().map(|(_, address)| address).collect();
+    usable.sort_unstable();
+    usable.dedup();
+    usable
 }
 
 /// The endpoints of a port, whatever their state.

@@ -87,6 +87,11 @@ pub(super) trait Resolver {
         Followed::default()
     }
 
+    /// Faults of objects that are served all the same, each as the end of a sentence that begins with the name of the object.
+    fn notes(&self) -> Vec<(Key, String)> {
+        Vec::new()
+    }
+
     /// The status of an object with these users, of a kind with one status for all Gateways.
     fn status(&self, _: &Key, _: &Users<'_>) -> Option<ReleaseBackendStatus> {
         None

@@ -126,6 +126,7 @@ impl Resolver for ReleaseBackends {
         let sources = Sources {
             snapshot: now,
             slices: parts.slices,
+            location: &parts.input.options.location,
         };
         for key in &keys {
             if let Some(entry) = self.0.get_mut(key) {

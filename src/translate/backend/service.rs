@@ -1,5 +1,7 @@
 //! Services as backends.
 
+use std::collections::BTreeMap;
+
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
 use crate::ir::ObjectRef;
@@ -10,7 +12,7 @@ use super::super::Input;
 use super::super::reason::{Fault, Reason};
 use super::registry::{BackendKind, Resolver, name_of};
 use super::service_load_balancer::LOAD_BALANCER;
-use super::{Found, Sources, ports};
+use super::{Found, Sources, ports, slow_start};
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "v1.Service",
@@ -22,7 +24,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     load_balancer: Some(&LOAD_BALANCER),
     has_status: false,
     links: |_, _| {},
-    resolver: || Box::new(Services),
+    resolver: || Box::new(Services::default()),
 };
 
 fn target_ports<'a>(
@@ -40,11 +42,31 @@ pub(super) fn is_external(service: &Service) -> bool {
 }
 
 /// Reads Services as they are needed.
-struct Services;
+#[derive(Default)]
+struct Services {
+    /// What is wrong with the annotations of Services.
+    notes: BTreeMap<Key, String>,
+}
 
 impl Resolver for Services {
     fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
-        input.snapshot.services.keys_changed_since(&before.services)
+        let changes = input.snapshot.services.changes_since(&before.services);
+        for change in &changes {
+            let window = change.after.map(|service| slow_start::read(service));
+            match window {
+                Some(Err(message)) => drop(self.notes.insert(change.key.clone(), message)),
+                Some(Ok(_)) | None => drop(self.notes.remove(change.key)),
+            }
+        }
+        let keys = changes.into_iter().map(|change| change.key.clone());
+        keys.collect()
+    }
+
+    fn notes(&self) -> Vec<(Key, String)> {
+        let notes = self.notes.iter();
+        notes
+            .map(|(key, note)| (key.clone(), note.clone()))
+            .collect()
     }
 
     fn resolve(
@@ -61,6 +83,8 @@ impl Resolver for Services {
                 "is of type ExternalName, which is not served; use a Service with EndpointSlices";
             return Err(Fault::new(Reason::InvalidKind, message));
         }
-        ports::resolve(name, &service.spec.ports, port, sources.slices(name))
+        let mut found = ports::resolve(sources, name, &service.spec.ports, port)?;
+        found.backend.slow_start = slow_start::read(service).unwrap_or_default();
+        Ok(found)
     }
 }

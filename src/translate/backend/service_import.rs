@@ -55,6 +55,6 @@ impl Resolver for ServiceImports {
     ) -> Result<Found, Fault> {
         let found = ports_of(sources.snapshot, name);
         let ports = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
-        ports::resolve(name, ports, port, sources.slices(name))
+        ports::resolve(sources, name, ports, port)
     }
 }

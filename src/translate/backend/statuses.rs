@@ -1,14 +1,14 @@
-//! The statuses of backends that have one.
+//! The statuses of backends that have one, and notes on those that have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::Key;
 use crate::ir::{BackendId, ObjectRef};
-use crate::status::{ParentStatus, ReleaseBackendStatus};
+use crate::status::{Note, ParentStatus, ReleaseBackendStatus};
 
 use super::super::{Input, backend_tls};
-use super::Backends;
+use super::{Backends, EnabledKind};
 
 /// Who sends requests to a backend.
 pub(super) struct Users<'a> {
@@ -22,6 +22,20 @@ pub(super) struct Users<'a> {
 pub(super) type BackendSenders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
 
 impl Backends {
+    /// What is wrong with objects that routes refer to, and that are served all the same.
+    pub(in crate::translate) fn notes(&self) -> impl Iterator<Item = Note> {
+        let note = |EnabledKind { kind, resolver }: &EnabledKind| {
+            let notes = resolver.notes().into_iter();
+            notes.map(|(key, message)| Note {
+                object: kind.object_ref(&key.namespace, &key.name),
+                message,
+            })
+        };
+        let is_claimed = |object: &ObjectRef| self.of_object(object).any(|(_, it)| it.claims > 0);
+        let notes = self.kinds.iter().flat_map(note);
+        notes.filter(move |note| is_claimed(&note.object))
+    }
+
     /// The statuses of backends that have one for each Gateway, for the Gateways that send requests to them. Brings those
     /// with one status up to date.
     pub(in crate::translate) fn statuses(

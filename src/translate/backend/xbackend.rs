@@ -145,6 +145,7 @@ impl Resolver for XBackends {
                     hostname: external.hostname.clone(),
                     port: external.port,
                 },
+                slow_start: None,
             },
             port: Port {
                 name: None,

@@ -179,6 +179,7 @@ mod tests {
                 cookie: None,
                 releases: vec![release("v1", 3, 1..4), release("v2", 1, 0..0)],
             }),
+            slow_start: None,
         };
         let ir = Ir {
             ports: Vec::new(),

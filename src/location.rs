@@ -1,0 +1,21 @@
+//! Where a data plane runs: its zone and its node. Known from flags alone, and constant while the process runs.
+
+/// Where a data plane runs. A part that is unknown has no effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    /// Value of the label `topology.kubernetes.io/zone` of its node.
+    pub zone: Option<String>,
+    /// Name of its node.
+    pub node: Option<String>,
+}
+
+impl Location {
+    /// A location of these parts. An empty one is unknown.
+    pub fn new(zone: &str, node: &str) -> Self {
+        let known = |part: &str| (!part.is_empty()).then(|| part.to_owned());
+        Self {
+            zone: known(zone),
+            node: known(node),
+        }
+    }
+}
