@@ -171,7 +171,7 @@ def by_command(cluster):
 @check("`portcullis shift --abort-above` rolls a release back whose responses are errors")
 def aborted(cluster):
     # The port that its pods name is closed: every attempt at the new release fails.
-    ports = [{"name": "http", "containerPort": 3001, "protocol": "TCP"}]
+    ports = [{"name": "http", "containerPort": 3999, "protocol": "TCP"}]
     container = {"name": "shop", "ports": ports, "readinessProbe": None}
     cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"template": {"spec": {"containers": [{**broken(cluster), **container}]}}}})
     wait_for("its pods are replaced", lambda: rolled(cluster, f"{NEW}-shop"), 60)
