@@ -168,6 +168,31 @@ def by_command(cluster):
     return load.verdict()
 
 
+@check("without any controller, a data plane that watches the cluster itself gives new pods of a release their share")
+def without_controllers(cluster):
+    shift(cluster, 50)
+    scale_controllers(cluster, 0)
+    try:
+        with on_its_own(cluster):
+
+            def serves():
+                try:
+                    return status_of("127.0.0.1", 8080) == 200
+                except OSError:
+                    return False
+
+            wait_for("it serves", serves, 20)
+            with Load("127.0.0.1", 8080) as load:
+                cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 5}})
+                wait_for("five pods of the new release answer", lambda: sum(pod.startswith(NEW) for pod in load.backends) == 5, 30)
+                counts = count(load, 3_000)
+    finally:
+        scale_controllers(cluster, 2)
+    part = counts[NEW] / sum(counts.values())
+    assert abs(part - 0.5) < 0.046, counts
+    return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
+
+
 @check("`portcullis shift --abort-above` rolls a release back whose responses are errors")
 def aborted(cluster):
     # The port that its pods name is closed: every attempt at the new release fails.
@@ -192,28 +217,3 @@ def rolled(cluster, name: str) -> bool:
     status, wanted = found.get("status", {}), found["spec"]["replicas"]
     is_seen = status.get("observedGeneration") == found["metadata"]["generation"]
     return is_seen and all(status.get(field, 0) == wanted for field in ("replicas", "updatedReplicas", "readyReplicas"))
-
-
-@check("without any controller, a data plane that watches the cluster itself gives new pods of a release their share")
-def without_controllers(cluster):
-    shift(cluster, 50)
-    scale_controllers(cluster, 0)
-    try:
-        with on_its_own(cluster):
-
-            def serves():
-                try:
-                    return status_of("127.0.0.1", 8080) == 200
-                except OSError:
-                    return False
-
-            wait_for("it serves", serves, 20)
-            with Load("127.0.0.1", 8080) as load:
-                cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 5}})
-                wait_for("five pods of the new release answer", lambda: sum(pod.startswith(NEW) for pod in load.backends) == 5, 30)
-                counts = count(load, 3_000)
-    finally:
-        scale_controllers(cluster, 2)
-    part = counts[NEW] / sum(counts.values())
-    assert abs(part - 0.5) < 0.046, counts
-    return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
