@@ -120,8 +120,9 @@ def there_and_back(cluster):
             generation = cluster.api.get("HTTPRoute", "mark", NS)["metadata"]["generation"]
 
             def look():
-                programmed, _ = state(cluster)
+                # The route first: both conditions may be written between the two requests.
                 route = cluster.api.get("HTTPRoute", "mark", NS)
+                programmed, _ = state(cluster)
                 is_said = is_accepted(route) and route["metadata"]["generation"] == generation
                 is_stale = "b.test" in redirect_of(addresses[1], 8080)
                 assert not (is_said and is_stale and programmed["status"] == "True"), "it is confirmed, and one serves what was"
