@@ -101,6 +101,8 @@ pub struct HttpFilter {
     pub request_redirect: Option<RequestRedirect>,
     /// Rewrite.
     pub url_rewrite: Option<UrlRewrite>,
+    /// Cross-origin resource sharing.
+    pub cors: Option<CorsFilter>,
     /// A filter of another kind.
     pub extension_ref: Option<super::reference::LocalObjectReference>,
 }
@@ -150,6 +152,24 @@ pub struct UrlRewrite {
     pub hostname: Option<String>,
     /// Path sent to the backend.
     pub path: Option<PathModifier>,
+}
+
+/// Which origins may read responses, and what they may send.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CorsFilter {
+    /// `*`, or origins whose host may be `*` or begin with `*.`.
+    pub allow_origins: Vec<String>,
+    /// Whether requests may have credentials.
+    pub allow_credentials: Option<bool>,
+    /// `*`, or methods.
+    pub allow_methods: Vec<String>,
+    /// `*`, or names of request headers.
+    pub allow_headers: Vec<String>,
+    /// Names of response headers; `*` means all.
+    pub expose_headers: Vec<String>,
+    /// How long the response to a preflight request is valid, in seconds; 5 by default.
+    pub max_age: Option<i32>,
 }
 
 /// How a path is changed.

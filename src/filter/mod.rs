@@ -1,6 +1,7 @@
 //! The filters that need nothing but a message head: pure functions over `http` types, one file per filter. A request's
 //! filters also decide what is done to its response.
 
+mod cors;
 mod header;
 mod path;
 mod redirect;
@@ -78,6 +79,13 @@ pub fn request(
             return redirect::response(redirect, parts, facts).map(Verdict::Respond);
         }
         Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts)?,
+        Filter::Cors(cors) => {
+            let sharing = cors::sharing(cors, &parts.headers);
+            if cors::is_preflight(parts) {
+                return sharing.preflight(&parts.headers).map(Verdict::Respond);
+            }
+            phase.push(level, Step::Cors(sharing));
+        }
     }
     Ok(Verdict::Continue)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use super::cors::Sharing;
 use super::{Level, header};
 use crate::ir::filter::HeaderChanges;
 
@@ -20,6 +21,8 @@ pub struct ResponsePhase {
 pub(super) enum Step {
     /// ResponseHeaderModifier.
     Headers(Arc<HeaderChanges>),
+    /// CORS.
+    Cors(Sharing),
 }
 
 impl ResponsePhase {
@@ -41,6 +44,16 @@ impl ResponsePhase {
             match step {
                 // It fails only beyond 24,000 headers, which no parser lets through; such a response stays as it is.
                 Step::Headers(changes) => drop(header::apply(changes, headers)),
+                Step::Cors(sharing) => sharing.apply(headers),
+            }
+        }
+    }
+
+    /// Applies the CORS steps alone, to an error response: without them a page cannot even read the status.
+    pub fn apply_cors(&self, headers: &mut HeaderMap) {
+        for step in self.backend.iter().chain(&self.rule) {
+            if let Step::Cors(sharing) = step {
+                sharing.apply(headers);
             }
         }
     }

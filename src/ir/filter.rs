@@ -5,6 +5,8 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
+use super::cors::Cors;
+
 /// A step of a rule or of one of its backends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Filter {
@@ -16,6 +18,8 @@ pub enum Filter {
     Redirect(Redirect),
     /// Changes host or path of the forwarded request.
     Rewrite(Rewrite),
+    /// Cross-origin resource sharing. Shared, so that a request takes it to its response at no cost.
+    Cors(Arc<Cors>),
 }
 
 /// Changes of header fields: overwrite, append, delete, in this order.

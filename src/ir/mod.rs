@@ -2,6 +2,7 @@
 //! Knows nothing of Kubernetes objects, sockets or clocks. Two equal IRs serve the same traffic.
 
 pub mod backend;
+pub mod cors;
 pub mod filter;
 pub mod fingerprint;
 pub mod hop_by_hop;

@@ -113,7 +113,12 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
     match outcome {
         Ok(Outcome::Backend(response)) => exchange.respond(response),
         Ok(Outcome::Filter(response)) => exchange.respond_locally(*response),
-        Err(error) => ErrorResponse::new(error, &exchange.parts, exchange.record).respond(),
+        Err(error) => {
+            let refused = ErrorResponse::new(error, &exchange.parts, exchange.record);
+            let mut response = refused.respond();
+            exchange.response_phase.apply_cors(response.headers_mut());
+            response
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::ir::Filter;
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 
+use super::cors;
 use super::reason::{Fault, Reason};
 
 /// Headers beside the hop-by-hop ones that frame a message or belong to one connection: a change of them would break the
@@ -33,9 +34,24 @@ pub(super) fn translate(
         return Err(Fault::new(Reason::IncompatibleFilters, message));
     }
     let numbered = filters.iter().enumerate();
-    numbered
+    let filters: Result<Vec<Filter>, Fault> = numbered
         .map(|(index, filter)| one(filter, &format!("{field}.filters[{index}]"), prefix))
-        .collect()
+        .collect();
+    filters.map(cors_before_redirect)
+}
+
+/// Moves a CORS filter before a redirect. A redirect ends the list, so a CORS filter behind it would have no effect, and
+/// browsers follow only redirects that the origin may read.
+fn cors_before_redirect(mut filters: Vec<Filter>) -> Vec<Filter> {
+    let position = |is: fn(&Filter) -> bool| filters.iter().position(is);
+    let redirect = position(|filter| matches!(filter, Filter::Redirect(_)));
+    let cors = position(|filter| matches!(filter, Filter::Cors(_)));
+    if let (Some(redirect), Some(cors)) = (redirect, cors)
+        && redirect < cors
+    {
+        filters[redirect..=cors].rotate_right(1);
+    }
+    filters
 }
 
 fn one(filter: &HttpFilter, field: &str, prefix: Option<&Arc<str>>) -> Result<Filter, Fault> {
@@ -70,6 +86,11 @@ fn one(filter: &HttpFilter, field: &str, prefix: Option<&Arc<str>>) -> Result<Fi
             let block = filter.url_rewrite.as_ref().ok_or_else(missing)?;
             rewrite(block, &format!("{field}.urlRewrite"), prefix).map(Filter::Rewrite)
         }
+        "CORS" => {
+            let block = filter.cors.as_ref().ok_or_else(missing)?;
+            cors::translate(block, &format!("{field}.cors"))
+                .map(|cors| Filter::Cors(Arc::new(cors)))
+        }
         kind => Err(unsupported(
             field,
             &format!("filter type {kind} is not served by this version"),
@@ -77,7 +98,7 @@ fn one(filter: &HttpFilter, field: &str, prefix: Option<&Arc<str>>) -> Result<Fi
     }
 }
 
-fn unsupported(field: &str, message: &str) -> Fault {
+pub(super) fn unsupported(field: &str, message: &str) -> Fault {
     Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 

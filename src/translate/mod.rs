@@ -7,6 +7,7 @@ mod backend_tls;
 mod certificate;
 pub mod closure;
 mod conflict;
+mod cors;
 mod data_plane;
 mod filter;
 mod gateway;

@@ -16,6 +16,8 @@ mod backend_tls_insecure;
 mod backend_tls_overrides;
 mod bodies;
 mod connections;
+mod cors;
+mod cors_conformance;
 mod endpoints;
 mod external;
 mod filters;

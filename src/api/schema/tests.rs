@@ -1,6 +1,7 @@
 //! Schemas and their CEL rules against objects that an API server accepts or refuses.
 
 mod backend_tls;
+mod cors;
 mod release_backend;
 
 use std::time::Instant;

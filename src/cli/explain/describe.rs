@@ -1,5 +1,6 @@
 //! Parts of the configuration in words. Knows nothing of the request that is asked about.
 
+use crate::ir::cors::{AllowedOrigins, Cors};
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, ValueMatch, WeightedBackend};
 use crate::ir::tls::{CipherPolicy, TlsVersion};
@@ -106,6 +107,7 @@ pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
             Filter::ResponseHeaders(changes) => header_changes("response header", changes),
             Filter::Redirect(to) => vec![redirect(to)],
             Filter::Rewrite(to) => vec![rewrite(to)],
+            Filter::Cors(cors) => vec![cross_origin(cors)],
         })
         .collect()
 }
@@ -155,6 +157,19 @@ fn rewrite(to: &Rewrite) -> String {
     }
     text.push_str(&path_change(to.path.as_ref()));
     text
+}
+
+fn cross_origin(cors: &Cors) -> String {
+    let origins = match &cors.origins {
+        AllowedOrigins::Any => "every origin".to_owned(),
+        AllowedOrigins::Listed(origins) if origins.is_empty() => "no origin".to_owned(),
+        AllowedOrigins::Listed(origins) => {
+            let origins: Vec<_> = origins.iter().map(ToString::to_string).collect();
+            origins.join(", ")
+        }
+    };
+    let credentials = if cors.credentials { "with" } else { "without" };
+    format!("CORS: answer preflight requests, allow {origins}, {credentials} credentials")
 }
 
 fn path_change(change: Option<&PathChange>) -> String {

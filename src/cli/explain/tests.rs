@@ -108,6 +108,28 @@ fn shows_releases_of_release_backend() {
 }
 
 #[test]
+fn shows_cors_filter() {
+    let rows = [
+        (
+            "{allowOrigins: ['*'], allowCredentials: true}",
+            "allow every origin, with credentials",
+        ),
+        (
+            "{allowOrigins: ['https://*.a.com']}",
+            "allow https://*.a.com:443, without credentials",
+        ),
+        ("{}", "allow no origin, without credentials"),
+    ];
+    for (cors, expected) in rows {
+        let rule = format!("{{name: one, filters: [{{type: CORS, cors: {cors}}}], ");
+        let objects = OBJECTS.replace("{name: one, ", &rule);
+        let text = explanation(&objects, "http://app.example/", Permissions::default());
+        let expected = format!("CORS: answer preflight requests, {expected}");
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
+#[test]
 fn shows_every_policy_for_the_backend_with_its_reason() {
     let tls = "validation: {hostname: h, wellKnownCACertificates: System}";
     let objects = [

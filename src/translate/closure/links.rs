@@ -184,6 +184,7 @@ impl<'a> Collector<'a> {
                 response_header_modifier: _,
                 request_redirect: _,
                 url_rewrite: _,
+                cors: _,
                 extension_ref: _,
             } = filter;
         }

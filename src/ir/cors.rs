@@ -1,0 +1,115 @@
+//! The CORS filter with every header value prebuilt: which origins may read a response, and what a
+//! preflight request may ask for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use serde::{Serialize, Serializer};
+
+use super::filter::Scheme;
+
+/// A CORS filter (Gateway API, HTTPCORSFilter).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Cors {
+    /// Allowed origins.
+    pub origins: AllowedOrigins,
+    /// Whether requests may have credentials.
+    pub credentials: bool,
+    /// `Access-Control-Allow-Methods`. Absent means that no method is configured.
+    pub methods: Option<CorsValue>,
+    /// `Access-Control-Allow-Headers`. Absent means that no header is configured.
+    pub headers: Option<CorsValue>,
+    /// `Access-Control-Expose-Headers`. Absent means that no header is configured.
+    pub expose: Option<CorsValue>,
+    /// `Access-Control-Max-Age`, in seconds.
+    #[serde(serialize_with = "text")]
+    pub max_age: HeaderValue,
+    /// `Vary` of responses to preflight requests, if they depend on the request.
+    #[serde(serialize_with = "optional_text")]
+    pub preflight_vary: Option<HeaderValue>,
+}
+
+impl Cors {
+    /// Whether every response allows every origin, and so does not depend on the request.
+    pub fn is_public(&self) -> bool {
+        self.origins == AllowedOrigins::Any && !self.credentials
+    }
+}
+
+/// Origins that a CORS filter allows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum AllowedOrigins {
+    /// All, `null` included.
+    Any,
+    /// Those that match one of these.
+    Listed(Vec<AllowedOrigin>),
+}
+
+/// One allowed origin.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AllowedOrigin {
+    /// Scheme.
+    pub scheme: Scheme,
+    /// Host.
+    pub host: AllowedHost,
+    /// Port.
+    pub port: u16,
+}
+
+/// The host of an allowed origin, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AllowedHost {
+    /// `*`: every host.
+    Any,
+    /// `*.example.com`, held as `.example.com`: one or more labels before it.
+    Suffix(Arc<str>),
+    /// This host.
+    Exact(Arc<str>),
+}
+
+/// The value of a CORS response header.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum CorsValue {
+    /// The same in every response.
+    Fixed(#[serde(serialize_with = "text")] HeaderValue),
+    /// Names from the message instead of `*`: the method or headers that the request asks for, or
+    /// the headers of the response to expose.
+    Named,
+}
+
+impl fmt::Display for AllowedOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        write!(f, "{scheme}://")?;
+        match &self.host {
+            AllowedHost::Any => f.write_str("*")?,
+            AllowedHost::Suffix(suffix) => write!(f, "*{suffix}")?,
+            AllowedHost::Exact(host) => f.write_str(host)?,
+        }
+        write!(f, ":{}", self.port)
+    }
+}
+
+impl Serialize for AllowedOrigin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn text<S: Serializer>(value: &HeaderValue, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&String::from_utf8_lossy(value.as_bytes()))
+}
+
+fn optional_text<S: Serializer>(
+    value: &Option<HeaderValue>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => text(value, serializer),
+        None => serializer.serialize_none(),
+    }
+}
