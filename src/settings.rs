@@ -75,7 +75,7 @@ pub enum Source {
     /// The cluster of the pod's service account, else of the kubeconfig.
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
-        gateway: Option<GatewayName>,
+        gateway: Option<NamespacedName>,
         /// The only namespaces that are watched, and that of the only Gateway; empty means all.
         namespaces: Vec<String>,
     },
@@ -89,7 +89,7 @@ pub struct StreamSource {
     /// Where the controller serves streams.
     pub controller: ControllerUrl,
     /// The Gateway whose objects are asked for.
-    pub gateway: GatewayName,
+    pub gateway: NamespacedName,
     /// PEM of the certificates that the controller's certificate may be signed by; read for each connection.
     pub ca_file: PathBuf,
     /// The ServiceAccount token that tells the controller who asks; read for each connection.
@@ -149,16 +149,16 @@ impl fmt::Display for ControllerUrl {
     }
 }
 
-/// Namespace and name of a Gateway.
+/// Namespace and name of an object, such as a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewayName {
+pub struct NamespacedName {
     /// Namespace.
     pub namespace: String,
     /// Name.
     pub name: String,
 }
 
-impl FromStr for GatewayName {
+impl FromStr for NamespacedName {
     type Err = &'static str;
 
     /// Reads `NAMESPACE/NAME`.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
-use crate::settings::{ControllerUrl, GatewayName, Ports, Source, StreamSource, is_name};
+use crate::settings::{ControllerUrl, NamespacedName, Ports, Source, StreamSource, is_name};
 use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, of a cluster, or the one that a controller streams.
@@ -72,7 +72,7 @@ struct ClusterFlags {
         env = "PORTCULLIS_GATEWAY",
         conflicts_with = "config_dir"
     )]
-    gateway: Option<GatewayName>,
+    gateway: Option<NamespacedName>,
     /// Watch only these namespaces, and that of --gateway [default: all]
     #[arg(
         long,

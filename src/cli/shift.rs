@@ -26,7 +26,7 @@ use self::watch::{Abort, WatchSettings};
 use self::weights::{Plan, Step};
 use super::value::Span;
 use crate::api::release_backend::{BelowMinReady, Unlisted};
-use crate::settings::{GatewayName, is_name};
+use crate::settings::NamespacedName;
 
 /// Shift requests between the releases of a ReleaseBackend.
 ///
@@ -74,7 +74,7 @@ pub struct Args {
     abort_above: Option<Percent>,
     /// Read metrics from the pods of this Gateway only; may be repeated [default: pods of all Gateways]
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "watch")]
-    gateway: Vec<GatewayName>,
+    gateway: Vec<NamespacedName>,
     /// Read metrics from this admin address, such as http://127.0.0.1:19000, and not from pods; may be repeated
     #[arg(
         long,
@@ -96,13 +96,8 @@ impl FromStr for ObjectName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.split_once('/')
-            .filter(|(namespace, name)| is_name(namespace) && is_name(name))
-            .map(|(namespace, name)| Self {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            })
-            .ok_or("must be NAMESPACE/NAME, in lower case")
+        let NamespacedName { namespace, name } = text.parse()?;
+        Ok(Self { namespace, name })
     }
 }
 

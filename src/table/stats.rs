@@ -1,5 +1,4 @@
-//! Counters of rules, backends and releases: plain atomics that the proxy updates and telemetry reads. Knows nothing of how they
-//! are shown.
+//! Counters of rules, backends and releases: plain atomics that the proxy updates and telemetry reads.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

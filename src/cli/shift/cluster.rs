@@ -16,7 +16,7 @@ use crate::api::release_backend::ReleaseBackendSpec;
 use crate::api_server::{describe, request};
 use crate::provider::KubernetesProvider;
 use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
-use crate::settings::{GatewayName, Settings};
+use crate::settings::{NamespacedName, Settings};
 
 use super::ObjectName;
 
@@ -194,7 +194,10 @@ impl Cluster {
     }
 
     /// Lists the running pods of Gateways, or of some of them.
-    pub(super) async fn pods(&self, gateways: &[GatewayName]) -> anyhow::Result<Vec<GatewayPod>> {
+    pub(super) async fn pods(
+        &self,
+        gateways: &[NamespacedName],
+    ) -> anyhow::Result<Vec<GatewayPod>> {
         let mut pods = Vec::new();
         if gateways.is_empty() {
             let all = Api::<Pod>::all(self.client.clone());
@@ -204,7 +207,7 @@ impl Cluster {
                     anyhow!("{error:#}; name Gateways with --gateway, or addresses with --admin")
                 })?;
         }
-        for GatewayName { namespace, name } in gateways {
+        for NamespacedName { namespace, name } in gateways {
             let api = Api::<Pod>::namespaced(self.client.clone(), namespace);
             let is_of_gateway = |labels: &BTreeMap<String, String>| is_made_for(labels, name);
             let place = format!("namespace {namespace}");

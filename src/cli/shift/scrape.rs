@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::settings::GatewayName;
+use crate::settings::NamespacedName;
 
 use super::cluster::{Cluster, GatewayPod};
 use super::metrics::{Counts, parse};
@@ -57,7 +57,7 @@ pub(super) struct Scraper<'a> {
     cluster: &'a Cluster,
     /// The backend as metrics name it.
     backend: String,
-    gateways: &'a [GatewayName],
+    gateways: &'a [NamespacedName],
     admin: &'a [AdminUrl],
     pods: Vec<GatewayPod>,
     /// Namespace and label value of the Gateways whose pods have shown the backend.
@@ -80,7 +80,7 @@ impl<'a> Scraper<'a> {
     pub(super) fn new(
         cluster: &'a Cluster,
         backend: String,
-        gateways: &'a [GatewayName],
+        gateways: &'a [NamespacedName],
         admin: &'a [AdminUrl],
     ) -> Self {
         Self {

@@ -14,7 +14,7 @@ use super::scrape::{AdminUrl, Scrape, Scraper};
 use super::table::{Table, header, of_number};
 use super::weights::Step;
 use super::{ObjectName, apply_steps, command};
-use crate::settings::GatewayName;
+use crate::settings::NamespacedName;
 
 /// Time between tables.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const UNKNOWN: &str = "-";
 /// What is watched.
 pub(super) struct WatchSettings<'a> {
     pub(super) name: &'a ObjectName,
-    pub(super) gateways: &'a [GatewayName],
+    pub(super) gateways: &'a [NamespacedName],
     pub(super) admin: &'a [AdminUrl],
     /// When to end; `None` watches until a signal.
     pub(super) length: Option<Duration>,
