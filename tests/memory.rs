@@ -6,18 +6,19 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
+
+#[path = "harness/ports.rs"]
+mod ports;
 
 /// How long any step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A Gateway that nothing connects to, on a port that is free.
 fn gateway() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
+    let [port] = ports::free_ports();
     format!(
         "
 apiVersion: gateway.networking.k8s.io/v1

@@ -1,6 +1,11 @@
 //! Free ports for programs that need explicit port numbers.
 
-use std::net::{Ipv4Addr, TcpListener};
+#![allow(
+    dead_code,
+    reason = "some targets need free ports only, others closed addresses"
+)]
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -12,6 +17,11 @@ const COUNT: u32 = 20_000;
 /// Reserves free ports that no other call in this process returns.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     [(); N].map(|()| free_port())
+}
+
+/// An address where nothing listens for as long as this process runs.
+pub(crate) fn closed_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
 fn free_port() -> u16 {

@@ -10,6 +10,7 @@ use crate::fixture::{Fixture, HOST, documents, scripted};
 use crate::harness::PATIENCE;
 use crate::harness::client::{Client, get};
 use crate::harness::origin::{HELLO, Origin, Peer};
+use crate::harness::ports::closed_address;
 use crate::harness::server::TestServer;
 
 fn request(method: &str, target: &str) -> String {
@@ -356,10 +357,7 @@ fn relays_early_response_and_ends_the_upload() {
 
 #[test]
 fn unreachable_backends_are_503() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let nobody = free.local_addr().expect("bound");
-    drop(free);
-    let server = TestServer::start(&documents(nobody, ""));
+    let server = TestServer::start(&documents(closed_address(), ""));
     let mut client = Client::connect(server.at(80));
     for method in ["GET", "POST"] {
         assert_eq!(client.ask(request(method, "/x")).status, 503, "{method}");

@@ -1,7 +1,7 @@
 //! The program in its own process: its access log and its shutdown.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::client::{Client, connect, hear_out, say};
+use crate::harness::ports::closed_address;
 use crate::harness::{PATIENCE, yaml};
 use crate::origin::{Origin, empty, stream};
 use crate::scene::{Objects, http, prefix, write};
@@ -94,10 +95,9 @@ impl Program {
     }
 }
 
-/// Objects with a listener on a port that was free just now.
+/// Objects with a listener on a free port.
 fn objects(origin: &Origin) -> (Objects, SocketAddr) {
-    let free = TcpListener::bind("127.0.0.1:0").expect("bound");
-    let address = free.local_addr().expect("an address");
+    let address = closed_address();
     let local = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
     let listener = http("http", address.port(), "");
     let objects = Objects::default()

@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::harness::PATIENCE;
+use crate::harness::ports::closed_address;
 
 /// A response body.
 pub(crate) type Payload = UnsyncBoxBody<Bytes, BoxError>;
@@ -106,8 +107,7 @@ impl Origin {
 
     /// An address where nothing listens.
     pub(crate) fn dead() -> SocketAddr {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-        listener.local_addr().expect("an address")
+        closed_address()
     }
 
     /// Number of connections.

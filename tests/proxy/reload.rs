@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use portcullis::settings::Ports;
 
 use crate::client::{Client, connect, get, hear_out, refuses};
+use crate::harness::ports::closed_address;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::origin::Origin;
@@ -200,9 +201,7 @@ async fn reports_and_retries_port_in_use() {
 #[tokio::test]
 async fn address_change_keeps_covered_connections() {
     let one = Origin::echo("one").await;
-    let free = TcpListener::bind("127.0.0.1:0").expect("bound");
-    let address = free.local_addr().expect("an address");
-    drop(free);
+    let address = closed_address();
     let port = address.port();
     let objects = |addresses: &[&str]| {
         let addresses: Vec<_> = addresses

@@ -2,7 +2,6 @@
 //! later.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use portcullis::table::UpstreamFault;
@@ -10,6 +9,7 @@ use portcullis::upstream::SendError;
 use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
+use crate::harness::ports::closed_address;
 use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, http1, say};
 
 const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
@@ -68,7 +68,7 @@ fn unresponsive_http2_endpoint_delays_only_the_first_requests() {
 #[test]
 fn tries_unreachable_endpoint_once() {
     block_on(async {
-        let (gone, alive) = (gone(), closing().await);
+        let (gone, alive) = (closed_address(), closing().await);
         let (worker, backend) = (Worker::new(), http1(&[gone, alive.address]));
         for _ in 0..50 {
             let outcome = worker.send(&backend, &TestRequest::post()).await;
@@ -76,11 +76,6 @@ fn tries_unreachable_endpoint_once() {
         }
         assert_eq!(backend.stats.faults(UpstreamFault::Connect), 1);
     });
-}
-
-fn gone() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound")
 }
 
 #[test]
@@ -140,7 +135,7 @@ fn server_errors_do_not_eject_an_endpoint() {
 #[test]
 fn uses_ejected_endpoints_when_there_are_no_others() {
     block_on(async {
-        let (worker, backend) = (Worker::new(), http1(&[gone(), gone()]));
+        let (worker, backend) = (Worker::new(), http1(&[closed_address(), closed_address()]));
         for round in 1..=5 {
             let outcome = worker.send(&backend, &TestRequest::get()).await;
             assert!(matches!(
@@ -155,7 +150,7 @@ fn uses_ejected_endpoints_when_there_are_no_others() {
 #[test]
 fn endpoint_returns_after_its_ejection() {
     block_on(async {
-        let (address, alive) = (gone(), closing().await);
+        let (address, alive) = (closed_address(), closing().await);
         let (worker, backend) = (Worker::new(), http1(&[address, alive.address]));
         while backend.stats.ejections() == 0 {
             assert!(worker.send(&backend, &TestRequest::get()).await.is_ok());

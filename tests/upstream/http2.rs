@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_local};
 
+use crate::harness::ports::closed_address;
 use crate::scene::{Endpoint, TestRequest, Worker, block_on, h2c};
 
 const SETTINGS: u8 = 4;
@@ -378,10 +379,7 @@ fn burst_shares_a_connection_being_opened() {
 #[test]
 fn burst_at_a_dead_endpoint_fails_together() {
     block_on(async {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let dead = listener.local_addr().expect("bound");
-        drop(listener);
-        let (worker, backend) = (Worker::new(), Rc::new(h2c(&[dead])));
+        let (worker, backend) = (Worker::new(), Rc::new(h2c(&[closed_address()])));
         let mut requests = JoinSet::new();
         for _ in 0..20 {
             let (worker, backend) = (worker.clone(), backend.clone());

@@ -10,6 +10,7 @@ use portcullis::ir;
 use portcullis::table::{Backend, ReleaseStats, UpstreamFault};
 use portcullis::upstream::SendError;
 
+use crate::harness::ports::closed_address;
 use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, head, http1};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -53,12 +54,6 @@ fn of(release: &str, method: Method) -> TestRequest {
     request
 }
 
-/// An address where nothing listens.
-fn dead() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound")
-}
-
 /// An endpoint that closes each connection instead of a response.
 async fn closing() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
@@ -71,7 +66,7 @@ async fn closing() -> Endpoint {
 fn unreachable_release_fails_its_requests_only() {
     block_on(async {
         let alive = Endpoint::answering(OK).await;
-        let broken: &[SocketAddr] = &[dead(), dead()];
+        let broken: &[SocketAddr] = &[closed_address(), closed_address()];
         let backend = backend(&releases(&[("v1", 1, &[alive.address]), ("v2", 1, broken)]));
         let worker = Worker::new();
         for _ in 0..20 {
@@ -95,7 +90,7 @@ fn retries_within_the_release() {
     block_on(async {
         let (alive, other) = (Endpoint::answering(OK).await, Endpoint::answering(OK).await);
         let closing = closing().await;
-        let mixed: &[SocketAddr] = &[dead(), alive.address, closing.address];
+        let mixed: &[SocketAddr] = &[closed_address(), alive.address, closing.address];
         let backend = backend(&releases(&[("v1", 1, mixed), ("v2", 1, &[other.address])]));
         let worker = Worker::new();
         for _ in 0..20 {
@@ -154,7 +149,7 @@ fn hedges_within_the_release() {
 #[test]
 fn release_without_endpoints_fails_its_share() {
     block_on(async {
-        let backend = backend(&releases(&[("v1", 1, &[]), ("v2", 0, &[dead()])]));
+        let backend = backend(&releases(&[("v1", 1, &[]), ("v2", 0, &[closed_address()])]));
         let outcome = Worker::new().send(&backend, &TestRequest::get()).await;
         let error = outcome.expect_err("no endpoint");
         assert!(matches!(
