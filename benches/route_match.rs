@@ -53,6 +53,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
             filters: Vec::new(),
         }]),
         timeouts: Timeouts::default(),
+        retry: None,
     };
     let route = Route {
         kind: RouteKind::Http,

@@ -44,10 +44,22 @@ pub struct HttpRule {
     pub backend_refs: Vec<BackendRef<HttpFilter>>,
     /// Timeouts.
     pub timeouts: Option<HttpTimeouts>,
-    /// Retries; present means that the experimental field is used.
-    pub retry: Option<serde_json::Value>,
+    /// Retries (GEP-1731).
+    pub retry: Option<HttpRetry>,
     /// Session persistence; present means that the experimental field is used.
     pub session_persistence: Option<serde_json::Value>,
+}
+
+/// Retries of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpRetry {
+    /// Statuses to retry, each 400 to 599.
+    pub codes: Vec<u16>,
+    /// Maximum number of retries of one request.
+    pub attempts: Option<u32>,
+    /// Minimum delay before a retry.
+    pub backoff: Option<String>,
 }
 
 /// Conditions that must all hold.

@@ -260,6 +260,7 @@ fn explain_rule(text: &mut String, rule: &Rule, considered: &[Considered<'_>], i
     }
     labelled(text, "filters", &describe::filters(&rule.ir.filters));
     labelled(text, "timeouts", &describe::timeouts(&rule.ir.timeouts));
+    labelled(text, "retry", &describe::retry(rule.ir.retry.as_ref()));
     labelled(text, "backends", &describe::action(&rule.ir, ir));
 }
 

@@ -53,6 +53,9 @@ pub struct Rule {
     pub action: Action,
     /// Timeouts.
     pub timeouts: Timeouts,
+    /// Retries beyond those that are always safe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
 }
 
 /// What becomes of a matched request.
@@ -91,6 +94,17 @@ pub struct Timeouts {
     pub request: Option<Duration>,
     /// One try; over it: 504.
     pub backend_request: Option<Duration>,
+}
+
+/// Retries of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Retry {
+    /// Maximum number of retries of a request, 1 or more.
+    pub attempts: u32,
+    /// Statuses that are retried, sorted, each once.
+    pub codes: Vec<u16>,
+    /// Minimum delay before the first retry.
+    pub backoff: Duration,
 }
 
 /// Conditions that must all hold.

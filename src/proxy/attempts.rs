@@ -1,5 +1,5 @@
 //! Sends a matched request: each attempt selects a backendRef, runs its filters and sends to one of
-//! its endpoints. Retries where that is safe.
+//! its endpoints. Retries where that is safe, and where the rule allows it.
 
 use std::mem;
 
@@ -11,6 +11,7 @@ use super::error::Error;
 use super::filters;
 use super::request::Exchange;
 use super::request_body::RequestBody;
+use super::retries::Retries;
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
 use crate::table::{Backend, Target};
@@ -24,13 +25,14 @@ pub(super) enum Outcome {
     Filter(LocalResponse),
 }
 
-/// Sends the request of `exchange` until there is a response or no further attempt is safe.
+/// Sends the request of `exchange` until there is a response or no further attempt is allowed.
 pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
     let rule = exchange.rule.clone();
     if matches!(rule.ir.action, Action::Broken(_)) {
         return Err(Error::Broken);
     }
     let draw = rule.draw(None);
+    let mut retries = Retries::new(rule.ir.retry.as_ref());
     loop {
         let selected = rule.select(draw).ok_or(Error::NoBackend)?;
         let unfiltered = exchange.before(&selected.filters);
@@ -40,22 +42,46 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         let Target::Backend(backend) = &selected.target else {
             return Err(Error::Broken);
         };
-        match attempt(exchange, backend).await {
-            Ok(response) => return Ok(Outcome::Backend(response)),
-            Err(FailedAttempt { error, body: None }) => return Err(error.into()),
+        let body = match attempt(exchange, backend, retries.are_left()).await {
+            Ok(mut response) => {
+                let is_failure = retries.allow_status(response.status);
+                let attempts = is_failure.then_some(&mut exchange.record.attempts);
+                match attempts.and_then(|attempts| response.discard(attempts)) {
+                    Some(body) => body,
+                    None => return Ok(finish(exchange, response)),
+                }
+            }
             Err(FailedAttempt {
-                body: Some(body), ..
-            }) => exchange.restore(unfiltered, body),
-        }
+                body: Some(body),
+                is_safe: true,
+                ..
+            }) => {
+                exchange.restore(unfiltered, body);
+                continue;
+            }
+            Err(FailedAttempt {
+                error,
+                body: Some(body),
+                ..
+            }) if retries.allow_error(error, &exchange.parts.method) => {
+                exchange.record.attempts.begin_retry(None);
+                body
+            }
+            Err(FailedAttempt { error, .. }) => return Err(error.into()),
+        };
+        exchange.restore(unfiltered, body);
+        rule.state.stats.retried();
+        retries.wait().await;
     }
 }
 
 async fn attempt(
     exchange: &mut Exchange,
     backend: &Backend,
+    keeps_body: bool,
 ) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
     let timeout = exchange.rule.ir.timeouts.backend_request;
-    let expires = timeout.map(|timeout| Instant::now() + timeout);
+    exchange.attempt_expires = timeout.map(|timeout| Instant::now() + timeout);
     let body = mem::take(&mut exchange.body);
     let interim = &exchange.interim;
     let inform = |status, headers: &HeaderMap| interim.send(status, headers);
@@ -66,17 +92,23 @@ async fn attempt(
         expect_continue: exchange.expects_continue,
         informational: (!interim.is_none()).then_some(&inform),
         try_timeout: timeout,
+        keeps_body,
     };
     let upstream = &exchange.client.worker.upstream;
     let attempts = &mut exchange.record.attempts;
     let attempt = upstream.attempt(backend, None, attempts, &outgoing, body);
-    let mut response = attempt.await?;
-    exchange.expire_by(expires);
+    attempt.await
+}
+
+/// Completes the last response: no other attempt follows.
+fn finish(exchange: &mut Exchange, mut response: upstream::Response<RequestBody>) -> Outcome {
+    response.accept();
+    exchange.expire_by(exchange.attempt_expires);
     let is_secure = exchange.client.scheme() == Scheme::Https;
     if let Some(cookie) = exchange.record.attempts.set_cookie(is_secure) {
         // Before the response filters, which may change it. It fails only beyond 24,000 headers,
         // which no parser lets through.
         let _ = response.headers.try_append(SET_COOKIE, cookie.clone());
     }
-    Ok(response)
+    Outcome::Backend(response)
 }

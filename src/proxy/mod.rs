@@ -25,6 +25,7 @@ mod record;
 mod request;
 mod request_body;
 mod response_body;
+mod retries;
 mod stream;
 pub mod target;
 mod upgrade;

@@ -56,6 +56,8 @@ pub(super) struct Exchange {
     pub(super) record: Record,
     /// Deadline of the exchange, response included.
     expires: Option<Instant>,
+    /// Deadline of the current attempt, response included.
+    pub(super) attempt_expires: Option<Instant>,
 }
 
 /// A request that is ready to be served. Small, since it is moved.
@@ -153,6 +155,7 @@ impl Exchange {
                 interim,
                 expects_continue: normalized.expects_continue,
                 expires: expiry(&rule),
+                attempt_expires: None,
                 rule,
                 record,
             })),

@@ -198,6 +198,7 @@ mod tests {
             filters: Vec::new(),
             action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
             timeouts: ir::route::Timeouts::default(),
+            retry: None,
         };
         let route = ir::Route {
             kind: RouteKind::Http,

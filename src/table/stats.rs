@@ -22,6 +22,7 @@ pub struct RuleStats {
     total_micros: AtomicU64,
     in_flight: AtomicI64,
     durations: [AtomicU64; DURATION_BUCKETS],
+    retries: AtomicU64,
 }
 
 impl RuleStats {
@@ -46,6 +47,16 @@ impl RuleStats {
     #[inline]
     pub fn leave(&self) {
         self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// Counts a retry that the rule allowed.
+    pub fn retried(&self) {
+        self.retries.fetch_add(1, Relaxed);
+    }
+
+    /// Retries that the rule allowed.
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Relaxed)
     }
 
     /// Requests by status class, 1xx to 5xx.

@@ -356,6 +356,7 @@ mod tests {
                 filters: Vec::new(),
                 action: Action::Forward(Vec::new()),
                 timeouts: Timeouts::default(),
+                retry: None,
             })),
             upstream: None,
             release: None,

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::api::duration;
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::ParentRef;
 use crate::ir::route::{Match, PathMatch, Timeouts};
-use crate::ir::{Filter, RouteKind, Rule};
+use crate::ir::{RouteKind, Rule};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::listener::Protocol;
 use super::reason::{Fault, Reason};
-use super::route::{RouteBuilder, RouteObject, RuleParts};
-use super::{filter, http_match};
+use super::route::{Behaviour, RouteBuilder, RouteObject, RuleParts};
+use super::{duration, filter, http_match, retry};
 
 impl RouteObject for HttpRoute {
     const ROUTE_KIND: RouteKind = RouteKind::Http;
@@ -67,11 +66,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
     }))
 }
 
-fn behaviour(
-    spec: &HttpRule,
-    field: &str,
-    prefix: Option<&Arc<str>>,
-) -> Result<(Vec<Filter>, Timeouts), Fault> {
+fn behaviour(spec: &HttpRule, field: &str, prefix: Option<&Arc<str>>) -> Result<Behaviour, Fault> {
     let HttpRule {
         filters,
         timeouts: limits,
@@ -81,22 +76,18 @@ fn behaviour(
         matches: _,
         backend_refs: _,
     } = spec;
-    let unserved = |name: &str| {
-        let message = format!("{field}.{name} is not served by this version; remove it");
-        Err(Fault::new(Reason::UnsupportedValue, message))
-    };
-    if retry.is_some() {
-        return unserved("retry");
-    }
     if session_persistence.is_some() {
-        return unserved("sessionPersistence");
+        let message =
+            format!("{field}.sessionPersistence is not served by this version; remove it");
+        return Err(Fault::new(Reason::UnsupportedValue, message));
     }
-    let filters = filter::translate(filters, field, prefix)?;
-    let limits = limits
-        .as_ref()
-        .map(|limits| timeouts(limits, field))
-        .transpose()?;
-    Ok((filters, limits.unwrap_or_default()))
+    let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
+    let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
+    Ok(Behaviour {
+        filters: filter::translate(filters, field, prefix)?,
+        timeouts: timeouts.transpose()?.unwrap_or_default(),
+        retry: retry.transpose()?.flatten(),
+    })
 }
 
 /// The path prefix of a rule with exactly one match, which is what a prefix can be replaced in.
@@ -121,12 +112,7 @@ fn timeouts(limits: &HttpTimeouts, field: &str) -> Result<Timeouts, Fault> {
         let Some(text) = text else {
             return Ok(None);
         };
-        let limit = duration::parse(text).ok_or_else(|| {
-            let message = format!(
-                "{field}.timeouts.{name}: {text:?} is not a duration such as 1h30m, 10s or 500ms"
-            );
-            Fault::new(Reason::UnsupportedValue, message)
-        })?;
+        let limit = duration::parse(text, &format!("{field}.timeouts.{name}"))?;
         Ok(Some(limit).filter(|limit| !limit.is_zero()))
     };
     Ok(Timeouts {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::reference::{BackendObjectRef, BackendRef, ParentRef};
-use crate::ir::route::{Action, Match, Target, Timeouts, WeightedBackend};
+use crate::ir::route::{Action, Match, Retry, Target, Timeouts, WeightedBackend};
 use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 use crate::status::Condition;
@@ -187,8 +187,16 @@ pub(super) struct RuleParts<'a> {
     pub(super) name: Option<&'a str>,
     pub(super) matches: Vec<Match>,
     pub(super) forward: Forward,
-    /// What is done to requests, or why it cannot be done.
-    pub(super) behaviour: Result<(Vec<Filter>, Timeouts), Fault>,
+    /// How requests are handled, or why they cannot be.
+    pub(super) behaviour: Result<Behaviour, Fault>,
+}
+
+/// How a rule handles requests before and beside the choice of a backend.
+#[derive(Default)]
+pub(super) struct Behaviour {
+    pub(super) filters: Vec<Filter>,
+    pub(super) timeouts: Timeouts,
+    pub(super) retry: Option<Retry>,
 }
 
 /// The backendRefs of a rule.
@@ -251,11 +259,11 @@ impl RouteBuilder<'_> {
 
     /// A rule. One that cannot be served as written matches and answers 500: no other rule may take its requests.
     pub(super) fn rule(&mut self, parts: RuleParts<'_>) -> Rule {
-        let (filters, timeouts, action) = match parts.behaviour {
-            Ok((filters, timeouts)) => {
+        let (behaviour, action) = match parts.behaviour {
+            Ok(behaviour) => {
                 self.forwarded.extend(parts.forward.backends);
                 self.usable += usize::from(parts.forward.is_usable);
-                (filters, timeouts, Action::Forward(parts.forward.targets))
+                (behaviour, Action::Forward(parts.forward.targets))
             }
             Err(fault) => {
                 let why = fault.message.as_str().into();
@@ -264,7 +272,7 @@ impl RouteBuilder<'_> {
                     fault.message
                 );
                 self.faults.push(Fault::new(fault.reason, message));
-                (Vec::new(), Timeouts::default(), Action::Broken(why))
+                (Behaviour::default(), Action::Broken(why))
             }
         };
         Rule {
@@ -274,9 +282,10 @@ impl RouteBuilder<'_> {
                 name: parts.name.map(Arc::from),
             },
             matches: parts.matches,
-            filters,
+            filters: behaviour.filters,
             action,
-            timeouts,
+            timeouts: behaviour.timeouts,
+            retry: behaviour.retry,
         }
     }
 

@@ -79,6 +79,18 @@ impl Attempts {
         self.release.as_ref().map(|selected| &selected.release)
     }
 
+    /// Starts over after a delay, as the rule's `retry` allows. The attempt avoids the endpoint that
+    /// failed last, `endpoint` if given, if there is another one.
+    pub fn begin_retry(&mut self, endpoint: Option<u64>) {
+        let failed = self.failed.get_or_insert_default();
+        let unreachable = failed.unreachable.into_iter().rev().find(|id| *id != 0);
+        **failed = FailedAttempts {
+            refused: endpoint.or(unreachable).or(failed.refused),
+            last: failed.last,
+            ..FailedAttempts::default()
+        };
+    }
+
     /// Whether there was no attempt yet.
     pub fn is_first(&self) -> bool {
         self.failed.is_none()
@@ -190,8 +202,11 @@ impl FailedAttempts {
 pub struct FailedAttempt<B> {
     /// The error.
     pub error: SendError,
-    /// The body, if another attempt is safe and allowed.
+    /// The body at its first byte, if another attempt is safe, or if it is kept
+    /// ([`Outgoing::keeps_body`]) and not too long.
     pub body: Option<B>,
+    /// Whether another attempt at once is safe and within the limits.
+    pub is_safe: bool,
 }
 
 impl Upstream {
@@ -260,7 +275,12 @@ impl<'a, B: Replay> State<'a, B> {
                     None => SendError::NO_ENDPOINT,
                 }
             });
-            return Self::Failed(FailedAttempt { error, body: None });
+            let body = Some(body).filter(|_| request.keeps_body);
+            return Self::Failed(FailedAttempt {
+                error,
+                body,
+                is_safe: false,
+            });
         };
         match pool.take(Target::key_of(backend, place.endpoint()), attempts.avoid()) {
             Some(ready) => Self::begin(pool, backend, attempts, request, (ready, place), body),
@@ -294,7 +314,13 @@ impl<'a, B: Replay> State<'a, B> {
                     let error = cause.into();
                     attempts.on_failure(error).not_processed += usize::from(is_left_out);
                     let body = is_left_out.then_some(body);
-                    Self::Failed(finish(backend, attempts, error, body))
+                    Self::Failed(finish(
+                        (backend, attempts),
+                        request,
+                        error,
+                        body,
+                        is_left_out,
+                    ))
                 }
             },
         }
@@ -343,7 +369,13 @@ impl<B: Replay> Attempt<'_, B> {
             Err(failure) => {
                 let tried = attempts.on_failure(failure.error);
                 tried.add_unreachable(failure.endpoints);
-                State::Failed(finish(backend, attempts, failure.error, Some(body)))
+                State::Failed(finish(
+                    (backend, attempts),
+                    self.request,
+                    failure.error,
+                    Some(body),
+                    true,
+                ))
             }
         };
     }
@@ -362,80 +394,93 @@ impl<B: Replay> Attempt<'_, B> {
                 let key = Target::key_of(self.backend, place.endpoint());
                 Ok(Response::new(head, exchange, self.pool.clone(), key, place))
             }
-            Err(cause) => Err(failed(self.backend, self.attempts, exchange, cause, &place)),
+            Err(cause) => Err(self.fail(exchange, cause, &place)),
         }
     }
 
     fn time_out(&mut self) -> FailedAttempt<B> {
         // A timeout while the client is sending its body is not the endpoint's failure.
-        if let State::Exchanging(exchange, place) = &self.state
-            && exchange.is_request_sent()
-        {
-            health::on_request_failure(self.backend, place.endpoint());
+        let body = match mem::replace(&mut self.state, State::Done) {
+            State::Connecting(_, body) => Some(body),
+            State::Exchanging(exchange, place) => {
+                if exchange.is_request_sent() {
+                    health::on_request_failure(self.backend, place.endpoint());
+                }
+                let tried = self.attempts.failed.get_or_insert_default();
+                tried.refused = Some(place.endpoint().id);
+                exchange.into_body()
+            }
+            State::Failed(_) | State::Done => None,
+        };
+        let body = body.and_then(rewound);
+        let error = SendError::TIMEOUT;
+        self.attempts.on_failure(error);
+        finish(
+            (self.backend, self.attempts),
+            self.request,
+            error,
+            body,
+            false,
+        )
+    }
+
+    /// Handles an exchange that failed before the response head.
+    fn fail(
+        &mut self,
+        exchange: Exchange<B>,
+        cause: ExchangeError,
+        place: &InFlight,
+    ) -> FailedAttempt<B> {
+        let (backend, attempts) = (self.backend, &mut *self.attempts);
+        let is_replayable = exchange.is_replayable(cause);
+        let is_repeatable = !is_replayable
+            && exchange.is_retryable_elsewhere(cause)
+            && attempts.has_other_endpoint(backend, place);
+        let is_stale = exchange.is_reused();
+        let connection = exchange.connection();
+        let is_safe = is_replayable || is_repeatable;
+        let body = exchange.into_body();
+        let error = SendError::from(cause);
+        let tried = attempts.on_failure(error);
+        match cause {
+            ExchangeError::Refused | ExchangeError::NotProcessed => {
+                tried.not_processed += usize::from(cause == ExchangeError::NotProcessed);
+                tried.avoid.refused = connection;
+                tried.refused = Some(place.endpoint().id);
+            }
+            ExchangeError::Truncated | ExchangeError::Io(_) if is_stale => tried.avoid.idle = true,
+            ExchangeError::Truncated | ExchangeError::Io(_) | ExchangeError::Protocol(_) => {
+                let is_avoided = is_repeatable || self.request.keeps_body;
+                tried.refused = is_avoided.then(|| place.endpoint().id).or(tried.refused);
+                health::on_request_failure(backend, place.endpoint());
+            }
+            ExchangeError::Reset | ExchangeError::RequestBody => {}
         }
-        self.state = State::Done;
-        fail(self.backend, self.attempts, SendError::TIMEOUT, None)
+        let body = body.and_then(rewound);
+        finish((backend, attempts), self.request, error, body, is_safe)
     }
 }
 
-/// Handles an exchange that failed before the response head.
-fn failed<B: Replay>(
-    backend: &Backend,
-    attempts: &mut Attempts,
-    exchange: Exchange<B>,
-    cause: ExchangeError,
-    place: &InFlight,
-) -> FailedAttempt<B> {
-    let is_replayable = exchange.is_replayable(cause);
-    let is_repeatable = !is_replayable
-        && exchange.is_retryable_elsewhere(cause)
-        && attempts.has_other_endpoint(backend, place);
-    let is_stale = exchange.is_reused();
-    let connection = exchange.connection();
-    let error = SendError::from(cause);
-    let body = (is_replayable || is_repeatable)
-        .then(|| exchange.into_body())
-        .flatten()
-        .and_then(|mut body| body.rewind().then_some(body));
-    let tried = attempts.on_failure(error);
-    match cause {
-        ExchangeError::Refused | ExchangeError::NotProcessed => {
-            tried.not_processed += usize::from(cause == ExchangeError::NotProcessed);
-            tried.avoid.refused = connection;
-            tried.refused = Some(place.endpoint().id);
-        }
-        ExchangeError::Truncated | ExchangeError::Io(_) if is_stale => tried.avoid.idle = true,
-        ExchangeError::Truncated | ExchangeError::Io(_) | ExchangeError::Protocol(_) => {
-            tried.refused = is_repeatable.then(|| place.endpoint().id).or(tried.refused);
-            health::on_request_failure(backend, place.endpoint());
-        }
-        ExchangeError::Reset | ExchangeError::RequestBody => {}
-    }
-    finish(backend, attempts, error, body)
+/// The body at its first byte, if it is still kept.
+fn rewound<B: Replay>(mut body: B) -> Option<B> {
+    body.rewind().then_some(body)
 }
 
-/// Handles an attempt that failed before the exchange.
-fn fail<B>(
-    backend: &Backend,
-    attempts: &mut Attempts,
-    error: SendError,
-    body: Option<B>,
-) -> FailedAttempt<B> {
-    attempts.on_failure(error);
-    finish(backend, attempts, error, body)
-}
-
+/// Counts a failure. Another attempt is safe if `is_safe` and the limits allow it.
 fn finish<B>(
-    backend: &Backend,
-    attempts: &Attempts,
+    (backend, attempts): (&Backend, &Attempts),
+    request: &Outgoing<'_>,
     error: SendError,
     body: Option<B>,
+    is_safe: bool,
 ) -> FailedAttempt<B> {
     if let SendError::Backend(cause, _) = error {
         attempts.count_failure(backend, cause);
     }
+    let is_safe = is_safe && body.is_some() && attempts.may_retry();
     FailedAttempt {
         error,
-        body: body.filter(|_| attempts.may_retry()),
+        body: body.filter(|_| is_safe || request.keeps_body),
+        is_safe,
     }
 }

@@ -124,6 +124,22 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
+    /// The request body, rewound, if it is still kept after the response head.
+    pub(super) fn take_rewound(&mut self) -> Option<B> {
+        match self {
+            Self::Http1(exchange) => exchange.take_rewound(),
+            Self::Http2(exchange) => exchange.take_rewound(),
+        }
+    }
+
+    /// Stops keeping the request body for a replay.
+    pub(super) fn forget_body(&mut self) {
+        match self {
+            Self::Http1(exchange) => exchange.forget_body(),
+            Self::Http2(exchange) => exchange.forget_body(),
+        }
+    }
+
     /// The next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,

@@ -119,6 +119,9 @@ pub struct Outgoing<'a> {
     pub informational: Option<Informational<'a>>,
     /// Timeout of one attempt until the response head.
     pub try_timeout: Option<Duration>,
+    /// Whether to keep the beginning of the body after a failure and after the response head, so
+    /// that the request can be sent again although it may have had an effect.
+    pub keeps_body: bool,
 }
 
 /// Limits of a response head.

@@ -4,17 +4,21 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
+use super::attempt::Attempts;
 use super::balance::InFlight;
 use super::exchange::{Exchange, Head};
 use super::io::Io;
 use super::pool::{ConnectionKey, Pool};
 use super::{BoxError, Replay};
+
+/// Maximum frames of a discarded response that are read, so that its connection can be reused.
+const MAX_DISCARDED_FRAMES: usize = 16;
 
 /// The response to a request.
 pub struct Response<B> {
@@ -70,6 +74,30 @@ impl<B: Replay> Response<B> {
             headers: head.headers,
             body,
         }
+    }
+}
+
+impl<B: Replay> Response<B> {
+    /// Discards the response in favor of another attempt, which avoids this endpoint if there is
+    /// another one. Returns the request body at its first byte; `None`, without an effect, if the
+    /// body is not kept ([`Outgoing::keeps_body`](super::Outgoing::keeps_body)) or too long.
+    pub fn discard(&mut self, attempts: &mut Attempts) -> Option<B> {
+        let body = self.body.exchange.take_rewound()?;
+        attempts.begin_retry(Some(self.body.place.endpoint().id));
+        // The connection is reused if the rest of the response has already arrived.
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..MAX_DISCARDED_FRAMES {
+            match Pin::new(&mut self.body).poll_frame(&mut cx) {
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(None | Some(Err(_))) | Poll::Pending => break,
+            }
+        }
+        Some(body)
+    }
+
+    /// Releases the request body, if it was kept: this response is passed on.
+    pub fn accept(&mut self) {
+        self.body.exchange.forget_body();
     }
 }
 

@@ -26,6 +26,7 @@ mod lifecycle;
 mod release_backends;
 mod releases;
 mod reload;
+mod retries;
 mod routing;
 mod swap;
 mod timeouts;

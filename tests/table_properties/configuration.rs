@@ -112,6 +112,7 @@ pub(crate) fn named_route(
             filters: Vec::new(),
             action: Action::Forward(shares.into_iter().map(share).collect()),
             timeouts: Timeouts::default(),
+            retry: None,
         })
     };
     let rules = rules.into_iter().enumerate().map(rule).collect();

@@ -27,6 +27,7 @@ fn attempt_is_small() {
             expect_continue: false,
             informational: None,
             try_timeout: None,
+            keeps_body: false,
         };
         let mut attempts = Attempts::default();
         let body = TestBody::default();

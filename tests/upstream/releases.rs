@@ -251,6 +251,7 @@ fn only_drawn_requests_get_the_cookie() {
                 expect_continue: false,
                 informational: None,
                 try_timeout: None,
+                keeps_body: false,
             };
             let body = crate::scene::TestBody::default();
             let attempt = worker

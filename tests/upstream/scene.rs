@@ -76,6 +76,7 @@ impl Worker {
             expect_continue: request.expect_continue,
             informational,
             try_timeout: request.try_timeout,
+            keeps_body: false,
         };
         let mut attempts = Attempts::default();
         let mut body = request.body.clone();

@@ -2,7 +2,9 @@
 
 use crate::ir::cors::{AllowedOrigins, Cors};
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
-use crate::ir::route::{Action, Match, PathMatch, Target, Timeouts, ValueMatch, WeightedBackend};
+use crate::ir::route::{
+    Action, Match, PathMatch, Retry, Target, Timeouts, ValueMatch, WeightedBackend,
+};
 use crate::ir::tls::{CipherPolicy, TlsVersion};
 use crate::ir::{
     Endpoints, Filter, Ir, Release, Releases, Rule, RuleId, ServerTls, UpstreamProtocol,
@@ -193,6 +195,23 @@ pub(super) fn timeouts(timeouts: &Timeouts) -> Vec<String> {
         .backend_request
         .map(|time| format!("each try {time:?}"));
     request.into_iter().chain(backend).collect()
+}
+
+/// The retries that the rule allows.
+pub(super) fn retry(retry: Option<&Retry>) -> Vec<String> {
+    let describe = |retry: &Retry| {
+        let codes: Vec<_> = retry.codes.iter().map(u16::to_string).collect();
+        let after = if codes.is_empty() {
+            "failed connections".to_owned()
+        } else {
+            format!("failed connections and {}", codes.join(", "))
+        };
+        let Retry {
+            attempts, backoff, ..
+        } = retry;
+        format!("up to {attempts} after {after}, at least {backoff:?} later")
+    };
+    retry.map(describe).into_iter().collect()
 }
 
 /// Shares with their endpoints, or why there are none.

@@ -73,6 +73,9 @@ impl Metrics {
                 .map(move |(class, count)| (rule.and("code", class), count))
         });
         page.counters("requests", "Responses, by rule and class of status", counts)?;
+        let retries = rules.iter().map(|(rule, stats)| (*rule, stats.retries()));
+        let retries = retries.filter(|(_, count)| *count > 0);
+        page.counters("retries", "Retries that a rule's retry allowed", retries)?;
         let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
         page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
         let help = "Duration from the request head to the last byte of the response";

@@ -77,6 +77,9 @@ pub(super) struct Exchange<B> {
     queue: WriteQueue,
     /// Kept until the response head arrives, for a replay.
     body: Option<B>,
+    /// The body after the response head, if it needs no sending and is kept.
+    spare: Option<B>,
+    keeps_body: bool,
     /// Whether the whole body, if any, was queued.
     body_done: bool,
     chunked: bool,
@@ -120,6 +123,8 @@ impl<B: Replay> Exchange<B> {
             queue: WriteQueue::new(head::encode(request, framing)),
             chunked: framing == RequestFraming::Chunked,
             body: Some(body),
+            spare: None,
+            keeps_body: request.keeps_body,
             body_done: ended,
             continue_timer: expects.then(|| Box::pin(sleep(CONTINUE_TIMEOUT))),
             read_any: false,
@@ -193,14 +198,14 @@ impl<B: Replay> Exchange<B> {
         self.head_done = true;
         self.keep_alive = head.keep_alive;
         self.decoder = Decoder::new(head.framing);
-        if self.continue_timer.take().is_some() {
-            // The backend responded without the body, which was announced but is not sent.
-            self.body = None;
-            self.keep_alive = false;
-        } else if self.body_done {
-            self.body = None;
-        } else if let Some(body) = &mut self.body {
-            body.forget();
+        // The backend may respond without the body, which was announced but is then not sent.
+        let is_withheld = self.continue_timer.take().is_some();
+        self.keep_alive &= !is_withheld;
+        if is_withheld || self.body_done {
+            self.spare = self.body.take();
+        }
+        if !self.keeps_body {
+            self.forget_body();
         }
         Ok(Head {
             status: head.status,
@@ -235,6 +240,22 @@ impl<B: Replay> Exchange<B> {
     /// The request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         self.body
+    }
+
+    /// The request body, rewound, if it is still kept.
+    pub(super) fn take_rewound(&mut self) -> Option<B> {
+        let body = self.body.as_mut().or(self.spare.as_mut());
+        let is_rewound = body.is_some_and(Replay::rewind);
+        let body = is_rewound.then(|| self.body.take().or_else(|| self.spare.take()));
+        body.flatten()
+    }
+
+    /// Stops keeping the request body for a replay.
+    pub(super) fn forget_body(&mut self) {
+        self.spare = None;
+        if let Some(body) = &mut self.body {
+            body.forget();
+        }
     }
 
     /// The connection, if the response is complete and it can be reused.

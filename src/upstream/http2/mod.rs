@@ -30,6 +30,7 @@ pub(super) struct Exchange<B> {
     outgoing: Option<SendStream<Bytes>>,
     /// Kept until the response head arrives, for a replay.
     body: Option<B>,
+    keeps_body: bool,
     body_done: bool,
     /// A part of the body that waits for flow-control capacity.
     part: Bytes,
@@ -62,6 +63,7 @@ impl<B: Replay> Exchange<B> {
                 incoming: None,
                 outgoing: (!ended).then_some(outgoing),
                 body: Some(body),
+                keeps_body: request.keeps_body,
                 body_done: ended,
                 part: Bytes::new(),
                 informational: InformationalHeads::default(),
@@ -122,10 +124,8 @@ impl<B: Replay> Exchange<B> {
             length => length,
         };
         self.incoming = Some(incoming);
-        if self.body_done {
-            self.body = None;
-        } else if let Some(body) = &mut self.body {
-            body.forget();
+        if !self.keeps_body {
+            self.forget_body();
         }
         Ok(Head {
             status: parts.status,
@@ -170,6 +170,21 @@ impl<B: Replay> Exchange<B> {
     /// The request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         self.body
+    }
+
+    /// The request body, rewound, if it is still kept.
+    pub(super) fn take_rewound(&mut self) -> Option<B> {
+        let is_rewound = self.body.as_mut().is_some_and(Replay::rewind);
+        self.body.take_if(|_| is_rewound)
+    }
+
+    /// Stops keeping the request body for a replay.
+    pub(super) fn forget_body(&mut self) {
+        if self.body_done {
+            self.body = None;
+        } else if let Some(body) = &mut self.body {
+            body.forget();
+        }
     }
 
     /// Whether the response body is complete.

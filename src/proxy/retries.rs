@@ -1,0 +1,131 @@
+//! The retries that a rule allows (GEP-1731): after which failures, how many, and after what delay.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use rand::RngExt;
+use tokio::time::sleep;
+
+use super::error::Error;
+use crate::ir::route::Retry;
+use crate::table::UpstreamFault;
+use crate::upstream::SendError;
+
+/// Maximum delay, as a multiple of the rule's backoff. The delay doubles with each retry.
+const MAX_BACKOFF: u32 = 10;
+
+/// The retries of one request.
+pub(super) struct Retries<'a> {
+    policy: Option<&'a Retry>,
+    /// Retries so far.
+    count: u32,
+}
+
+impl<'a> Retries<'a> {
+    /// The retries of a request to a rule with this policy.
+    pub(super) fn new(policy: Option<&'a Retry>) -> Self {
+        Self { policy, count: 0 }
+    }
+
+    /// Whether the policy allows another retry.
+    pub(super) fn are_left(&self) -> bool {
+        self.remaining().is_some()
+    }
+
+    /// Whether to retry after a response with this status.
+    pub(super) fn allow_status(&self, status: StatusCode) -> bool {
+        self.remaining()
+            .is_some_and(|policy| policy.codes.contains(&status.as_u16()))
+    }
+
+    /// Whether to retry after an error: its status is in `codes`, or the connection failed and the
+    /// request cannot have had an effect or has an idempotent method (RFC 9110, 9.2.2).
+    pub(super) fn allow_error(&self, error: SendError, method: &Method) -> bool {
+        let SendError::Backend(fault, _) = error else {
+            return false;
+        };
+        let is_connection_failure = match fault {
+            UpstreamFault::Connect | UpstreamFault::ConnectTimeout | UpstreamFault::Refused => true,
+            UpstreamFault::Reset | UpstreamFault::Timeout => method.is_idempotent(),
+            UpstreamFault::Protocol | UpstreamFault::NoEndpoint => false,
+        };
+        self.are_left() && (is_connection_failure || self.allow_status(Error::Send(error).status()))
+    }
+
+    /// Counts a retry and waits before it: at least the rule's backoff, doubled with each retry,
+    /// and up to half of that more, so that requests that failed together do not return together.
+    pub(super) async fn wait(&mut self) {
+        let delay = self.delay(rand::rng().random_range(0.0..0.5));
+        self.count += 1;
+        // Boxed, since few requests need it and every request has room for its future.
+        Box::pin(sleep(delay)).await;
+    }
+
+    fn delay(&self, jitter: f64) -> Duration {
+        let backoff = self.policy.map_or(Duration::ZERO, |policy| policy.backoff);
+        let factor = 1_u32.checked_shl(self.count).unwrap_or(MAX_BACKOFF);
+        (backoff * factor.min(MAX_BACKOFF)).mul_f64(1.0 + jitter)
+    }
+
+    fn remaining(&self) -> Option<&'a Retry> {
+        self.policy.filter(|policy| self.count < policy.attempts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(attempts: u32, codes: &[u16]) -> Retry {
+        Retry {
+            attempts,
+            codes: codes.to_vec(),
+            backoff: Duration::from_millis(100),
+        }
+    }
+
+    fn error(fault: UpstreamFault) -> SendError {
+        SendError::Backend(fault, "")
+    }
+
+    #[test]
+    fn delay_doubles_up_to_ten_times_the_backoff() {
+        let policy = policy(40, &[]);
+        let delay = |count, jitter| {
+            let policy = Some(&policy);
+            Retries { policy, count }.delay(jitter).as_millis()
+        };
+        let delays = [0, 1, 2, 3, 4, 39].map(|count| delay(count, 0.0));
+        assert_eq!(delays, [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(delay(0, 0.5), 150);
+    }
+
+    #[test]
+    fn only_listed_statuses_are_retried_until_attempts_are_used_up() {
+        let policy = policy(2, &[500, 503]);
+        let mut retries = Retries::new(Some(&policy));
+        assert!(retries.allow_status(StatusCode::INTERNAL_SERVER_ERROR));
+        assert!(!retries.allow_status(StatusCode::BAD_GATEWAY));
+        retries.count = 2;
+        assert!(!retries.are_left());
+        assert!(!retries.allow_status(StatusCode::INTERNAL_SERVER_ERROR));
+        assert!(!Retries::new(None).are_left());
+    }
+
+    #[test]
+    fn request_that_may_have_had_an_effect_is_repeated_only_by_its_code() {
+        let by_default = policy(1, &[]);
+        let retries = Retries::new(Some(&by_default));
+        let post = |fault| retries.allow_error(error(fault), &Method::POST);
+        assert!(post(UpstreamFault::Connect) && post(UpstreamFault::Refused));
+        assert!(!post(UpstreamFault::Reset) && !post(UpstreamFault::Timeout));
+        assert!(!post(UpstreamFault::NoEndpoint) && !post(UpstreamFault::Protocol));
+        assert!(retries.allow_error(error(UpstreamFault::Reset), &Method::PUT));
+        assert!(!retries.allow_error(SendError::RequestBody, &Method::GET));
+        let by_code = policy(1, &[502, 504]);
+        let retries = Retries::new(Some(&by_code));
+        let post = |fault| retries.allow_error(error(fault), &Method::POST);
+        assert!(post(UpstreamFault::Reset) && post(UpstreamFault::Timeout));
+        assert!(!post(UpstreamFault::NoEndpoint));
+    }
+}

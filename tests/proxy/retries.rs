@@ -1,0 +1,249 @@
+//! Retries that a rule allows: after which failures, what a backend receives again, and what the
+//! client gets in the end. The cases of the conformance test HTTPRouteRetry are among them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use crate::admin::metric;
+use crate::client::{Client, hear, say};
+use crate::origin::{Origin, full};
+use crate::scene::{Objects, Scene, to};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn retrying(service: &str, retry: Value) -> Value {
+    let mut rule = to(service);
+    rule["retry"] = retry;
+    rule
+}
+
+fn before(origin: &Origin, retry: Value) -> Scene {
+    let objects = Objects::http()
+        .service("app", &[origin.address])
+        .route("route", &[retrying("app", retry)]);
+    Scene::start(&objects)
+}
+
+/// Fails this many requests with a status, then responds 200. The body tells the request's body.
+async fn failing(count: usize, status: u16) -> Origin {
+    let seen = Arc::<AtomicUsize>::default();
+    Origin::new(move |request| {
+        let index = seen.fetch_add(1, SeqCst);
+        async move {
+            let body = request.into_body().collect().await.expect("a body");
+            let received = body.to_bytes();
+            let status = if index < count { status } else { 200 };
+            Response::builder()
+                .status(status)
+                .body(full(format!("{index}: {}", received.len())))
+                .expect("a response")
+        }
+    })
+    .await
+}
+
+/// Closes this many connections instead of a response, then responds 200.
+async fn closing(count: usize) -> Origin {
+    let seen = Arc::<AtomicUsize>::default();
+    Origin::raw(move |mut stream| {
+        let seen = seen.clone();
+        async move {
+            hear(&mut stream, "\r\n\r\n").await;
+            if seen.fetch_add(1, SeqCst) >= count {
+                say(&mut stream, OK).await;
+                hear(&mut stream, "\r\n\r\n").await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn listed_status_is_retried_until_the_backend_recovers() {
+    let origin = failing(2, 500).await;
+    let scene = before(
+        &origin,
+        json!({"codes": [500], "attempts": 3, "backoff": "1ms"}),
+    );
+    let mut client = Client::http1(scene.at(80)).await;
+    let answer = client.post("a.com", "/", "body").await;
+    assert_eq!((answer.status, answer.text()), (200, "2: 4"));
+    // The connections of responses that were read are reused.
+    assert_eq!((origin.requests(), origin.connections()), (3, 1));
+    let label = r#"retries_total{route="HTTPRoute default/route",rule="0"}"#;
+    assert_eq!(metric(&scene, label).await, 2.0);
+}
+
+#[tokio::test]
+async fn last_response_is_passed_on_when_attempts_are_used_up() {
+    for attempts in [1, 3] {
+        let origin = failing(9, 503).await;
+        let scene = before(
+            &origin,
+            json!({"codes": [500, 503], "attempts": attempts, "backoff": "1ms"}),
+        );
+        let mut client = Client::http2(scene.at(80)).await;
+        let answer = client.get("a.com", "/").await;
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.text(), format!("{attempts}: 0"));
+        assert_eq!(origin.requests(), attempts + 1);
+    }
+}
+
+#[tokio::test]
+async fn other_statuses_are_passed_on() {
+    for (retry, status) in [
+        (json!({"codes": [500], "attempts": 3}), 503),
+        (json!({"attempts": 3}), 500),
+    ] {
+        let origin = failing(1, status).await;
+        let scene = before(&origin, retry);
+        let mut client = Client::http1(scene.at(80)).await;
+        assert_eq!(client.get("a.com", "/").await.status, status);
+        assert_eq!(origin.requests(), 1);
+    }
+}
+
+#[tokio::test]
+async fn body_is_sent_again_up_to_a_limit() {
+    for (length, status, requests) in [(64 * 1024, 200, 2), (64 * 1024 + 1, 500, 1)] {
+        let origin = failing(1, 500).await;
+        let scene = before(&origin, json!({"codes": [500], "backoff": "1ms"}));
+        let mut client = Client::http1(scene.at(80)).await;
+        let request = client.request(Method::PUT, "a.com", "/");
+        let body = Bytes::from(vec![b'x'; length]);
+        let answer = client.fetch(request.body(full(body)).expect("valid")).await;
+        assert_eq!((answer.status, origin.requests()), (status, requests));
+        assert_eq!(answer.text(), format!("{}: {length}", requests - 1));
+    }
+}
+
+#[tokio::test]
+async fn closed_connection_is_retried_for_idempotent_methods_or_by_code() {
+    for (retry, method, status) in [
+        (json!({"backoff": "1ms"}), Method::PUT, 200),
+        (json!({"backoff": "1ms"}), Method::POST, 502),
+        (json!({"codes": [502], "backoff": "1ms"}), Method::POST, 200),
+        (json!({"codes": [503], "backoff": "1ms"}), Method::POST, 502),
+    ] {
+        let origin = closing(1).await;
+        let scene = before(&origin, retry.clone());
+        let mut client = Client::http1(scene.at(80)).await;
+        let request = client.request(method.clone(), "a.com", "/");
+        let answer = client.fetch(request.body(full("b")).expect("valid")).await;
+        assert_eq!(answer.status, status, "{method} with {retry}");
+    }
+}
+
+#[tokio::test]
+async fn timeout_of_an_attempt_is_retried() {
+    let seen = Arc::<AtomicUsize>::default();
+    let count = seen.clone();
+    let origin = Origin::new(move |_| {
+        let index = count.fetch_add(1, SeqCst);
+        async move {
+            if index < 2 {
+                std::future::pending::<()>().await;
+            }
+            Response::new(full("late"))
+        }
+    })
+    .await;
+    let mut rule = retrying("app", json!({"attempts": 2, "backoff": "1ms"}));
+    rule["timeouts"] = json!({"backendRequest": "200ms"});
+    let objects = Objects::http()
+        .service("app", &[origin.address])
+        .route("route", &[rule]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.text(), "late");
+    seen.store(0, SeqCst);
+    // It may have had an effect.
+    assert_eq!(client.post("a.com", "/", "b").await.status, 504);
+    assert_eq!(seen.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn request_timeout_ends_the_wait_before_a_retry() {
+    let origin = failing(9, 503).await;
+    let mut rule = retrying(
+        "app",
+        json!({"codes": [503], "attempts": 9, "backoff": "1h"}),
+    );
+    rule["timeouts"] = json!({"request": "300ms"});
+    let objects = Objects::http()
+        .service("app", &[origin.address])
+        .route("route", &[rule]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.status, 504);
+    assert_eq!(origin.requests(), 1);
+}
+
+#[tokio::test]
+async fn retry_prefers_another_endpoint() {
+    let broken = failing(usize::MAX, 503).await;
+    let alive = Origin::echo("alive").await;
+    let objects = Objects::http()
+        .service("app", &[broken.address, alive.address])
+        .route(
+            "route",
+            &[retrying("app", json!({"codes": [503], "backoff": "1ms"}))],
+        );
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    while broken.requests() < 10 {
+        assert_eq!(client.post("a.com", "/", "b").await.name(), "alive");
+    }
+}
+
+#[tokio::test]
+async fn backend_that_starts_late_is_reached_by_retries() {
+    let address = Origin::dead();
+    let objects = Objects::http().service("app", &[address]).route(
+        "route",
+        &[retrying("app", json!({"attempts": 1000, "backoff": "5ms"}))],
+    );
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let request = client.post("a.com", "/", "body");
+    let starting = async {
+        let label = r#"retries_total{route="HTTPRoute default/route",rule="0"}"#;
+        while metric(&scene, label).await < 5.0 {
+            tokio::task::yield_now().await;
+        }
+        let listener = tokio::net::TcpListener::bind(address).await.expect("free");
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        hear(&mut stream, "body").await;
+        say(&mut stream, OK).await;
+        hear(&mut stream, "\r\n\r\n").await;
+    };
+    tokio::select! {
+        answer = request => assert_eq!(answer.status, StatusCode::OK),
+        () = starting => panic!("the connection was closed before the response"),
+    }
+}
+
+#[tokio::test]
+async fn filters_of_a_backend_apply_once() {
+    let origin = failing(2, 500).await;
+    let mut rule = retrying(
+        "app",
+        json!({"codes": [500], "attempts": 2, "backoff": "1ms"}),
+    );
+    let add = json!({"add": [{"name": "X-Add", "value": "once"}]});
+    rule["backendRefs"][0]["filters"] =
+        json!([{"type": "ResponseHeaderModifier", "responseHeaderModifier": add}]);
+    let objects = Objects::http()
+        .service("app", &[origin.address])
+        .route("route", &[rule]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let answer = client.get("a.com", "/").await;
+    assert_eq!((answer.status, answer.header("x-add")), (200, "once"));
+}
