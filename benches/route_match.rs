@@ -54,6 +54,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         }]),
         timeouts: Timeouts::default(),
         retry: None,
+        session: None,
     };
     let route = Route {
         kind: RouteKind::Http,

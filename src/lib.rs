@@ -23,6 +23,7 @@ pub mod provider;
 pub mod provision;
 pub mod proxy;
 pub mod server;
+pub mod session_key;
 pub mod settings;
 pub mod shutdown;
 pub mod snapshot;

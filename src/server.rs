@@ -27,6 +27,7 @@ use crate::provider::{
     FileProvider, KubernetesProvider, Load, StreamEvent, StreamProvider, StreamSettings,
 };
 use crate::proxy::Proxy;
+use crate::session_key::SessionKey;
 use crate::settings::{Settings, Source, StreamSource};
 use crate::shutdown::{self, Shutdown, Trigger};
 use crate::stream::message::Serves;
@@ -160,6 +161,7 @@ impl Server {
             settings,
             table.clone(),
             access_log.clone(),
+            session_key(settings)?,
             stats.connections.clone(),
             shutdown.clone(),
         )
@@ -209,6 +211,19 @@ impl Server {
             control,
         })
     }
+}
+
+/// The key of session tokens, from its file if there is one.
+fn session_key(settings: &Settings) -> anyhow::Result<Arc<SessionKey>> {
+    let Some(file) = &settings.session_key_file else {
+        return Ok(Arc::default());
+    };
+    let read = || {
+        let secret = std::fs::read(file)?;
+        SessionKey::from_secret(secret.trim_ascii()).map_err(anyhow::Error::msg)
+    };
+    let key = read().with_context(|| format!("cannot use the session key {}", file.display()))?;
+    Ok(Arc::new(key))
 }
 
 /// Converts a panic of the control thread into an error.

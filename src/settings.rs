@@ -31,6 +31,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Peers whose `X-Forwarded-*` and `Forwarded` headers are believed. Default: none.
     pub trusted_proxies: Vec<IpNet>,
+    /// File with the secret that seals session tokens. Default: none, and the process makes its own key.
+    pub session_key_file: Option<PathBuf>,
     /// Non-public addresses that hostnames of backends may resolve to. Default: none.
     pub allowed_external_addresses: Vec<IpNet>,
     /// Name servers for these hostnames; empty means those of the system. Default: empty.
@@ -58,6 +60,7 @@ impl Settings {
             ports: Ports::AsDeclared,
             limits: Limits::default(),
             trusted_proxies: Vec::new(),
+            session_key_file: None,
             allowed_external_addresses: Vec::new(),
             dns_servers: Vec::new(),
             drain: Drain::default(),

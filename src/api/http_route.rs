@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::{ObjectMeta, resource};
 use super::reference::{BackendRef, ParentRef};
+use super::session_persistence::SessionPersistence;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// An HTTPRoute.
@@ -46,8 +47,8 @@ pub struct HttpRule {
     pub timeouts: Option<HttpTimeouts>,
     /// Retries (GEP-1731).
     pub retry: Option<HttpRetry>,
-    /// Session persistence; present means that the experimental field is used.
-    pub session_persistence: Option<serde_json::Value>,
+    /// Session persistence (GEP-1619).
+    pub session_persistence: Option<SessionPersistence>,
 }
 
 /// Retries of a rule.

@@ -17,6 +17,7 @@ pub mod reference;
 pub mod release_backend;
 mod schema;
 pub mod service_import;
+pub mod session_persistence;
 pub mod xbackend;
 
 #[cfg(test)]

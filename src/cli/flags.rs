@@ -2,6 +2,7 @@
 //! `settings.rs` only.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use ipnet::IpNet;
@@ -29,6 +30,10 @@ pub struct ServeFlags {
         value_delimiter = ','
     )]
     pub trusted_proxies: Vec<IpNet>,
+    /// File with the secret of at least 32 bytes that seals session tokens, the same for all replicas [default: a key of
+    /// its own for each process, with which sessions end]
+    #[arg(long, value_name = "FILE", env = "PORTCULLIS_SESSION_KEY_FILE")]
+    pub session_key_file: Option<PathBuf>,
     /// What objects may do.
     #[command(flatten)]
     pub permissions: PermissionFlags,
@@ -257,6 +262,7 @@ impl ServeFlags {
             ports: Ports::AsDeclared,
             limits: Limits::from(&self.limits),
             trusted_proxies: self.trusted_proxies.clone(),
+            session_key_file: self.session_key_file.clone(),
             allowed_external_addresses: self.external.allow_external_address.clone(),
             dns_servers: self.external.dns_server.clone(),
             drain: Drain {

@@ -11,6 +11,7 @@ pub mod object_ref;
 pub mod pattern;
 pub mod precedence;
 pub mod route;
+pub mod session;
 pub mod tls;
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
+use super::session::SessionPersistence;
 use super::{BackendId, Filter, ObjectRef, Pattern};
 
 /// A route, once for all listeners that it is attached to.
@@ -56,6 +57,9 @@ pub struct Rule {
     /// Retries beyond those that are always safe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
+    /// Session persistence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionPersistence>,
 }
 
 /// What becomes of a matched request.

@@ -12,9 +12,10 @@ use super::filters;
 use super::request::Exchange;
 use super::request_body::RequestBody;
 use super::retries::Retries;
+use super::session::{self, Place};
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
-use crate::table::{Backend, Target};
+use crate::table::{Backend, Rule, Target};
 use crate::upstream::{self, FailedAttempt, Outgoing};
 
 /// Source of a response.
@@ -31,10 +32,15 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
     if matches!(rule.ir.action, Action::Broken(_)) {
         return Err(Error::Broken);
     }
+    let place = session_place(exchange, &rule);
     let draw = rule.draw(None);
     let mut retries = Retries::new(rule.ir.retry.as_ref());
     loop {
-        let selected = rule.select(draw).ok_or(Error::NoBackend)?;
+        let selected = match place {
+            None => rule.select(draw),
+            Some(place) => rule.backends().get(place.backend),
+        };
+        let selected = selected.ok_or(Error::NoBackend)?;
         let unfiltered = exchange.before(&selected.filters);
         if let Some(response) = filters::run(&selected.filters, Level::Backend, exchange).await? {
             return Ok(Outcome::Filter(response));
@@ -48,7 +54,7 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
                 let attempts = is_failure.then_some(&mut exchange.record.attempts);
                 match attempts.and_then(|attempts| response.discard(attempts)) {
                     Some(body) => body,
-                    None => return Ok(finish(exchange, response)),
+                    None => return Ok(finish(exchange, response, place)),
                 }
             }
             Err(FailedAttempt {
@@ -100,11 +106,31 @@ async fn attempt(
     attempt.await
 }
 
-/// Completes the last response: no other attempt follows.
-fn finish(exchange: &mut Exchange, mut response: upstream::Response<RequestBody>) -> Outcome {
+/// The place of the request's session, which its attempts then prefer.
+fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
+    let policy = rule.ir.session.as_ref()?;
+    let key = &exchange.client.worker.session_key;
+    let place = session::find(policy, rule, &exchange.parts.headers, key)?;
+    exchange.record.attempts.prefer(place.endpoint);
+    Some(place)
+}
+
+/// Completes the last response: no other attempt follows. `place` is that of the request's session.
+fn finish(
+    exchange: &mut Exchange,
+    mut response: upstream::Response<RequestBody>,
+    place: Option<Place>,
+) -> Outcome {
     response.accept();
     exchange.expire_by(exchange.attempt_expires);
     let is_secure = exchange.client.scheme() == Scheme::Https;
+    let endpoint = response.body.endpoint();
+    if let Some(policy) = &exchange.rule.ir.session
+        && place.is_none_or(|place| place.endpoint != endpoint)
+    {
+        let key = &exchange.client.worker.session_key;
+        session::begin(policy, endpoint, key, is_secure, &mut response.headers);
+    }
     if let Some(cookie) = exchange.record.attempts.set_cookie(is_secure) {
         // Before the response filters, which may change it. It fails only beyond 24,000 headers,
         // which no parser lets through.

@@ -26,6 +26,7 @@ mod request;
 mod request_body;
 mod response_body;
 mod retries;
+mod session;
 mod stream;
 pub mod target;
 mod upgrade;
@@ -42,6 +43,7 @@ use tokio::sync::mpsc;
 use self::listener::Listeners;
 use self::worker::{Command, Common};
 use crate::ir::{Bind, BindReport, PortProtocol};
+use crate::session_key::SessionKey;
 use crate::settings::{Ports, Settings};
 use crate::shutdown::Shutdown;
 use crate::table::Table;
@@ -64,6 +66,7 @@ impl Proxy {
         settings: &Settings,
         table: Arc<ArcSwap<Table>>,
         access_log: AccessLog,
+        session_key: Arc<SessionKey>,
         stats: Arc<ConnectionStats>,
         shutdown: Shutdown,
     ) -> std::io::Result<Self> {
@@ -79,6 +82,7 @@ impl Proxy {
             limits: settings.limits.clone(),
             trusted_proxies: settings.trusted_proxies.clone(),
             access_log,
+            session_key,
             stats,
             shutdown,
             loads,

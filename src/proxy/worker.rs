@@ -26,6 +26,7 @@ use super::listener::Listener;
 use super::port::Ports;
 use crate::clock::Clock;
 use crate::ir::Bind;
+use crate::session_key::SessionKey;
 use crate::settings::Limits;
 use crate::shutdown::Shutdown;
 use crate::table::Table;
@@ -45,6 +46,7 @@ pub(super) struct Common {
     pub(super) limits: Limits,
     pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) access_log: AccessLog,
+    pub(super) session_key: Arc<SessionKey>,
     pub(super) stats: Arc<ConnectionStats>,
     pub(super) shutdown: Shutdown,
     /// Number of open connections by worker.
@@ -85,6 +87,8 @@ pub(crate) struct Worker {
     pub(crate) trusted_proxies: Vec<IpNet>,
     /// Access log.
     pub(crate) access_log: AccessLog,
+    /// Key of session tokens.
+    pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
     /// Whether shutdown has begun: clients should reconnect elsewhere.
@@ -132,6 +136,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         limits: Rc::new(common.limits),
         trusted_proxies: common.trusted_proxies,
         access_log: common.access_log,
+        session_key: common.session_key,
         stats: common.stats,
         terminating: Cell::new(false),
         draining: Cell::new(false),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
-use super::releases::Releases;
+use super::releases::{Release, Releases};
 use super::stats::BackendStats;
 use crate::ir;
 use crate::ir::{BackendId, UpstreamProtocol};
@@ -193,6 +193,19 @@ impl Endpoints {
     #[inline]
     pub fn releases(&self) -> Option<&Releases> {
         self.releases.as_deref()
+    }
+
+    /// The endpoint at this address that may get requests, and its release if it is in one.
+    pub fn find(&self, address: SocketAddr) -> Option<(&Arc<Endpoint>, Option<&Arc<Release>>)> {
+        let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();
+        let Some(releases) = self.releases() else {
+            return at(self).map(|index| (&self[index], None));
+        };
+        let mut served = releases.iter().filter(|release| release.weight > 0);
+        served.find_map(|release| {
+            let index = at(&release.endpoints)?;
+            Some((&release.endpoints[index], Some(release)))
+        })
     }
 
     /// Whether the requests of `endpoint` can go to another endpoint, within its release if it is in one.

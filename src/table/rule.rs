@@ -199,6 +199,7 @@ mod tests {
             action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
             timeouts: ir::route::Timeouts::default(),
             retry: None,
+            session: None,
         };
         let route = ir::Route {
             kind: RouteKind::Http,

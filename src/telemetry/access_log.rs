@@ -357,6 +357,7 @@ mod tests {
                 action: Action::Forward(Vec::new()),
                 timeouts: Timeouts::default(),
                 retry: None,
+                session: None,
             })),
             upstream: None,
             release: None,

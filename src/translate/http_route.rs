@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::ParentRef;
 use crate::ir::route::{Match, PathMatch, Timeouts};
-use crate::ir::{RouteKind, Rule};
+use crate::ir::{ObjectRef, RouteKind, Rule};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::listener::Protocol;
-use super::reason::{Fault, Reason};
+use super::reason::Fault;
 use super::route::{Behaviour, RouteBuilder, RouteObject, RuleParts};
-use super::{duration, filter, http_match, retry};
+use super::{duration, filter, http_match, retry, session_persistence};
 
 impl RouteObject for HttpRoute {
     const ROUTE_KIND: RouteKind = RouteKind::Http;
@@ -56,17 +56,23 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
     let prefix = only_prefix(&matches).cloned();
     let filters =
         |filters: &[HttpFilter], field: &str| filter::translate(filters, field, prefix.as_ref());
+    let behaviour = behaviour(spec, &matches, builder.route, &field);
     let forward = builder.forward(&spec.backend_refs, &field, spec.name.as_deref(), filters);
     Some(builder.rule(RuleParts {
         index,
         name: spec.name.as_deref(),
         matches,
         forward,
-        behaviour: behaviour(spec, &field, prefix.as_ref()),
+        behaviour,
     }))
 }
 
-fn behaviour(spec: &HttpRule, field: &str, prefix: Option<&Arc<str>>) -> Result<Behaviour, Fault> {
+fn behaviour(
+    spec: &HttpRule,
+    matches: &[Match],
+    route: &ObjectRef,
+    field: &str,
+) -> Result<Behaviour, Fault> {
     let HttpRule {
         filters,
         timeouts: limits,
@@ -76,17 +82,15 @@ fn behaviour(spec: &HttpRule, field: &str, prefix: Option<&Arc<str>>) -> Result<
         matches: _,
         backend_refs: _,
     } = spec;
-    if session_persistence.is_some() {
-        let message =
-            format!("{field}.sessionPersistence is not served by this version; remove it");
-        return Err(Fault::new(Reason::UnsupportedValue, message));
-    }
     let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
+    let session = session_persistence.as_ref();
+    let session = session.map(|spec| session_persistence::translate(spec, matches, route, field));
     let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
     Ok(Behaviour {
-        filters: filter::translate(filters, field, prefix)?,
+        filters: filter::translate(filters, field, only_prefix(matches))?,
         timeouts: timeouts.transpose()?.unwrap_or_default(),
         retry: retry.transpose()?.flatten(),
+        session: session.transpose()?,
     })
 }
 

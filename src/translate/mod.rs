@@ -26,6 +26,7 @@ mod retry;
 mod route;
 mod routes;
 mod selector;
+mod session_persistence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

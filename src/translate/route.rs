@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::reference::{BackendObjectRef, BackendRef, ParentRef};
 use crate::ir::route::{Action, Match, Retry, Target, Timeouts, WeightedBackend};
+use crate::ir::session::SessionPersistence;
 use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 use crate::status::Condition;
@@ -162,7 +163,7 @@ fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
 /// A route under translation: what its references resolve to, and what was found in its rules.
 pub(super) struct RouteBuilder<'a> {
     input: &'a Input<'a>,
-    route: &'a ObjectRef,
+    pub(super) route: &'a ObjectRef,
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
     /// Backends that policies may target and that it may refer to and refers to.
@@ -197,6 +198,7 @@ pub(super) struct Behaviour {
     pub(super) filters: Vec<Filter>,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Option<Retry>,
+    pub(super) session: Option<SessionPersistence>,
 }
 
 /// The backendRefs of a rule.
@@ -286,6 +288,7 @@ impl RouteBuilder<'_> {
             action,
             timeouts: behaviour.timeouts,
             retry: behaviour.retry,
+            session: behaviour.session,
         }
     }
 

@@ -3,200 +3,20 @@
 
 use std::future::{Future, poll_fn};
 use std::mem;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{HeaderMap, HeaderValue};
 use tokio::time::{Sleep, sleep};
 
-use super::balance::{self, InFlight};
-use super::connect::{ConnectFailure, Restrictions, Target, connect};
+use super::attempts::Attempts;
+use super::balance::InFlight;
+use super::connect::{ConnectFailure, Target, connect};
 use super::exchange::{Exchange, Head};
 use super::exchange_error::ExchangeError;
-use super::pool::{Avoid, Pool, Ready};
-use super::release::{self, SelectedRelease, candidates};
-use super::slow_start::SlowStart;
+use super::pool::{Pool, Ready};
 use super::{Outgoing, Replay, Response, SendError, Upstream, health, http1, http2};
-use crate::table::{Backend, Release, ReleaseStats, UpstreamFault};
-
-/// Maximum number of endpoints that one request tries to connect to.
-const MAX_ENDPOINTS: usize = 3;
-/// Maximum number of attempts of one request, not counting those that an HTTP/2 GOAWAY left
-/// unprocessed.
-const MAX_ATTEMPTS: usize = 4;
-/// Maximum number of attempts of one request in total. A backend that closes connections after few
-/// requests leaves many unprocessed.
-const MAX_ALL_ATTEMPTS: usize = 16;
-
-/// Maximum number of excluded endpoints: the unreachable ones and the one that refused the request.
-pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
-
-/// Attempts of a request so far, on one backend or several.
-#[derive(Default)]
-pub struct Attempts {
-    endpoint: Option<SocketAddr>,
-    /// Release of the last attempt, if its backend has releases.
-    release: Option<SelectedRelease>,
-    failed: Option<Box<FailedAttempts>>,
-}
-
-/// Failed attempts of a request.
-#[derive(Default)]
-struct FailedAttempts {
-    count: usize,
-    /// Attempts that a GOAWAY left unprocessed.
-    not_processed: usize,
-    /// Ids of endpoints that could not be connected to; 0 is none.
-    unreachable: [u64; MAX_ENDPOINTS],
-    /// Id of the last endpoint that refused the request or closed the connection without a
-    /// response.
-    refused: Option<u64>,
-    avoid: Avoid,
-    last: Option<SendError>,
-}
-
-impl Attempts {
-    /// Endpoint of the last attempt.
-    pub fn endpoint(&self) -> Option<SocketAddr> {
-        self.endpoint
-    }
-
-    /// Release of the last attempt, if its backend has releases. It may be without endpoints.
-    pub fn release(&self) -> Option<&ReleaseStats> {
-        self.selected_release().map(|release| &*release.stats)
-    }
-
-    /// Value of `Set-Cookie` that keeps the client on its release, if it does not have it yet.
-    pub fn set_cookie(&self, is_secure: bool) -> Option<&HeaderValue> {
-        let selected = self.release.as_ref().filter(|selected| selected.is_drawn)?;
-        selected.release.set_cookie(is_secure)
-    }
-
-    fn selected_release(&self) -> Option<&Arc<Release>> {
-        self.release.as_ref().map(|selected| &selected.release)
-    }
-
-    /// Starts over after a delay, as the rule's `retry` allows. The attempt avoids the endpoint that
-    /// failed last, `endpoint` if given, if there is another one.
-    pub fn begin_retry(&mut self, endpoint: Option<u64>) {
-        let failed = self.failed.get_or_insert_default();
-        let unreachable = failed.unreachable.into_iter().rev().find(|id| *id != 0);
-        **failed = FailedAttempts {
-            refused: endpoint.or(unreachable).or(failed.refused),
-            last: failed.last,
-            ..FailedAttempts::default()
-        };
-    }
-
-    /// Whether there was no attempt yet.
-    pub fn is_first(&self) -> bool {
-        self.failed.is_none()
-    }
-
-    /// Connections that the next attempt must not use.
-    pub(super) fn avoid(&self) -> Avoid {
-        self.failed
-            .as_ref()
-            .map_or_else(Avoid::default, |failed| failed.avoid)
-    }
-
-    fn restrictions(&self) -> Restrictions {
-        Restrictions {
-            release: self.selected_release().cloned(),
-            excluded: self.excluded(),
-            avoid: self.avoid(),
-        }
-    }
-
-    fn select(
-        &mut self,
-        backend: &Backend,
-        affinity: Option<u64>,
-        headers: &HeaderMap,
-    ) -> Option<InFlight> {
-        let endpoints = backend.endpoints();
-        let candidates = match endpoints.releases() {
-            None => {
-                self.release = None;
-                &endpoints
-            }
-            Some(releases) => {
-                self.release = release::select(releases, self.release.take(), headers);
-                &*self.release.as_ref()?.release.endpoints
-            }
-        };
-        let slow_start = SlowStart::of(backend);
-        let select = |excluded: &[u64]| balance::select(candidates, excluded, affinity, slow_start);
-        let selected = match &self.failed {
-            None => select(&[]),
-            Some(failed) => {
-                select(&failed.excluded(failed.refused))
-                    // The endpoint that refused may accept the request on another connection.
-                    .or_else(|| select(&failed.unreachable))
-            }
-        }?;
-        self.endpoint = Some(selected.endpoint().address);
-        Some(selected)
-    }
-
-    /// Records a failed attempt.
-    fn on_failure(&mut self, error: SendError) -> &mut FailedAttempts {
-        let failed = self.failed.get_or_insert_default();
-        failed.count += 1;
-        failed.last = Some(error);
-        failed
-    }
-
-    /// Ids of endpoints that must not be connected to.
-    fn excluded(&self) -> [u64; EXCLUDED] {
-        let failed = self.failed.as_ref();
-        failed.map_or([0; EXCLUDED], |failed| failed.excluded(None))
-    }
-
-    /// Whether another endpoint is left that has not failed.
-    fn has_other_endpoint(&self, backend: &Backend, place: &InFlight) -> bool {
-        let excluded = self.excluded();
-        let endpoints = backend.endpoints();
-        let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
-        let mut ids = candidates.iter().map(|one| one.id);
-        ids.any(|id| id != place.endpoint().id && !excluded.contains(&id))
-    }
-
-    /// Counts a failed attempt for its backend and its release.
-    fn count_failure(&self, backend: &Backend, fault: UpstreamFault) {
-        backend.stats.failed(fault);
-        if let Some(release) = self.release() {
-            release.failed(fault);
-        }
-    }
-
-    /// Whether another attempt is allowed.
-    fn may_retry(&self) -> bool {
-        self.failed.as_ref().is_none_or(|failed| {
-            failed.count - failed.not_processed < MAX_ATTEMPTS
-                && failed.count < MAX_ALL_ATTEMPTS
-                && failed.unreachable.last() == Some(&0)
-        })
-    }
-}
-
-impl FailedAttempts {
-    fn add_unreachable(&mut self, endpoints: [u64; 2]) {
-        for id in endpoints.into_iter().filter(|id| *id != 0) {
-            if let Some(free) = self.unreachable.iter_mut().find(|id| **id == 0) {
-                *free = id;
-            }
-        }
-    }
-
-    fn excluded(&self, refused: Option<u64>) -> [u64; EXCLUDED] {
-        let [first, second, third] = self.unreachable;
-        [first, second, third, refused.unwrap_or(0)]
-    }
-}
+use crate::table::{Backend, UpstreamFault};
 
 /// A failed attempt.
 pub struct FailedAttempt<B> {

@@ -18,7 +18,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    fn new(endpoint: &Arc<Endpoint>, is_probe: bool) -> Self {
+    pub(super) fn new(endpoint: &Arc<Endpoint>, is_probe: bool) -> Self {
         endpoint.in_flight.fetch_add(1, Relaxed);
         Self {
             endpoint: endpoint.clone(),

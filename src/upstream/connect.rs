@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::SendError;
-use super::attempt::EXCLUDED;
+use super::attempts::EXCLUDED;
 use super::balance::{self, InFlight};
 use super::health;
 use super::io::Io;

@@ -6,7 +6,7 @@ use http::header::COOKIE;
 /// Values of the cookies with this name, without quotes, in the order of the headers. Clients send
 /// several when cookies differ in path or domain, or when HTTP/2 splits the header (RFC 9113,
 /// 8.2.3). Parts that are not a pair (RFC 6265, 4.2.1) are skipped.
-pub(super) fn values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+pub fn values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     headers
         .get_all(COOKIE)
         .iter()

@@ -2,9 +2,10 @@
 //! connections, the health of endpoints and the retry rules.
 
 mod attempt;
+mod attempts;
 mod balance;
 mod connect;
-mod cookie;
+pub mod cookie;
 mod exchange;
 mod exchange_error;
 mod health;
@@ -23,7 +24,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
 use http_body::Body;
 
-pub use self::attempt::{Attempts, FailedAttempt};
+pub use self::attempt::FailedAttempt;
+pub use self::attempts::Attempts;
 pub use self::exchange_error::ExchangeError;
 pub use self::io::Io;
 use self::pool::Pool;

@@ -15,6 +15,16 @@ pub(super) struct SelectedRelease {
     pub(super) is_drawn: bool,
 }
 
+impl SelectedRelease {
+    /// A release that the request is in already.
+    pub(super) fn kept(release: Arc<Release>) -> Self {
+        Self {
+            release,
+            is_drawn: false,
+        }
+    }
+}
+
 /// Selects the release of an attempt. `former` is the one of the previous attempt: it stays unless
 /// it is gone or without a weight by now.
 pub(super) fn select(

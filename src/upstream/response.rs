@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use super::attempt::Attempts;
+use super::attempts::Attempts;
 use super::balance::InFlight;
 use super::exchange::{Exchange, Head};
 use super::io::Io;

@@ -28,6 +28,7 @@ mod releases;
 mod reload;
 mod retries;
 mod routing;
+mod sessions;
 mod swap;
 mod timeouts;
 mod tls;

@@ -113,6 +113,7 @@ pub(crate) fn named_route(
             action: Action::Forward(shares.into_iter().map(share).collect()),
             timeouts: Timeouts::default(),
             retry: None,
+            session: None,
         })
     };
     let rules = rules.into_iter().enumerate().map(rule).collect();

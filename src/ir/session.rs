@@ -1,0 +1,38 @@
+//! Session persistence of a rule (GEP-1619).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+use serde::{Serialize, Serializer};
+
+/// How the requests of a client stay at one endpoint: by a token that the client sends back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct SessionPersistence {
+    /// What carries the token.
+    pub carrier: Carrier,
+    /// Time after which a session ends; `None` is never.
+    pub absolute_timeout: Option<Duration>,
+    /// What a token is good for: the route.
+    pub scope: Arc<str>,
+}
+
+/// What carries the token of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Carrier {
+    /// A cookie.
+    Cookie {
+        /// Name of the cookie.
+        name: Arc<str>,
+        /// Attribute `Path`: the path that all requests of the rule have in common.
+        path: Arc<str>,
+        /// Whether the cookie lasts until the session ends, rather than until the browser closes.
+        is_permanent: bool,
+    },
+    /// A header of requests and responses.
+    Header(#[serde(serialize_with = "header_name")] HeaderName),
+}
+
+fn header_name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name.as_str())
+}

@@ -1,0 +1,193 @@
+//! The key of session tokens (GEP-1619): seals which endpoint a session is at and when it began.
+//! All replicas of a proxy need the same key. Without one given, a process makes its own.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rand::Rng;
+
+/// Minimum length of the text that a key is made of, in bytes.
+pub const MIN_SECRET: usize = 32;
+
+/// Length of a sealed session in bytes: nonce, time, address, port and authentication tag.
+const TOKEN: usize = NONCE_LEN + CONTENT + 16;
+const CONTENT: usize = 8 + 16 + 2;
+
+/// Seals and opens session tokens.
+pub struct SessionKey(ArcSwap<LessSafeKey>);
+
+/// What a token says of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Endpoint that the session is at.
+    pub endpoint: SocketAddr,
+    /// When the session began, since 1970, in whole seconds.
+    pub began: Duration,
+}
+
+/// Never prints the key.
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionKey").finish_non_exhaustive()
+    }
+}
+
+impl Default for SessionKey {
+    /// A random key.
+    fn default() -> Self {
+        let mut secret = [0; 32];
+        rand::rng().fill_bytes(&mut secret);
+        Self(ArcSwap::from_pointee(key(&secret)))
+    }
+}
+
+impl SessionKey {
+    /// The key that this secret text makes. Fails if the text is shorter than [`MIN_SECRET`].
+    pub fn from_secret(secret: &[u8]) -> Result<Self, String> {
+        if secret.len() < MIN_SECRET {
+            return Err(format!(
+                "a session key must have at least {MIN_SECRET} bytes; make one with `openssl rand -base64 48`"
+            ));
+        }
+        Ok(Self(ArcSwap::from_pointee(key(secret))))
+    }
+
+    /// Replaces the key. Sessions of the former key end.
+    pub fn replace(&self, other: Self) {
+        self.0.store(other.0.into_inner());
+    }
+
+    /// The token of a session: text that fits a cookie or header, and tells its holder nothing.
+    /// Only the same `scope` opens it.
+    pub fn seal(&self, session: Session, scope: &str) -> String {
+        let mut token = Vec::with_capacity(TOKEN);
+        token.resize(NONCE_LEN, 0);
+        rand::rng().fill_bytes(&mut token);
+        token.extend(session.began.as_secs().to_be_bytes());
+        token.extend(octets(session.endpoint.ip()));
+        token.extend(session.endpoint.port().to_be_bytes());
+        let (nonce, content) = token.split_at_mut(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(nonce);
+        let key = self.0.load();
+        let tag = nonce.and_then(|nonce| {
+            key.seal_in_place_separate_tag(nonce, Aad::from(scope.as_bytes()), content)
+        });
+        match tag {
+            Ok(tag) => token.extend(tag.as_ref()),
+            // Only content of many gigabytes cannot be sealed. A token without a tag opens nothing.
+            Err(_) => token.clear(),
+        }
+        URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// The session of a token; `None` for anything that this key did not seal for `scope`.
+    pub fn open(&self, token: &[u8], scope: &str) -> Option<Session> {
+        let mut bytes = [0; TOKEN];
+        let length = URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).ok()?;
+        if length != TOKEN {
+            return None;
+        }
+        let (nonce, sealed) = bytes.split_at_mut(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let key = self.0.load();
+        let aad = Aad::from(scope.as_bytes());
+        let content = key.open_in_place(nonce, aad, sealed).ok()?;
+        let (began, rest) = content.split_first_chunk::<8>()?;
+        let (address, port) = rest.split_first_chunk::<16>()?;
+        let address = Ipv6Addr::from(*address).to_canonical();
+        let port = u16::from_be_bytes(*port.first_chunk()?);
+        Some(Session {
+            endpoint: SocketAddr::new(address, port),
+            began: Duration::from_secs(u64::from_be_bytes(*began)),
+        })
+    }
+}
+
+/// Time since 1970; zero before.
+pub fn now() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
+/// A key of the right length from a secret of any.
+#[expect(
+    clippy::expect_used,
+    reason = "a SHA-256 digest has the length of an AES-256 key"
+)]
+fn key(secret: &[u8]) -> LessSafeKey {
+    let digest = digest(&SHA256, secret);
+    let key = UnboundKey::new(&AES_256_GCM_SIV, digest.as_ref());
+    LessSafeKey::new(key.expect("32 bytes"))
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(endpoint: &str) -> Session {
+        Session {
+            endpoint: endpoint.parse().unwrap(),
+            began: Duration::from_secs(1_800_000_000),
+        }
+    }
+
+    #[test]
+    fn opens_what_it_sealed() {
+        let key = SessionKey::default();
+        for endpoint in ["10.0.0.1:8080", "[2001:db8::1]:65535"] {
+            let token = key.seal(session(endpoint), "a");
+            assert_eq!(key.open(token.as_bytes(), "a"), Some(session(endpoint)));
+            assert!(
+                token
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+            );
+        }
+    }
+
+    #[test]
+    fn replicas_share_a_key_by_its_secret() {
+        let [one, other] = [(); 2].map(|()| SessionKey::from_secret(&[7; 40]).unwrap());
+        let token = one.seal(session("10.0.0.1:80"), "a");
+        assert!(other.open(token.as_bytes(), "a").is_some());
+        assert!(SessionKey::from_secret(&[7; 31]).is_err());
+        one.replace(SessionKey::default());
+        assert_eq!(one.open(token.as_bytes(), "a"), None);
+    }
+
+    #[test]
+    fn opens_nothing_else() {
+        let key = SessionKey::default();
+        let token = key.seal(session("10.0.0.1:80"), "a");
+        assert_eq!(key.open(token.as_bytes(), "b"), None);
+        assert_eq!(SessionKey::default().open(token.as_bytes(), "a"), None);
+        for index in 0..token.len() {
+            let mut forged = token.clone().into_bytes();
+            forged[index] = if forged[index] == b'A' { b'B' } else { b'A' };
+            assert_eq!(key.open(&forged, "a"), None, "{index}");
+        }
+        for text in ["", "A", "\u{e4}", &token[1..], &format!("{token}A")] {
+            assert_eq!(key.open(text.as_bytes(), "a"), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_one_endpoint_differ() {
+        let key = SessionKey::default();
+        let [one, other] = [(); 2].map(|()| key.seal(session("10.0.0.1:80"), "a"));
+        assert_ne!(one, other);
+    }
+}

@@ -1,0 +1,214 @@
+//! The attempts of a request so far: where they went, what the next one must avoid, and whether another
+//! one is allowed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue};
+
+use super::SendError;
+use super::balance::{self, InFlight};
+use super::connect::Restrictions;
+use super::pool::Avoid;
+use super::release::{self, SelectedRelease, candidates};
+use super::slow_start::SlowStart;
+use crate::table::{Backend, Endpoints, Release, ReleaseStats, UpstreamFault};
+
+/// Maximum number of endpoints that one request tries to connect to.
+const MAX_ENDPOINTS: usize = 3;
+/// Maximum number of attempts of one request, not counting those that an HTTP/2 GOAWAY left
+/// unprocessed.
+const MAX_ATTEMPTS: usize = 4;
+/// Maximum number of attempts of one request in total. A backend that closes connections after few
+/// requests leaves many unprocessed.
+const MAX_ALL_ATTEMPTS: usize = 16;
+
+/// Maximum number of excluded endpoints: the unreachable ones and the one that refused the request.
+pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
+
+/// Attempts of a request so far, on one backend or several.
+#[derive(Default)]
+pub struct Attempts {
+    pub(super) endpoint: Option<SocketAddr>,
+    /// Release of the last attempt, if its backend has releases.
+    pub(super) release: Option<SelectedRelease>,
+    /// Endpoint of the request's session.
+    preferred: Option<SocketAddr>,
+    pub(super) failed: Option<Box<FailedAttempts>>,
+}
+
+/// Failed attempts of a request.
+#[derive(Default)]
+pub(super) struct FailedAttempts {
+    count: usize,
+    /// Attempts that a GOAWAY left unprocessed.
+    pub(super) not_processed: usize,
+    /// Ids of endpoints that could not be connected to; 0 is none.
+    unreachable: [u64; MAX_ENDPOINTS],
+    /// Id of the last endpoint that refused the request or closed the connection without a
+    /// response.
+    pub(super) refused: Option<u64>,
+    pub(super) avoid: Avoid,
+    pub(super) last: Option<SendError>,
+}
+
+impl Attempts {
+    /// Endpoint of the last attempt.
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        self.endpoint
+    }
+
+    /// Makes attempts use this endpoint of their backend while it has not failed the request, is
+    /// there and is not avoided.
+    pub fn prefer(&mut self, endpoint: SocketAddr) {
+        self.preferred = Some(endpoint);
+    }
+
+    /// Release of the last attempt, if its backend has releases. It may be without endpoints.
+    pub fn release(&self) -> Option<&ReleaseStats> {
+        self.selected_release().map(|release| &*release.stats)
+    }
+
+    /// Value of `Set-Cookie` that keeps the client on its release, if it does not have it yet.
+    pub fn set_cookie(&self, is_secure: bool) -> Option<&HeaderValue> {
+        let selected = self.release.as_ref().filter(|selected| selected.is_drawn)?;
+        selected.release.set_cookie(is_secure)
+    }
+
+    fn selected_release(&self) -> Option<&Arc<Release>> {
+        self.release.as_ref().map(|selected| &selected.release)
+    }
+
+    /// Starts over after a delay, as the rule's `retry` allows. The attempt avoids the endpoint that
+    /// failed last, `endpoint` if given, if there is another one.
+    pub fn begin_retry(&mut self, endpoint: Option<u64>) {
+        let failed = self.failed.get_or_insert_default();
+        let unreachable = failed.unreachable.into_iter().rev().find(|id| *id != 0);
+        **failed = FailedAttempts {
+            refused: endpoint.or(unreachable).or(failed.refused),
+            last: failed.last,
+            ..FailedAttempts::default()
+        };
+    }
+
+    /// Whether there was no attempt yet.
+    pub fn is_first(&self) -> bool {
+        self.failed.is_none()
+    }
+
+    /// Connections that the next attempt must not use.
+    pub(super) fn avoid(&self) -> Avoid {
+        self.failed
+            .as_ref()
+            .map_or_else(Avoid::default, |failed| failed.avoid)
+    }
+
+    pub(super) fn restrictions(&self) -> Restrictions {
+        Restrictions {
+            release: self.selected_release().cloned(),
+            excluded: self.excluded(),
+            avoid: self.avoid(),
+        }
+    }
+
+    pub(super) fn select(
+        &mut self,
+        backend: &Backend,
+        affinity: Option<u64>,
+        headers: &HeaderMap,
+    ) -> Option<InFlight> {
+        let endpoints = backend.endpoints();
+        if let Some(preferred) = self.select_preferred(&endpoints) {
+            self.endpoint = Some(preferred.endpoint().address);
+            return Some(preferred);
+        }
+        let candidates = match endpoints.releases() {
+            None => {
+                self.release = None;
+                &endpoints
+            }
+            Some(releases) => {
+                self.release = release::select(releases, self.release.take(), headers);
+                &*self.release.as_ref()?.release.endpoints
+            }
+        };
+        let slow_start = SlowStart::of(backend);
+        let select = |excluded: &[u64]| balance::select(candidates, excluded, affinity, slow_start);
+        let selected = match &self.failed {
+            None => select(&[]),
+            Some(failed) => {
+                select(&failed.excluded(failed.refused))
+                    // The endpoint that refused may accept the request on another connection.
+                    .or_else(|| select(&failed.unreachable))
+            }
+        }?;
+        self.endpoint = Some(selected.endpoint().address);
+        Some(selected)
+    }
+
+    fn select_preferred(&mut self, endpoints: &Endpoints) -> Option<InFlight> {
+        let (endpoint, release) = endpoints.find(self.preferred?)?;
+        let failed = self.failed.as_ref();
+        let excluded = failed.map_or([0; EXCLUDED], |failed| failed.excluded(failed.refused));
+        if endpoint.health.is_avoided() || excluded.contains(&endpoint.id) {
+            return None;
+        }
+        self.release = release.cloned().map(SelectedRelease::kept);
+        Some(InFlight::new(endpoint, false))
+    }
+
+    /// Records a failed attempt.
+    pub(super) fn on_failure(&mut self, error: SendError) -> &mut FailedAttempts {
+        let failed = self.failed.get_or_insert_default();
+        failed.count += 1;
+        failed.last = Some(error);
+        failed
+    }
+
+    /// Ids of endpoints that must not be connected to.
+    fn excluded(&self) -> [u64; EXCLUDED] {
+        let failed = self.failed.as_ref();
+        failed.map_or([0; EXCLUDED], |failed| failed.excluded(None))
+    }
+
+    /// Whether another endpoint is left that has not failed.
+    pub(super) fn has_other_endpoint(&self, backend: &Backend, place: &InFlight) -> bool {
+        let excluded = self.excluded();
+        let endpoints = backend.endpoints();
+        let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
+        let mut ids = candidates.iter().map(|one| one.id);
+        ids.any(|id| id != place.endpoint().id && !excluded.contains(&id))
+    }
+
+    /// Counts a failed attempt for its backend and its release.
+    pub(super) fn count_failure(&self, backend: &Backend, fault: UpstreamFault) {
+        backend.stats.failed(fault);
+        if let Some(release) = self.release() {
+            release.failed(fault);
+        }
+    }
+
+    /// Whether another attempt is allowed.
+    pub(super) fn may_retry(&self) -> bool {
+        self.failed.as_ref().is_none_or(|failed| {
+            failed.count - failed.not_processed < MAX_ATTEMPTS
+                && failed.count < MAX_ALL_ATTEMPTS
+                && failed.unreachable.last() == Some(&0)
+        })
+    }
+}
+
+impl FailedAttempts {
+    pub(super) fn add_unreachable(&mut self, endpoints: [u64; 2]) {
+        for id in endpoints.into_iter().filter(|id| *id != 0) {
+            if let Some(free) = self.unreachable.iter_mut().find(|id| **id == 0) {
+                *free = id;
+            }
+        }
+    }
+
+    fn excluded(&self, refused: Option<u64>) -> [u64; EXCLUDED] {
+        let [first, second, third] = self.unreachable;
+        [first, second, third, refused.unwrap_or(0)]
+    }
+}
