@@ -4,6 +4,7 @@
 
 mod backend;
 mod build;
+mod filter;
 mod hostname;
 mod listener;
 mod matcher;
@@ -17,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, Transport};
+pub use filter::{Filters, draw};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};

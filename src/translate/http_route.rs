@@ -55,19 +55,25 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
         }
     };
     let prefix = only_prefix(&matches).cloned();
-    let filters =
-        |filters: &[HttpFilter], field: &str| filter::translate(filters, field, prefix.as_ref());
-    let forward = builder.forward(&spec.backend_refs, &field, spec.name.as_deref(), filters);
+    let name = spec.name.as_deref();
+    let filters = |builder: &mut RouteBuilder<'_>, filters: &[HttpFilter], field: &str| {
+        filter::translate(filters, field, prefix.as_ref(), &mut |reference, field| {
+            builder.resolve(reference, field, name)
+        })
+    };
+    let forward = builder.forward(&spec.backend_refs, &field, name, filters);
+    let behaviour = behaviour(builder, spec, &field, prefix.as_ref());
     Some(builder.rule(RuleParts {
         index,
-        name: spec.name.as_deref(),
+        name,
         matches,
         forward,
-        behaviour: behaviour(spec, &field, prefix.as_ref()),
+        behaviour,
     }))
 }
 
 fn behaviour(
+    builder: &mut RouteBuilder<'_>,
     spec: &HttpRule,
     field: &str,
     prefix: Option<&Arc<str>>,
@@ -77,7 +83,7 @@ fn behaviour(
         timeouts: limits,
         retry,
         session_persistence,
-        name: _,
+        name,
         matches: _,
         backend_refs: _,
     } = spec;
@@ -91,7 +97,9 @@ fn behaviour(
     if session_persistence.is_some() {
         return unserved("sessionPersistence");
     }
-    let filters = filter::translate(filters, field, prefix)?;
+    let filters = filter::translate(filters, field, prefix, &mut |reference, field| {
+        builder.resolve(reference, field, name.as_deref())
+    })?;
     let limits = limits
         .as_ref()
         .map(|limits| timeouts(limits, field))
