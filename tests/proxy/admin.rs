@@ -22,7 +22,7 @@ async fn page(scene: &Scene, path: &str) -> String {
 }
 
 /// Value of a metric with exactly these labels; 0 if missing.
-async fn metric(scene: &Scene, name: &str) -> f64 {
+pub(crate) async fn metric(scene: &Scene, name: &str) -> f64 {
     let page = page(scene, "/metrics").await;
     let line = page
         .lines()
