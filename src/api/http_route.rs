@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::meta::{ObjectMeta, resource};
-use super::reference::{BackendRef, ParentRef};
+use super::reference::{BackendObjectRef, BackendRef, ParentRef};
 use super::session_persistence::SessionPersistence;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -110,6 +110,8 @@ pub struct HttpFilter {
     pub request_header_modifier: Option<HeaderModifier>,
     /// Changes of response headers.
     pub response_header_modifier: Option<HeaderModifier>,
+    /// Mirror.
+    pub request_mirror: Option<RequestMirror>,
     /// Redirect.
     pub request_redirect: Option<RequestRedirect>,
     /// Rewrite.
@@ -139,6 +141,27 @@ pub struct HeaderValue {
     pub name: String,
     /// Value.
     pub value: String,
+}
+
+/// A backend that gets copies of requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestMirror {
+    /// The backend.
+    pub backend_ref: BackendObjectRef,
+    /// Percentage of the requests that are copied, 0 to 100.
+    pub percent: Option<i32>,
+    /// Fraction of the requests that are copied. Without it and without `percent`, all are.
+    pub fraction: Option<Fraction>,
+}
+
+/// A fraction.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Fraction {
+    /// Numerator, at most the denominator.
+    pub numerator: i32,
+    /// Denominator, 100 by default.
+    pub denominator: Option<i32>,
 }
 
 /// A redirect.

@@ -86,6 +86,8 @@ pub fn request(
             }
             phase.push(level, Step::Cors(sharing));
         }
+        // It sends requests, which no function of this module can.
+        Filter::Mirror(_) => {}
     }
     Ok(Verdict::Continue)
 }

@@ -1,11 +1,14 @@
 //! What filters do to a request or response, with every value already checked. Knows not how they are applied.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
+use super::BackendId;
 use super::cors::Cors;
+use super::route::Target;
 
 /// A step of a rule or of one of its backends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -20,6 +23,27 @@ pub enum Filter {
     Rewrite(Rewrite),
     /// Cross-origin resource sharing. Shared, so that a request takes it to its response at no cost.
     Cors(Arc<Cors>),
+    /// Sends a copy of the request to another backend.
+    Mirror(Arc<Mirror>),
+}
+
+impl Filter {
+    /// The target of the requests that the filter sends, if it sends any.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Mirror(mirror) => Some(&mirror.target),
+            Self::RequestHeaders(_)
+            | Self::ResponseHeaders(_)
+            | Self::Redirect(_)
+            | Self::Rewrite(_)
+            | Self::Cors(_) => None,
+        }
+    }
+
+    /// The backend of these requests.
+    pub fn backend(&self) -> Option<&BackendId> {
+        self.target().and_then(Target::backend)
+    }
 }
 
 /// Changes of header fields: overwrite, append, delete, in this order.
@@ -69,6 +93,24 @@ pub struct Rewrite {
     pub hostname: Option<HeaderValue>,
     /// The path to send.
     pub path: Option<PathChange>,
+}
+
+/// A copy of requests to another backend, whose responses are discarded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Mirror {
+    /// Where copies go. With an invalid target there are none.
+    pub target: Target,
+    /// The requests that are copied.
+    pub share: Fraction,
+}
+
+/// A fraction of requests, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Fraction {
+    /// At most the denominator.
+    pub numerator: u32,
+    /// Denominator.
+    pub denominator: NonZeroU32,
 }
 
 /// A change of path; the query survives it.

@@ -82,6 +82,22 @@ pub struct WeightedBackend {
     pub filters: Vec<Filter>,
 }
 
+impl Rule {
+    /// The backends that its requests and those of its filters go to.
+    pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
+        let shares: &[WeightedBackend] = match &self.action {
+            Action::Forward(shares) => shares,
+            Action::Broken(_) => &[],
+        };
+        let of_shares = shares.iter().flat_map(|share| {
+            let of_filters = share.filters.iter().filter_map(Filter::backend);
+            share.target.backend().into_iter().chain(of_filters)
+        });
+        let of_filters = self.filters.iter().filter_map(Filter::backend);
+        of_shares.chain(of_filters)
+    }
+}
+
 /// Where a share of traffic goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Target {
@@ -89,6 +105,16 @@ pub enum Target {
     Backend(BackendId),
     /// Nowhere: answered with 500, for this reason.
     Invalid(Arc<str>),
+}
+
+impl Target {
+    /// The backend, if there is one.
+    pub fn backend(&self) -> Option<&BackendId> {
+        match self {
+            Self::Backend(id) => Some(id),
+            Self::Invalid(_) => None,
+        }
+    }
 }
 
 /// Timeouts of a rule; `None` is no timeout.

@@ -42,7 +42,7 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         };
         let selected = selected.ok_or(Error::NoBackend)?;
         let unfiltered = exchange.before(&selected.filters);
-        if let Some(response) = filters::run(&selected.filters, Level::Backend, exchange).await? {
+        if let Some(response) = filters::run(selected.filters(), Level::Backend, exchange).await? {
             return Ok(Outcome::Filter(response));
         }
         let Target::Backend(backend) = &selected.target else {

@@ -3,20 +3,32 @@
 //! body or time has a module of its own here.
 
 use super::error::Error;
+use super::mirror;
 use super::request::Exchange;
 use crate::filter::{self, Level, LocalResponse, RequestFacts, Verdict};
 use crate::ir::Filter;
+use crate::table::Filters;
 
 /// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any.
 pub(super) async fn run(
-    filters: &[Filter],
+    filters: Filters<'_>,
     level: Level,
     exchange: &mut Exchange,
 ) -> Result<Option<LocalResponse>, Error> {
-    if !filters.is_empty() {
-        exchange.added.insert_into(&mut exchange.parts.headers);
+    if filters.all.is_empty() {
+        return Ok(None);
     }
-    for filter in filters {
+    exchange.added.insert_into(&mut exchange.parts.headers);
+    let mut targets = filters.targets();
+    for filter in filters.all {
+        if let Filter::Mirror(mirror) = filter {
+            let target = targets.next();
+            // A request that is sent again has its copies already.
+            if !exchange.is_mirrored {
+                mirror::start(exchange, mirror, target);
+            }
+            continue;
+        }
         let facts = RequestFacts {
             scheme: exchange.client.scheme(),
             host: exchange.host.as_str(),
@@ -28,5 +40,6 @@ pub(super) async fn run(
             return Ok(Some(response));
         }
     }
+    exchange.is_mirrored = level == Level::Backend;
     Ok(None)
 }

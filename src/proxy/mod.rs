@@ -3,6 +3,7 @@
 
 mod activity;
 mod attempts;
+mod body_copy;
 mod client;
 mod connection;
 mod date;
@@ -20,6 +21,7 @@ mod injection;
 mod interim;
 mod io;
 mod listener;
+mod mirror;
 mod port;
 mod record;
 mod request;

@@ -46,6 +46,8 @@ pub(super) struct Exchange {
     pub(super) rule: Arc<Rule>,
     /// Modifications of the response by filters.
     pub(super) response_phase: ResponsePhase,
+    /// Whether the mirrors of the selected backendRef have their copies.
+    pub(super) is_mirrored: bool,
     /// Request body, until an attempt takes it.
     pub(super) body: RequestBody,
     /// Sends informational responses.
@@ -126,7 +128,7 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
 
 async fn forward(exchange: &mut Exchange) -> Result<Outcome, Error> {
     let rule = exchange.rule.clone();
-    if let Some(response) = filters::run(&rule.ir.filters, Level::Rule, exchange).await? {
+    if let Some(response) = filters::run(rule.filters(), Level::Rule, exchange).await? {
         return Ok(Outcome::Filter(response));
     }
     drop(rule);
@@ -151,6 +153,7 @@ impl Exchange {
                 host: normalized.host,
                 upgrade: normalized.upgrade,
                 response_phase: ResponsePhase::default(),
+                is_mirrored: false,
                 body,
                 interim,
                 expects_continue: normalized.expects_continue,

@@ -11,6 +11,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::activity::Activity;
+use super::body_copy::{BodyCopy, Copies, CopyPermit};
 use super::headers;
 use super::incoming::Incoming;
 use crate::upstream::{BoxError, Replay};
@@ -34,6 +35,7 @@ pub(crate) struct ClientBody {
     activity: Rc<Activity>,
     is_ended: bool,
     kept: ReplayBuffer,
+    copies: Copies,
 }
 
 impl RequestBody {
@@ -48,7 +50,16 @@ impl RequestBody {
             activity: activity.clone(),
             is_ended: false,
             kept: ReplayBuffer::default(),
+            copies: Copies::default(),
         }))
+    }
+
+    /// A copy of the body for a mirror. The body must not have been read yet.
+    pub(super) fn copy(&mut self, permit: CopyPermit) -> BodyCopy {
+        match self {
+            Self::Empty => BodyCopy::empty(permit),
+            Self::Client(body) => body.copies.add(permit, body.size_hint().exact()),
+        }
     }
 }
 
@@ -109,11 +120,13 @@ impl ClientBody {
         if self.is_ended {
             return Poll::Ready(None);
         }
+        ready!(self.copies.poll_turn(cx));
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
         if polled.is_pending() {
             self.activity.on_body_awaited();
         }
         let Some(frame) = ready!(polled) else {
+            self.copies.complete();
             self.end();
             return Poll::Ready(None);
         };
@@ -122,6 +135,7 @@ impl ClientBody {
             Err(error) => {
                 // Without the rest of the body, no other attempt is possible.
                 self.kept.stop();
+                self.copies = Copies::default();
                 self.end();
                 return Poll::Ready(Some(Err(error)));
             }
@@ -135,6 +149,10 @@ impl ClientBody {
             self.activity.on_body_end();
         }
         self.kept.keep(&frame);
+        self.copies.push(&frame);
+        if frame.is_trailers() || self.incoming.is_end_stream() {
+            self.copies.complete();
+        }
         Poll::Ready(Some(Ok(frame)))
     }
 

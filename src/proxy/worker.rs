@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
+use super::body_copy::CopiesInProgress;
 use super::connection;
 use super::date::Date;
 use super::handshakes::Handshakes;
@@ -79,6 +80,8 @@ pub(crate) struct Worker {
     pub(crate) date: Date,
     /// Connection pools.
     pub(crate) upstream: Upstream,
+    /// Copies for mirrors in progress.
+    pub(super) copies: Rc<CopiesInProgress>,
     /// TLS handshakes in progress.
     pub(crate) handshakes: Handshakes,
     /// Timeouts and limits.
@@ -129,6 +132,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     let clock = Clock::new();
     let worker = Rc::new(Worker {
         upstream: Upstream::new(&clock, &common.limits),
+        copies: Rc::default(),
         handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
         date: Date::default(),
         table: common.table,

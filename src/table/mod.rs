@@ -4,6 +4,7 @@
 
 mod backend;
 mod build;
+mod filter;
 mod hostname;
 mod listener;
 mod matcher;
@@ -17,13 +18,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, Transport};
+pub use filter::{Filters, draw};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
 pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
 pub use stats::{
-    BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, ReleaseStats, RuleStats, TlsFailure,
-    UpstreamFault,
+    BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, MirrorResult, ReleaseStats, RuleStats,
+    TlsFailure, UpstreamFault,
 };
 
 use self::route::Routes;

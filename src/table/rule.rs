@@ -6,6 +6,7 @@ use rand::RngExt;
 
 use super::backend::Backend;
 use super::build::Backends;
+use super::filter::{Filters, Targets};
 use super::stats::RuleStats;
 use crate::ir;
 use crate::ir::route::Action;
@@ -19,6 +20,7 @@ pub struct Rule {
     /// What outlives changes of the rule.
     pub state: Arc<RuleState>,
     backends: WeightedBackends,
+    filter_targets: Targets,
     /// The kind of its route, and when that was created: they decide between rules.
     kind: RouteKind,
     created: Option<i64>,
@@ -50,6 +52,15 @@ pub struct WeightedBackend {
     pub filters: Arc<[ir::Filter]>,
     /// Where it goes.
     pub target: Target,
+    filter_targets: Targets,
+}
+
+impl WeightedBackend {
+    /// Its filters, with the backends that they refer to.
+    #[inline]
+    pub fn filters(&self) -> Filters<'_> {
+        Filters::new(&self.filters, &self.filter_targets)
+    }
 }
 
 /// Where in the sum of a rule's weights a request falls. One draw selects the same backend at every attempt.
@@ -78,9 +89,11 @@ impl Rule {
             sums.push(sum);
             all.push(WeightedBackend {
                 filters: reference.filters.as_slice().into(),
-                target: resolve(reference, backends),
+                target: Target::new(&reference.target, backends),
+                filter_targets: Targets::new(&reference.filters, backends),
             });
         }
+        let filter_targets = Targets::new(&ir.filters, backends);
         let backends = match all.pop() {
             Some(only) if all.is_empty() => WeightedBackends::One(only),
             last => WeightedBackends::Many {
@@ -92,6 +105,7 @@ impl Rule {
             ir,
             state,
             backends,
+            filter_targets,
             kind: route.kind,
             created: route.created,
         }
@@ -111,14 +125,12 @@ impl Rule {
 
     /// Whether this node, of the previous table or this one, would get the same backends again.
     pub(super) fn keeps_its(&self, backends: &Backends) -> bool {
-        let is_kept = |(index, one): (usize, &WeightedBackend)| match &one.target {
-            Target::Backend(node) => !backends.is_gone(node),
-            Target::Invalid(_) => match weighted(&self.ir).nth(index).map(|one| &one.target) {
-                Some(ir::route::Target::Backend(id)) => backends.get(id).is_none(),
-                _ => true,
-            },
+        let is_kept = |(node, ir): (&WeightedBackend, &ir::route::WeightedBackend)| {
+            node.target.is_current(&ir.target, backends)
+                && node.filter_targets.are_current(&ir.filters, backends)
         };
-        self.backends().iter().enumerate().all(is_kept)
+        self.backends().iter().zip(weighted(&self.ir)).all(is_kept)
+            && self.filter_targets.are_current(&self.ir.filters, backends)
     }
 
     /// The place of its `index`-th match among all matches.
@@ -150,6 +162,12 @@ impl Rule {
         }
     }
 
+    /// Its filters, with the backends that they refer to.
+    #[inline]
+    pub fn filters(&self) -> Filters<'_> {
+        Filters::new(&self.ir.filters, &self.filter_targets)
+    }
+
     /// The backends that can be selected.
     pub fn backends(&self) -> &[WeightedBackend] {
         match &self.backends {
@@ -167,13 +185,24 @@ fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &ir::route::WeightedBackend> 
     all.iter().filter(|one| one.weight > 0)
 }
 
-fn resolve(reference: &ir::route::WeightedBackend, backends: &Backends) -> Target {
-    match &reference.target {
-        ir::route::Target::Backend(id) => backends.get(id).cloned().map_or_else(
-            || Target::Invalid("the backend is not part of the configuration".into()),
-            Target::Backend,
-        ),
-        ir::route::Target::Invalid(reason) => Target::Invalid(reason.clone()),
+impl Target {
+    pub(super) fn new(ir: &ir::route::Target, backends: &Backends) -> Self {
+        match ir {
+            ir::route::Target::Backend(id) => backends.get(id).cloned().map_or_else(
+                || Self::Invalid("the backend is not part of the configuration".into()),
+                Self::Backend,
+            ),
+            ir::route::Target::Invalid(reason) => Self::Invalid(reason.clone()),
+        }
+    }
+
+    /// Whether this target, of the previous table or this one, would be the same node again.
+    pub(super) fn is_current(&self, ir: &ir::route::Target, backends: &Backends) -> bool {
+        match (self, ir) {
+            (Self::Backend(node), _) => !backends.is_gone(node),
+            (Self::Invalid(_), ir::route::Target::Backend(id)) => backends.get(id).is_none(),
+            (Self::Invalid(_), ir::route::Target::Invalid(_)) => true,
+        }
     }
 }
 

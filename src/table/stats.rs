@@ -186,6 +186,43 @@ impl TlsFailure {
     }
 }
 
+/// What became of the copy of a request at the backend of a mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MirrorResult {
+    /// The response was read.
+    Completed,
+    /// The copy could not be sent, or its response broke off.
+    Failed,
+    /// The backend reads more slowly than the client sends, or there are too many copies.
+    Dropped,
+    /// The response did not come in time.
+    Timeout,
+    /// The body of the client's request was not read to its end.
+    Aborted,
+}
+
+impl MirrorResult {
+    /// Every result, in the order of their counters.
+    pub const ALL: [Self; 5] = [
+        Self::Completed,
+        Self::Failed,
+        Self::Dropped,
+        Self::Timeout,
+        Self::Aborted,
+    ];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+            Self::Timeout => "timeout",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
 /// What became of a backend's connections and attempts.
 #[derive(Debug, Default)]
 pub struct BackendStats {
@@ -196,6 +233,7 @@ pub struct BackendStats {
     ejections: AtomicU64,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
     tls_failures: [AtomicU64; TlsFailure::ALL.len()],
+    mirrored: [AtomicU64; MirrorResult::ALL.len()],
     /// Used only when the configuration changes.
     releases: Mutex<Vec<Arc<ReleaseStats>>>,
 }
@@ -268,6 +306,16 @@ impl BackendStats {
     /// TLS handshakes that failed this way so far.
     pub fn tls_failures(&self, failure: TlsFailure) -> u64 {
         self.tls_failures[failure as usize].load(Relaxed)
+    }
+
+    /// Counts the copy of a request.
+    pub fn mirrored(&self, result: MirrorResult) {
+        self.mirrored[result as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Copies of requests with this result so far.
+    pub fn mirrored_requests(&self, result: MirrorResult) -> u64 {
+        self.mirrored[result as usize].load(Relaxed)
     }
 
     /// Connections established so far.
@@ -346,6 +394,9 @@ mod tests {
         }
         for (index, failure) in TlsFailure::ALL.into_iter().enumerate() {
             assert_eq!(failure as usize, index);
+        }
+        for (index, result) in MirrorResult::ALL.into_iter().enumerate() {
+            assert_eq!(result as usize, index);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Filters of HTTPRoutes, parsed into values that can be applied without further checks. What cannot be served as
+//! Filters of routes, parsed into values that can be applied without further checks. What cannot be served as
 //! written is a fault, never skipped. Knows nothing of rules beyond their path prefix.
 
 use std::sync::Arc;
@@ -14,17 +14,20 @@ use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 
 use super::cors;
+use super::mirror::{self, ResolveBackend};
 use super::reason::{Fault, Reason};
 
 /// Headers beside the hop-by-hop ones that frame a message or belong to one connection: a change of them would break the
 /// exchange.
 const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRAILER, PROXY_AUTHENTICATE];
 
-/// Translates the filters of one rule or backendRef. `prefix` is the rule's path prefix if that is its only match.
+/// Translates the filters of one rule or backendRef. `prefix` is the rule's path prefix if that is its only match;
+/// `backend` resolves a reference to a backend.
 pub(super) fn translate(
     filters: &[HttpFilter],
     field: &str,
     prefix: Option<&Arc<str>>,
+    backend: ResolveBackend<'_>,
 ) -> Result<Vec<Filter>, Fault> {
     let has = |kind: &str| filters.iter().any(|filter| filter.kind == kind);
     if has("RequestRedirect") && has("URLRewrite") {
@@ -35,7 +38,14 @@ pub(super) fn translate(
     }
     let numbered = filters.iter().enumerate();
     let filters: Result<Vec<Filter>, Fault> = numbered
-        .map(|(index, filter)| one(filter, &format!("{field}.filters[{index}]"), prefix))
+        .map(|(index, filter)| {
+            one(
+                filter,
+                &format!("{field}.filters[{index}]"),
+                prefix,
+                backend,
+            )
+        })
         .collect();
     filters.map(cors_before_redirect)
 }
@@ -54,7 +64,12 @@ fn cors_before_redirect(mut filters: Vec<Filter>) -> Vec<Filter> {
     filters
 }
 
-fn one(filter: &HttpFilter, field: &str, prefix: Option<&Arc<str>>) -> Result<Filter, Fault> {
+fn one(
+    filter: &HttpFilter,
+    field: &str,
+    prefix: Option<&Arc<str>>,
+    backend: ResolveBackend<'_>,
+) -> Result<Filter, Fault> {
     let missing = || {
         unsupported(
             field,
@@ -90,6 +105,11 @@ fn one(filter: &HttpFilter, field: &str, prefix: Option<&Arc<str>>) -> Result<Fi
             let block = filter.cors.as_ref().ok_or_else(missing)?;
             cors::translate(block, &format!("{field}.cors"))
                 .map(|cors| Filter::Cors(Arc::new(cors)))
+        }
+        "RequestMirror" => {
+            let block = filter.request_mirror.as_ref().ok_or_else(missing)?;
+            mirror::translate(block, &format!("{field}.requestMirror"), backend)
+                .map(|mirror| Filter::Mirror(Arc::new(mirror)))
         }
         kind => Err(unsupported(
             field,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::ParentRef;
 use crate::ir::route::{Match, PathMatch, Timeouts};
-use crate::ir::{ObjectRef, RouteKind, Rule};
+use crate::ir::{RouteKind, Rule};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::listener::Protocol;
@@ -54,13 +54,17 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
         }
     };
     let prefix = only_prefix(&matches).cloned();
-    let filters =
-        |filters: &[HttpFilter], field: &str| filter::translate(filters, field, prefix.as_ref());
-    let behaviour = behaviour(spec, &matches, builder.route, &field);
-    let forward = builder.forward(&spec.backend_refs, &field, spec.name.as_deref(), filters);
+    let name = spec.name.as_deref();
+    let filters = |builder: &mut RouteBuilder<'_>, filters: &[HttpFilter], field: &str| {
+        filter::translate(filters, field, prefix.as_ref(), &mut |reference, field| {
+            builder.resolve(reference, field, name)
+        })
+    };
+    let forward = builder.forward(&spec.backend_refs, &field, name, filters);
+    let behaviour = behaviour(builder, spec, &matches, &field);
     Some(builder.rule(RuleParts {
         index,
-        name: spec.name.as_deref(),
+        name,
         matches,
         forward,
         behaviour,
@@ -68,9 +72,9 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
 }
 
 fn behaviour(
+    builder: &mut RouteBuilder<'_>,
     spec: &HttpRule,
     matches: &[Match],
-    route: &ObjectRef,
     field: &str,
 ) -> Result<Behaviour, Fault> {
     let HttpRule {
@@ -78,16 +82,19 @@ fn behaviour(
         timeouts: limits,
         retry,
         session_persistence,
-        name: _,
+        name,
         matches: _,
         backend_refs: _,
     } = spec;
     let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
     let session = session_persistence.as_ref();
-    let session = session.map(|spec| session_persistence::translate(spec, matches, route, field));
+    let session =
+        session.map(|spec| session_persistence::translate(spec, matches, builder.route, field));
+    let resolve =
+        &mut |reference: &_, field: &_| builder.resolve(reference, field, name.as_deref());
     let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
     Ok(Behaviour {
-        filters: filter::translate(filters, field, only_prefix(matches))?,
+        filters: filter::translate(filters, field, only_prefix(matches), resolve)?,
         timeouts: timeouts.transpose()?.unwrap_or_default(),
         retry: retry.transpose()?.flatten(),
         session: session.transpose()?,

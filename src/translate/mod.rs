@@ -17,6 +17,7 @@ mod http_match;
 mod http_route;
 mod listener;
 mod listener_set;
+mod mirror;
 mod overlap;
 mod parameters;
 mod reason;

@@ -7,7 +7,7 @@ use crate::api::Resource;
 use crate::api::reference::{BackendObjectRef, BackendRef, ParentRef};
 use crate::ir::route::{Action, Match, Retry, Target, Timeouts, WeightedBackend};
 use crate::ir::session::SessionPersistence;
-use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
+use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 use crate::status::Condition;
 
@@ -50,7 +50,7 @@ pub(super) struct Built {
     dropped: Option<Fault>,
     /// Makes `ResolvedRefs` false.
     pub(super) unresolved: Option<Fault>,
-    /// Backends that its rules forward to.
+    /// Backends that its rules and their filters send requests to.
     pub(super) backends: Vec<BackendId>,
     /// Backends that policies may target and that it may refer to and refers to, whether they exist or not, each with the
     /// name of the rule.
@@ -83,7 +83,7 @@ impl Built {
             usable: 0,
             faults: Vec::new(),
             unresolved: Vec::new(),
-            forwarded: Vec::new(),
+            used: Vec::new(),
             references: Vec::new(),
         };
         let rules = match invalid_hostname(object.hostnames()) {
@@ -175,8 +175,8 @@ pub(super) struct RouteBuilder<'a> {
     usable: usize,
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
-    /// Backends that the rules forward to, in order.
-    forwarded: Vec<Arc<Backend>>,
+    /// Backends that the rules and their filters send requests to, in order.
+    used: Vec<BackendId>,
     /// Objects that references name.
     references: Vec<ObjectRef>,
 }
@@ -204,8 +204,6 @@ pub(super) struct Behaviour {
 /// The backendRefs of a rule.
 pub(super) struct Forward {
     targets: Vec<WeightedBackend>,
-    /// The backends among the targets.
-    backends: Vec<Arc<Backend>>,
     /// Whether they do at least a part of what they say.
     is_usable: bool,
 }
@@ -222,24 +220,20 @@ impl RouteBuilder<'_> {
         references: &[BackendRef<F>],
         field: &str,
         rule: Option<&str>,
-        filters: impl Fn(&[F], &str) -> Result<Vec<Filter>, Fault>,
+        filters: impl Fn(&mut Self, &[F], &str) -> Result<Vec<Filter>, Fault>,
     ) -> Forward {
         let mut broken = 0;
-        let mut backends = Vec::new();
         let mut targets = Vec::with_capacity(references.len());
         for (index, reference) in references.iter().enumerate() {
             let field = format!("{field}.backendRefs[{index}]");
-            let (target, backend) = self.resolve(&reference.backend, &field, rule);
+            let target = self.resolve(&reference.backend, &field, rule);
             let mut weighted = WeightedBackend {
                 weight: reference.weight.min(MAX_WEIGHT),
                 target,
                 filters: Vec::new(),
             };
-            match filters(&reference.filters, &field) {
-                Ok(filters) => {
-                    weighted.filters = filters;
-                    backends.extend(backend);
-                }
+            match filters(self, &reference.filters, &field) {
+                Ok(filters) => weighted.filters = filters,
                 Err(fault) => {
                     broken += 1;
                     weighted.target = Target::Invalid(fault.message.as_str().into());
@@ -255,7 +249,6 @@ impl RouteBuilder<'_> {
         Forward {
             is_usable: targets.is_empty() || broken < targets.len(),
             targets,
-            backends,
         }
     }
 
@@ -263,7 +256,6 @@ impl RouteBuilder<'_> {
     pub(super) fn rule(&mut self, parts: RuleParts<'_>) -> Rule {
         let (behaviour, action) = match parts.behaviour {
             Ok(behaviour) => {
-                self.forwarded.extend(parts.forward.backends);
                 self.usable += usize::from(parts.forward.is_usable);
                 (behaviour, Action::Forward(parts.forward.targets))
             }
@@ -277,7 +269,7 @@ impl RouteBuilder<'_> {
                 (Behaviour::default(), Action::Broken(why))
             }
         };
-        Rule {
+        let rule = Rule {
             id: RuleId {
                 route: self.route.clone(),
                 index: parts.index,
@@ -289,15 +281,18 @@ impl RouteBuilder<'_> {
             timeouts: behaviour.timeouts,
             retry: behaviour.retry,
             session: behaviour.session,
-        }
+        };
+        self.used.extend(rule.backends().cloned());
+        rule
     }
 
-    fn resolve(
+    /// Resolves the reference at `field` to a backend, for requests of the rule of this name.
+    pub(super) fn resolve(
         &mut self,
         reference: &BackendObjectRef,
         field: &str,
         rule: Option<&str>,
-    ) -> (Target, Option<Arc<Backend>>) {
+    ) -> Target {
         let name = reference.object_ref(&self.route.namespace);
         self.references.push(name.clone());
         let requests = Requests {
@@ -320,14 +315,12 @@ impl RouteBuilder<'_> {
             }
         }
         match resolution {
-            Ok(Resolution::Backend(backend)) => {
-                (Target::Backend(backend.id.clone()), Some(backend))
-            }
-            Ok(Resolution::Refused(why)) => (Target::Invalid(why.into()), None),
+            Ok(Resolution::Backend(backend)) => Target::Backend(backend.id.clone()),
+            Ok(Resolution::Refused(why)) => Target::Invalid(why.into()),
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 self.unresolved.push(fault);
-                (Target::Invalid(why), None)
+                Target::Invalid(why)
             }
         }
     }
@@ -350,7 +343,7 @@ impl RouteBuilder<'_> {
             unusable,
             dropped,
             unresolved: merge(&self.unresolved),
-            backends: self.forwarded.iter().map(|one| one.id.clone()).collect(),
+            backends: self.used,
             references: self.references,
             targetable: self.targetable,
             with_status: self.with_status,

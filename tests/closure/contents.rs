@@ -58,7 +58,7 @@ pub(crate) fn route(namespace: &str, name: &str, parent: &str, backend: impl Int
     )
 }
 
-fn service(namespace: &str, name: &str) -> Value {
+pub(crate) fn service(namespace: &str, name: &str) -> Value {
     object("Service", namespace, name, json!({"ports": [{"port": 80}]}))
 }
 
@@ -77,7 +77,7 @@ fn secret(namespace: &str, name: &str) -> Value {
     object("Secret", namespace, name, Value::Null)
 }
 
-fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
+pub(crate) fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
     let group = |kind: &str| match kind {
         "XBackend" => "gateway.networking.x-k8s.io",
         "ServiceImport" => "multicluster.x-k8s.io",

@@ -5,6 +5,7 @@
 
 mod backends;
 mod contents;
+mod filters;
 mod objects;
 mod properties;
 mod releases;

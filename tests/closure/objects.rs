@@ -210,10 +210,31 @@ fn rule() -> impl Strategy<Value = Value> {
     let path = select(vec!["/", "/a", "/b/c"]);
     let redirect = json!([{"type": "RequestRedirect", "requestRedirect": {"statusCode": 302}}]);
     let broken = json!([{"type": "ExtensionRef", "extensionRef": {"group": "", "kind": "Secret", "name": "s0"}}]);
-    let filters = prop_oneof![6 => Just(json!([])), 1 => Just(redirect), 1 => Just(broken)];
-    (path, vec(backend(), 0..3), filters).prop_map(|(path, backends, filters)| {
+    let filters = prop_oneof![
+        6 => Just(json!([])),
+        1 => Just(redirect),
+        1 => Just(broken),
+        2 => mirrors(),
+    ];
+    let backends = vec((backend(), weighted(0.2, mirrors())), 0..3);
+    (path, backends, filters).prop_map(|(path, backends, filters)| {
+        let backends = backends.into_iter().map(|(mut backend, mirrors)| {
+            backend["filters"] = mirrors.unwrap_or_else(|| json!([]));
+            backend
+        });
+        let backends: Vec<_> = backends.collect();
         json!({"matches": [{"path": {"value": path}}], "backendRefs": backends, "filters": filters})
     })
+}
+
+fn mirrors() -> impl Strategy<Value = Value> {
+    let mirror = |mut backend: Value| {
+        if let Some(reference) = backend.as_object_mut() {
+            reference.remove("weight");
+        }
+        json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}})
+    };
+    vec(backend().prop_map(mirror), 1..3).prop_map(Value::from)
 }
 
 fn http_route() -> impl Strategy<Value = Value> {

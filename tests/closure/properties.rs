@@ -8,7 +8,6 @@ use portcullis::api::gateway::{Gateway, ListenerSet};
 use portcullis::api::reference::{ObjectReference, SecretRef};
 use portcullis::api::{ObjectRef, Resource};
 use portcullis::data_plane::DataPlane;
-use portcullis::ir::route::{Action, Target};
 use portcullis::ir::{Backend, BackendId, Ir, Port};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{
@@ -23,6 +22,7 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 use serde_json::Value;
 
+use crate::filters;
 use crate::objects::{CONTROLLER, object};
 use crate::releases::check_pods;
 use crate::stories::cluster;
@@ -180,15 +180,8 @@ fn backends(ports: &[Arc<Port>], ir: &Ir) -> BTreeMap<BackendId, Option<Arc<Back
     let listeners = ports.iter().flat_map(|port| &port.listeners);
     let routes = listeners.flat_map(|listener| listener.routes.iter());
     let rules = routes.flat_map(|attached| &attached.route.rules);
-    let targets = rules.flat_map(|rule| match &rule.action {
-        Action::Forward(targets) => &targets[..],
-        Action::Broken(_) => &[],
-    });
-    let ids = targets.filter_map(|target| match &target.target {
-        Target::Backend(id) => Some(id.clone()),
-        Target::Invalid(_) => None,
-    });
-    ids.map(|id| (id.clone(), ir.backend(&id).cloned()))
+    let ids = rules.flat_map(|rule| rule.backends());
+    ids.map(|id| (id.clone(), ir.backend(id).cloned()))
         .collect()
 }
 
@@ -357,8 +350,7 @@ fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, Secr
     let mut found = Vec::new();
     for route in routes {
         let namespace = &route.metadata.namespace;
-        let references = route.spec.rules.iter().flat_map(|rule| &rule.backend_refs);
-        for reference in references.map(|reference| &reference.backend) {
+        for reference in route.spec.rules.iter().flat_map(filters::references) {
             let is_own = reference
                 .namespace
                 .as_ref()

@@ -19,7 +19,7 @@ pub(crate) async fn status(scene: &Scene, port: u16) -> u16 {
 }
 
 /// A ConfigMap with CA certificates.
-fn authorities(name: &str, pem: &str) -> String {
+pub(crate) fn authorities(name: &str, pem: &str) -> String {
     let pem: String = pem.lines().map(|line| format!("    {line}\n")).collect();
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  ca.crt: |\n{pem}"
@@ -27,7 +27,7 @@ fn authorities(name: &str, pem: &str) -> String {
 }
 
 /// A policy for a Service as JSON, which is valid YAML.
-fn policy(service: &str, validation: &Value, options: &Value) -> String {
+pub(crate) fn policy(service: &str, validation: &Value, options: &Value) -> String {
     let policy = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
         "metadata": {"name": service},

@@ -1,16 +1,18 @@
 //! Random configurations, small enough that their parts meet.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock};
 
 use http::{HeaderName, Method};
+use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::route::{
     Action, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts, ValueMatch,
     WeightedBackend,
 };
 use portcullis::ir::{
-    AttachedRoute, Backend, BackendId, Hostname, Ir, Listener, ListenerKey, ObjectRef, Pattern,
-    Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
+    AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
+    Pattern, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -97,10 +99,22 @@ pub(crate) fn named_route(
 ) -> Route {
     let object = ObjectRef::gateway_api("HTTPRoute", namespace, name);
     let rule = |(index, (matches, shares)): (usize, RuleParts)| {
+        let mirror = |backend| {
+            Filter::Mirror(Arc::new(Mirror {
+                target: Target::Backend(backend_id(backend)),
+                share: Fraction {
+                    numerator: 1,
+                    denominator: NonZeroU32::MIN,
+                },
+            }))
+        };
+        // Backends without a weight get copies of all requests, and backend 3 those of backend 2.
+        let unweighted = shares.iter().filter(|(_, weight)| *weight == 0);
+        let filters = unweighted.map(|(backend, _)| mirror(*backend)).collect();
         let share = |(backend, weight)| WeightedBackend {
             weight,
             target: Target::Backend(backend_id(backend)),
-            filters: Vec::new(),
+            filters: (backend == 2).then(|| mirror(3)).into_iter().collect(),
         };
         Arc::new(Rule {
             id: RuleId {
@@ -109,7 +123,7 @@ pub(crate) fn named_route(
                 name: None,
             },
             matches,
-            filters: Vec::new(),
+            filters,
             action: Action::Forward(shares.into_iter().map(share).collect()),
             timeouts: Timeouts::default(),
             retry: None,

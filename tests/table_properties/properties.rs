@@ -31,8 +31,11 @@ fn outcome(table: &Table, request: &Request) -> String {
         return text + ", no rule";
     };
     text += &format!(", {:?}", rule.ir);
-    for backend in rule.backends() {
-        text += &match &backend.target {
+    let shares = rule.backends().iter();
+    let shares =
+        shares.flat_map(|share| [&share.target].into_iter().chain(share.filters().targets()));
+    for target in shares.chain(rule.filters().targets()) {
+        text += &match target {
             table::Target::Backend(backend) => {
                 let addresses = backend.endpoints();
                 let addresses: Vec<_> = addresses.iter().map(|it| it.address).collect();

@@ -1,7 +1,7 @@
 //! Parts of the configuration in words. Knows nothing of the request that is asked about.
 
 use crate::ir::cors::{AllowedOrigins, Cors};
-use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
+use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{
     Action, Match, PathMatch, Retry, Target, Timeouts, ValueMatch, WeightedBackend,
 };
@@ -110,6 +110,7 @@ pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
             Filter::Redirect(to) => vec![redirect(to)],
             Filter::Rewrite(to) => vec![rewrite(to)],
             Filter::Cors(cors) => vec![cross_origin(cors)],
+            Filter::Mirror(to) => vec![mirror(to)],
         })
         .collect()
 }
@@ -172,6 +173,18 @@ fn cross_origin(cors: &Cors) -> String {
     };
     let credentials = if cors.credentials { "with" } else { "without" };
     format!("CORS: answer preflight requests, allow {origins}, {credentials} credentials")
+}
+
+fn mirror(Mirror { target, share }: &Mirror) -> String {
+    let (numerator, denominator) = (share.numerator, share.denominator.get());
+    let requests = match numerator {
+        _ if numerator == denominator => "every request".to_owned(),
+        _ => format!("{numerator} of {denominator} requests"),
+    };
+    match target {
+        Target::Backend(id) => format!("mirror {requests} to {id}"),
+        Target::Invalid(reason) => format!("mirror nothing: {reason}"),
+    }
 }
 
 fn path_change(change: Option<&PathChange>) -> String {

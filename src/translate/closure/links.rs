@@ -177,16 +177,19 @@ impl<'a> Collector<'a> {
 
     fn http_filters(&mut self, filters: &[HttpFilter]) {
         for filter in filters {
-            // None of them refers to anything that is read.
             let HttpFilter {
                 kind: _,
                 request_header_modifier: _,
                 response_header_modifier: _,
+                request_mirror,
                 request_redirect: _,
                 url_rewrite: _,
                 cors: _,
                 extension_ref: _,
             } = filter;
+            if let Some(mirror) = request_mirror {
+                self.backend(&mirror.backend_ref);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{CODE_CLASSES, Metrics, Page};
-use crate::table::{Endpoints, Release, Releases, TlsFailure, UpstreamFault};
+use crate::table::{Endpoints, MirrorResult, Release, Releases, TlsFailure, UpstreamFault};
 
 impl Metrics {
     pub(super) fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -39,6 +39,18 @@ impl Metrics {
             "upstream_tls_failures",
             "Failed TLS handshakes with endpoints",
             tls_failures,
+        )?;
+        let mirrored = backends.iter().flat_map(|(id, backend)| {
+            MirrorResult::ALL.into_iter().filter_map(move |result| {
+                let labels = [("backend", id.as_str()), ("result", result.name())];
+                let count = backend.stats.mirrored_requests(result);
+                (count > 0).then_some((labels, count))
+            })
+        });
+        page.counters(
+            "mirrored_requests",
+            "Copies of requests that mirrors sent to backends, by result",
+            mirrored,
         )?;
         let hedged = backends
             .iter()

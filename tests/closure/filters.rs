@@ -1,0 +1,53 @@
+//! The backends that filters refer to are in a closure like those of backendRefs.
+
+use portcullis::api::http_route::HttpRule;
+use portcullis::api::reference::BackendObjectRef;
+use serde_json::{Value, json};
+
+use crate::contents::{Followed, class, grant, http, route, service, slice};
+
+/// The backends that a rule and its filters refer to.
+pub(crate) fn references(rule: &HttpRule) -> impl Iterator<Item = &BackendObjectRef> {
+    let of_shares = rule.backend_refs.iter();
+    let filters = of_shares.clone().flat_map(|share| &share.filters);
+    let mirrors = filters
+        .chain(&rule.filters)
+        .filter_map(|filter| filter.request_mirror.as_ref());
+    let of_mirrors = mirrors.map(|mirror| &mirror.backend_ref);
+    of_shares.map(|share| &share.backend).chain(of_mirrors)
+}
+
+fn reference(namespace: &str) -> Value {
+    json!({"name": "copy", "namespace": namespace, "port": 80})
+}
+
+#[test]
+fn backends_of_mirrors_are_in_the_closure_where_a_grant_permits_it() {
+    let mirror = |namespace: &str| {
+        let backend = reference(namespace);
+        json!([{"type": "RequestMirror", "requestMirror": {"backendRef": backend}}])
+    };
+    let mut mirrored = route("apps", "r", "g", json!({"name": "app", "port": 80}));
+    mirrored["spec"]["rules"][0]["filters"] = mirror("apps");
+    mirrored["spec"]["rules"][0]["backendRefs"][0]["filters"] = mirror("other");
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        mirrored,
+        service("apps", "copy"),
+        slice("apps", "copy", "10.0.0.1"),
+        service("other", "copy"),
+        slice("other", "copy", "10.0.0.2"),
+    ]);
+    assert_eq!(
+        followed.of("g"),
+        [
+            "EndpointSlice apps/copy-x",
+            "HTTPRoute apps/r",
+            "Service apps/copy",
+        ]
+    );
+    let permitted = grant("other", ("HTTPRoute", "apps"), "Service");
+    let change = "g: +Service other/copy +EndpointSlice other/copy-x +ReferenceGrant other/HTTPRoute-Service";
+    assert_eq!(followed.put(&permitted), [change]);
+}
