@@ -121,6 +121,12 @@ impl Rule {
         self.backends().iter().enumerate().all(is_kept)
     }
 
+    /// The kind of its route.
+    #[inline]
+    pub fn kind(&self) -> RouteKind {
+        self.kind
+    }
+
     /// The place of its `index`-th match among all matches.
     pub(super) fn precedence(&self, index: usize) -> Precedence {
         Precedence::new(self.kind, self.created, &self.ir, index)

@@ -12,6 +12,7 @@ mod data_plane;
 mod filter;
 mod gateway;
 mod gateway_state;
+mod grpc_route;
 mod http_match;
 mod http_route;
 mod listener;

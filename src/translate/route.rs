@@ -74,6 +74,7 @@ impl Built {
         let mut builder = RouteBuilder {
             input,
             route: name,
+            kind: R::ROUTE_KIND,
             consumer,
             backends,
             targetable: Vec::new(),
@@ -95,7 +96,7 @@ impl Built {
         };
         let created = object.meta().creation_timestamp;
         let created = created.map(jiff::Timestamp::as_second);
-        builder.finish(R::ROUTE_KIND, created, rules)
+        builder.finish(created, rules)
     }
 
     /// The same, with a known route in place of an equal one.
@@ -163,6 +164,7 @@ fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
 pub(super) struct RouteBuilder<'a> {
     input: &'a Input<'a>,
     route: &'a ObjectRef,
+    kind: RouteKind,
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
     /// Backends that policies may target and that it may refer to and refers to.
@@ -234,8 +236,9 @@ impl RouteBuilder<'_> {
                     broken += 1;
                     weighted.target = Target::Invalid(fault.message.as_str().into());
                     let message = format!(
-                        "{}; requests of this backend are answered with 500",
-                        fault.message
+                        "{}; requests of this backend are answered with {}",
+                        fault.message,
+                        self.refusal()
                     );
                     self.faults.push(Fault::new(fault.reason, message));
                 }
@@ -260,8 +263,9 @@ impl RouteBuilder<'_> {
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 let message = format!(
-                    "{}; requests of this rule are answered with 500",
-                    fault.message
+                    "{}; requests of this rule are answered with {}",
+                    fault.message,
+                    self.refusal()
                 );
                 self.faults.push(Fault::new(fault.reason, message));
                 (Vec::new(), Timeouts::default(), Action::Broken(why))
@@ -291,6 +295,7 @@ impl RouteBuilder<'_> {
         let requests = Requests {
             route: self.route,
             rule,
+            are_grpc: self.kind == RouteKind::Grpc,
             consumer: self.consumer,
         };
         let resolution = self
@@ -320,7 +325,15 @@ impl RouteBuilder<'_> {
         }
     }
 
-    fn finish(self, kind: RouteKind, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+    /// The response to requests that cannot be served as configured.
+    fn refusal(&self) -> &'static str {
+        match self.kind {
+            RouteKind::Http => "500",
+            RouteKind::Grpc => "gRPC status UNAVAILABLE",
+        }
+    }
+
+    fn finish(self, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
         let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
@@ -328,7 +341,7 @@ impl RouteBuilder<'_> {
             (None, faults)
         };
         let route = Route {
-            kind,
+            kind: self.kind,
             object: self.route.clone(),
             created,
             rules,

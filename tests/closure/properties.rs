@@ -346,18 +346,26 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
 fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, SecretRef)> {
     let sets = sets_of(cluster, gateway).map(Resource::object_ref);
     let parents: BTreeSet<_> = sets.chain([gateway.clone()]).collect();
-    let routes = cluster.http_routes.iter().filter(|route| {
-        route.spec.parent_refs.iter().any(|parent| {
-            let namespace = parent.namespace.as_ref();
-            let namespace = namespace.unwrap_or(&route.metadata.namespace);
+    let http = cluster.http_routes.iter().map(|route| {
+        let rules = route.spec.rules.iter().map(|rule| &rule.backend_refs);
+        let own = &route.metadata.namespace;
+        (own, &route.spec.parent_refs, rules.collect::<Vec<_>>())
+    });
+    let grpc = cluster.grpc_routes.iter().map(|route| {
+        let rules = route.spec.rules.iter().map(|rule| &rule.backend_refs);
+        let own = &route.metadata.namespace;
+        (own, &route.spec.parent_refs, rules.collect::<Vec<_>>())
+    });
+    let routes = http.chain(grpc).filter(|(own, parents_of_route, _)| {
+        parents_of_route.iter().any(|parent| {
+            let namespace = parent.namespace.as_ref().unwrap_or(own);
             let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
             parents.contains(&name)
         })
     });
     let mut found = Vec::new();
-    for route in routes {
-        let namespace = &route.metadata.namespace;
-        let references = route.spec.rules.iter().flat_map(|rule| &rule.backend_refs);
+    for (namespace, _, rules) in routes {
+        let references = rules.into_iter().flatten();
         for reference in references.map(|reference| &reference.backend) {
             let is_own = reference
                 .namespace
