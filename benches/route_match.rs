@@ -25,12 +25,14 @@ fn backend() -> BackendId {
         object: ObjectRef::core("Service", "default", "backend"),
         port: 80,
         tls: None,
+        for_grpc: false,
     }
 }
 
 fn prefix(path: &str) -> Match {
     Match {
         path: PathMatch::Prefix(path.into()),
+        grpc: None,
         method: None,
         headers: Vec::new(),
         query: Vec::new(),

@@ -9,6 +9,7 @@ use imbl::ordmap::DiffItem;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
+use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
 use crate::api::parameters::GatewayParameters;
 use crate::api::pod::Pod;
@@ -265,6 +266,8 @@ snapshot! {
     listener_sets: ListenerSet,
     /// HTTPRoutes.
     http_routes: HttpRoute,
+    /// GRPCRoutes.
+    grpc_routes: GrpcRoute,
     /// BackendTLSPolicies.
     backend_tls_policies: BackendTlsPolicy,
     /// BackendTLSOverrides.

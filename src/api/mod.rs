@@ -6,6 +6,7 @@ pub mod backend_tls_override;
 pub mod core;
 pub mod duration;
 pub mod gateway;
+pub mod grpc_route;
 pub mod http_route;
 mod legacy;
 pub mod meta;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::backend_tls_override::BackendTlsOverride;
 use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
+use super::grpc_route::GrpcRoute;
 use super::http_route::HttpRoute;
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
@@ -28,6 +29,7 @@ pub enum Object {
     Gateway(Arc<Gateway>),
     ListenerSet(Arc<ListenerSet>),
     HttpRoute(Arc<HttpRoute>),
+    GrpcRoute(Arc<GrpcRoute>),
     UnservedRoute(Arc<UnservedRoute>),
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     BackendTlsOverride(Arc<BackendTlsOverride>),
@@ -52,6 +54,7 @@ impl Object {
             Self::Gateway(object) => object.meta(),
             Self::ListenerSet(object) => object.meta(),
             Self::HttpRoute(object) => object.meta(),
+            Self::GrpcRoute(object) => object.meta(),
             Self::UnservedRoute(object) => &object.metadata,
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::BackendTlsOverride(object) => object.meta(),
@@ -78,6 +81,7 @@ impl Object {
             Self::Gateway(_) => (Gateway::GROUP, Gateway::KIND),
             Self::ListenerSet(_) => (ListenerSet::GROUP, ListenerSet::KIND),
             Self::HttpRoute(_) => (HttpRoute::GROUP, HttpRoute::KIND),
+            Self::GrpcRoute(_) => (GrpcRoute::GROUP, GrpcRoute::KIND),
             Self::UnservedRoute(route) => (GATEWAY_GROUP, route.kind.as_str()),
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
             Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
@@ -108,6 +112,7 @@ impl Object {
             Self::Gateway(object) => serde_json::to_value(&**object),
             Self::ListenerSet(object) => serde_json::to_value(&**object),
             Self::HttpRoute(object) => serde_json::to_value(&**object),
+            Self::GrpcRoute(object) => serde_json::to_value(&**object),
             Self::UnservedRoute(object) => serde_json::to_value(&**object),
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
             Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
@@ -265,7 +270,7 @@ static KINDS: &[Kind] = &[
         ["v1"],
         true,
         "grpcroute",
-        UnservedRoute
+        GrpcRoute
     ),
     kind!(
         GATEWAY_GROUP,

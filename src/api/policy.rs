@@ -10,7 +10,7 @@ use super::reference::{LocalObjectReference, ParentRef};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// A route of a kind without a translator: GRPCRoute, TLSRoute, TCPRoute, UDPRoute.
+/// A route of a kind without a translator: TLSRoute, TCPRoute, UDPRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct UnservedRoute {
     /// Kind; filled in by the provider from the object's `kind`.

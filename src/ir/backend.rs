@@ -20,6 +20,8 @@ pub struct BackendId {
     pub port: u16,
     /// What decides on TLS to it; nothing where no policy applies.
     pub tls: Option<TlsUse>,
+    /// Whether HTTP/2 is spoken to a port that does not ask for it, because requests of GRPCRoutes need it.
+    pub for_grpc: bool,
 }
 
 /// What decides on TLS to a backend. Two uses of one port with different TLS are two backends, so that they share no
@@ -44,6 +46,9 @@ impl fmt::Display for BackendId {
             if let Some(client) = &tls.client {
                 write!(f, " as {client}")?;
             }
+        }
+        if self.for_grpc {
+            f.write_str(" for gRPC")?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ pub mod backend;
 pub mod cors;
 pub mod filter;
 pub mod fingerprint;
+pub mod grpc;
 pub mod hop_by_hop;
 pub mod listener;
 pub mod object_ref;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::route::{Match, PathMatch, RouteKind, Rule};
+use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
 
 /// The order of matches of equally specific hostnames: the smallest is tried first, and the first that fits wins.
 /// The fields stand in the order of the API's lists.
@@ -30,6 +30,10 @@ pub struct Specificity {
     pub path: PathRank,
     /// Characters of the path, pattern or prefix; more is first.
     pub path_length: Reverse<usize>,
+    /// Characters of a gRPC method or its pattern; more is first.
+    pub grpc_method: Reverse<usize>,
+    /// Whether only gRPC requests match; those matches are first.
+    pub grpc: Reverse<bool>,
     /// Weight of the method condition; more is first.
     pub method: Reverse<usize>,
     /// Number of header conditions; more is first.
@@ -39,7 +43,7 @@ pub struct Specificity {
 }
 
 /// The rank of a path condition: exact paths first, then patterns, then prefixes. The index of a hostname's matches
-/// searches in this order.
+/// searches in this order. Patterns of GRPCRoutes have the rank of prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathRank {
     /// `Exact`.
@@ -56,6 +60,7 @@ impl Precedence {
         let condition = &rule.matches[index];
         let specificity = match kind {
             RouteKind::Http => Specificity::http(condition),
+            RouteKind::Grpc => Specificity::grpc(condition),
         };
         Self {
             specificity,
@@ -79,9 +84,34 @@ impl Specificity {
         Self {
             path,
             path_length: Reverse(length),
+            grpc_method: Reverse(0),
+            grpc: Reverse(false),
             method: Reverse(usize::from(condition.method.is_some())),
             headers: Reverse(condition.headers.len()),
             query: Reverse(condition.query.len()),
+        }
+    }
+
+    /// The list of GRPCRouteRule.matches: characters of the service, then of the method, then headers. Among those of
+    /// HTTPRoutes, service and method in full are an `Exact` path, and every other condition is a `PathPrefix` of
+    /// `/service`. The API leaves the place of regular expressions open: here their characters count like others.
+    fn grpc(condition: &Match) -> Self {
+        let GrpcMatch { service, method } = condition.grpc.unwrap_or_default();
+        let (path, length) = match &condition.path {
+            PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
+            // With the `/` before the service.
+            PathMatch::Regex(_) | PathMatch::Prefix(_) => {
+                (PathRank::Prefix, service + usize::from(service > 0))
+            }
+        };
+        Self {
+            path,
+            path_length: Reverse(length),
+            grpc_method: Reverse(method),
+            grpc: Reverse(true),
+            method: Reverse(0),
+            headers: Reverse(condition.headers.len()),
+            query: Reverse(0),
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Route {
 pub enum RouteKind {
     /// HTTPRoute.
     Http,
+    /// GRPCRoute.
+    Grpc,
 }
 
 /// The name of a rule in logs and metrics.
@@ -142,6 +144,9 @@ pub struct Retry {
 pub struct Match {
     /// Path.
     pub path: PathMatch,
+    /// Set in a GRPCRoute: only gRPC requests match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcMatch>,
     /// Method.
     #[serde(serialize_with = "method")]
     pub method: Option<Method>,
@@ -149,6 +154,15 @@ pub struct Match {
     pub headers: Vec<HeaderMatch>,
     /// Query parameters; each name once.
     pub query: Vec<QueryMatch>,
+}
+
+/// How specific a match of a GRPCRoute is. Its condition on service and method is the one on the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct GrpcMatch {
+    /// Characters of the service or its pattern; 0 without one.
+    pub service: usize,
+    /// Characters of the method or its pattern; 0 without one.
+    pub method: usize,
 }
 
 /// A path condition, compared with the path as it is forwarded, percent-encoding included.

@@ -1,8 +1,8 @@
 //! Request errors and the one response to each, as HTTP and as gRPC.
 
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::StatusCode;
 
+use super::grpc::GrpcStatus;
 use crate::table::UpstreamFault;
 use crate::upstream::SendError;
 
@@ -93,29 +93,14 @@ impl Error {
         }
     }
 
-    /// gRPC status of the response to a gRPC call.
+    /// gRPC status of the response to a gRPC request.
     pub(crate) fn grpc_status(self) -> GrpcStatus {
         match self {
-            Self::BadRequest(_)
-            | Self::ExpectationFailed
-            | Self::TooManyHeaders
-            | Self::Send(SendError::RequestBody) => GrpcStatus::Internal,
-            Self::NotFound(_) | Self::MethodNotAllowed => GrpcStatus::Unimplemented,
-            Self::Misdirected | Self::Broken | Self::NoBackend | Self::Filter => {
+            // The backend is not reached, which is another thing than a deadline of the call.
+            Self::Send(SendError::Backend(UpstreamFault::ConnectTimeout, _)) => {
                 GrpcStatus::Unavailable
             }
-            Self::RequestTimeout | Self::BodyTimeout | Self::BackendIdle => {
-                GrpcStatus::DeadlineExceeded
-            }
-            Self::Send(SendError::Backend(error, _)) => match error {
-                UpstreamFault::Timeout => GrpcStatus::DeadlineExceeded,
-                UpstreamFault::NoEndpoint
-                | UpstreamFault::Connect
-                | UpstreamFault::ConnectTimeout
-                | UpstreamFault::Reset
-                | UpstreamFault::Refused
-                | UpstreamFault::Protocol => GrpcStatus::Unavailable,
-            },
+            _ => self.status().into(),
         }
     }
 
@@ -130,7 +115,7 @@ impl Error {
             Self::Broken => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
             Self::Filter => "the route's filters do not fit this request",
-            Self::RequestTimeout => "no complete response within the route's request timeout",
+            Self::RequestTimeout => "no complete response within the request timeout",
             Self::BodyTimeout => "timed out waiting for the request body",
             Self::BackendIdle => "timed out waiting for the backend",
             Self::Send(SendError::RequestBody) => "the request body failed",
@@ -152,28 +137,6 @@ impl Error {
     }
 }
 
-/// Whether the headers mark a gRPC call (gRPC over HTTP/2, "Request-Headers").
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
-    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    value
-        .and_then(|value| value.strip_prefix(GRPC))
-        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
-}
-
-/// gRPC status codes that the proxy uses (gRPC, "Status codes and their use").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GrpcStatus {
-    /// The deadline expired before the call completed.
-    DeadlineExceeded = 4,
-    /// No route matches the method.
-    Unimplemented = 12,
-    /// The call violated the protocol.
-    Internal = 13,
-    /// The service is currently unavailable.
-    Unavailable = 14,
-}
-
 impl From<SendError> for Error {
     fn from(error: SendError) -> Self {
         Self::Send(error)
@@ -185,19 +148,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recognizes_grpc_by_its_content_type() {
-        let cases = [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("application/grpc;charset=utf-8", true),
-            ("application/grpc-web", false),
-            ("application/json", false),
-        ];
-        for (value, expected) in cases {
-            let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(value));
-            assert_eq!(is_grpc(&headers), expected, "{value}");
+    fn errors_have_a_grpc_status() {
+        let backend = |fault| Error::Send(SendError::Backend(fault, "detail"));
+        for (error, status) in [
+            (Error::NotFound("no route"), GrpcStatus::Unimplemented),
+            (Error::MethodNotAllowed, GrpcStatus::Unimplemented),
+            (Error::BadRequest("bad"), GrpcStatus::Internal),
+            (Error::TooManyHeaders, GrpcStatus::ResourceExhausted),
+            (Error::Misdirected, GrpcStatus::Unavailable),
+            (Error::Broken, GrpcStatus::Unavailable),
+            (Error::NoBackend, GrpcStatus::Unavailable),
+            (Error::RequestTimeout, GrpcStatus::DeadlineExceeded),
+            (Error::BackendIdle, GrpcStatus::DeadlineExceeded),
+            (backend(UpstreamFault::NoEndpoint), GrpcStatus::Unavailable),
+            (backend(UpstreamFault::Connect), GrpcStatus::Unavailable),
+            (
+                backend(UpstreamFault::ConnectTimeout),
+                GrpcStatus::Unavailable,
+            ),
+            (
+                backend(UpstreamFault::Timeout),
+                GrpcStatus::DeadlineExceeded,
+            ),
+            (backend(UpstreamFault::Reset), GrpcStatus::Unavailable),
+        ] {
+            assert_eq!(error.grpc_status(), status, "{error:?}");
         }
-        assert!(!is_grpc(&HeaderMap::new()));
     }
 }

@@ -10,6 +10,7 @@ mod date;
 mod error;
 mod filters;
 mod forwarding;
+mod grpc;
 mod handshakes;
 mod headers;
 mod http;

@@ -8,16 +8,17 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
-use http::{HeaderName, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
 use rand::RngExt;
 use tokio::time::Instant;
 
 use super::activity::{Activity, Phase};
 use super::attempts::{self, Outcome};
 use super::client::Client;
-use super::error::{self, Error};
+use super::error::Error;
 use super::filters;
 use super::forwarding::AddedHeaders;
+use super::grpc;
 use super::headers::{self, Host, NormalizedRequest};
 use super::incoming::Incoming;
 use super::interim::Interim;
@@ -26,7 +27,8 @@ use super::request_body::RequestBody;
 use super::response_body::{BodySource, ResponseBody};
 use super::upgrade::Tunnel;
 use crate::filter::{Level, ResponsePhase};
-use crate::ir::Filter;
+use crate::ir::grpc::is_grpc;
+use crate::ir::{Filter, RouteKind};
 use crate::table::{RequestView, Rule};
 use crate::upstream;
 
@@ -148,6 +150,7 @@ impl Exchange {
         match admit(&client, &mut parts, &mut record) {
             Ok((normalized, added, rule)) => Ok(Box::new(Self {
                 client,
+                expires: expiry(&rule, &parts.headers),
                 parts,
                 added,
                 host: normalized.host,
@@ -157,7 +160,6 @@ impl Exchange {
                 body,
                 interim,
                 expects_continue: normalized.expects_continue,
-                expires: expiry(&rule),
                 attempt_expires: None,
                 rule,
                 record,
@@ -228,9 +230,15 @@ impl Exchange {
     }
 }
 
-fn expiry(rule: &Rule) -> Option<Instant> {
-    let timeout = rule.ir.timeouts.request;
-    timeout.map(|timeout| Instant::now() + timeout)
+/// The deadline of the rule, or that of a gRPC client if it is earlier.
+fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
+    let own = rule.ir.timeouts.request;
+    let clients = match rule.kind() {
+        RouteKind::Grpc => grpc::timeout(headers),
+        RouteKind::Http => None,
+    };
+    let timeout = own.into_iter().chain(clients).min()?;
+    Instant::now().checked_add(timeout)
 }
 
 /// Matches a request against the current table.
@@ -281,7 +289,7 @@ impl ErrorResponse {
     fn new(error: Error, parts: &request::Parts, record: Record) -> Self {
         Self {
             error,
-            is_grpc: error::is_grpc(&parts.headers),
+            is_grpc: is_grpc(&parts.headers),
             record,
         }
     }
@@ -302,8 +310,7 @@ impl ErrorResponse {
             // A response of headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no
             // message.
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-            headers.insert(GRPC_STATUS, HeaderValue::from(error.grpc_status() as u16));
-            headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+            error.grpc_status().insert_into(headers, message);
         } else {
             let text = HeaderValue::from_static("text/plain; charset=utf-8");
             headers.insert(CONTENT_TYPE, text);
@@ -317,9 +324,6 @@ impl ErrorResponse {
         response
     }
 }
-
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Ready when the backend or the client's body has stalled, or the route's timeout has passed, and
 /// an error response can still be sent.

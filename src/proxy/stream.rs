@@ -14,13 +14,14 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 
-use super::activity::{Activity, BodyPace};
-use super::error::is_grpc;
+use super::activity::{Activity, BodyPace, Phase};
+use super::error::Error;
 use super::http2::Shared;
 use super::incoming::Incoming;
 use super::interim::Interim;
 use super::request::{self, Admitted};
 use super::response_body::ResponseBody;
+use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
@@ -28,6 +29,7 @@ pub(super) struct Stream {
     connection: Rc<Shared>,
     activity: Rc<Activity>,
     respond: Rc<RefCell<SendResponse<Bytes>>>,
+    is_grpc: bool,
 }
 
 impl Drop for Stream {
@@ -64,7 +66,10 @@ pub(super) async fn serve(stream: Stream, request: Admitted, is_head: bool) {
                 }
                 Poll::Ready(())
             }
-            Poll::Pending => stream.poll_timeout(cx),
+            Poll::Pending => stream.poll_due(cx).map(|phase| match phase {
+                Phase::Exchange if stream.is_grpc => sending.exceed_deadline(),
+                _ => stream.reset(),
+            }),
         },
     )
     .await;
@@ -83,6 +88,7 @@ impl Stream {
             connection,
             activity,
             respond: Rc::new(RefCell::new(respond)),
+            is_grpc: is_grpc(headers),
         }
     }
 
@@ -105,11 +111,20 @@ impl Stream {
     }
 
     fn poll_timeout(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_due(cx).map(|_| self.reset())
+    }
+
+    /// Ready when a timeout has passed.
+    fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
         self.activity.poll_due(cx).map(|phase| {
             self.connection.client.timed_out(phase);
-            // Another owner of the request body would keep the stream open.
-            self.respond.borrow_mut().send_reset(Reason::CANCEL);
+            phase
         })
+    }
+
+    fn reset(&self) {
+        // Another owner of the request body would keep the stream open.
+        self.respond.borrow_mut().send_reset(Reason::CANCEL);
     }
 
     /// The client has reset the stream, or its connection has ended.
@@ -199,6 +214,16 @@ impl BodySender {
             data: Bytes::new(),
             is_last: false,
         }
+    }
+
+    /// Ends a gRPC response whose deadline has passed. What is left of the body is dropped.
+    fn exceed_deadline(&mut self) {
+        let error = Error::RequestTimeout;
+        let mut trailers = HeaderMap::with_capacity(2);
+        let status = error.grpc_status();
+        status.insert_into(&mut trailers, error.message());
+        // Fails only if the stream has ended.
+        let _ = self.sender.send_trailers(trailers);
     }
 
     /// Sends until the body has ended. Passes h2 no more data than the client's window allows, so

@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use crate::ir::grpc;
 use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
 /// What matching looks at.
@@ -27,6 +28,8 @@ pub struct RequestView<'a> {
 pub enum Mismatch<'a> {
     /// The path.
     Path,
+    /// It is not a gRPC request.
+    Grpc,
     /// The method.
     Method,
     /// The header of this name.
@@ -48,7 +51,10 @@ pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
 
 /// Whether there is nothing but a path condition.
 pub(super) fn is_plain(condition: &Match) -> bool {
-    condition.method.is_none() && condition.headers.is_empty() && condition.query.is_empty()
+    condition.grpc.is_none()
+        && condition.method.is_none()
+        && condition.headers.is_empty()
+        && condition.query.is_empty()
 }
 
 /// The first condition other than the path that the request does not meet.
@@ -58,10 +64,14 @@ pub(super) fn mismatch<'a>(
 ) -> Option<Mismatch<'a>> {
     let Match {
         path: _,
+        grpc,
         method,
         headers,
         query,
     } = condition;
+    if grpc.is_some() && !grpc::is_request(request.method, request.headers) {
+        return Some(Mismatch::Grpc);
+    }
     if method
         .as_ref()
         .is_some_and(|method| method != request.method)

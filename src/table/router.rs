@@ -50,8 +50,10 @@ impl Candidate {
     }
 
     fn slot(&self) -> Slot {
-        match &self.condition().path {
+        let condition = self.condition();
+        match &condition.path {
             PathMatch::Exact(path) => Slot::Exact(path.clone()),
+            PathMatch::Regex(_) if condition.grpc.is_some() => Slot::GrpcPatterns,
             PathMatch::Regex(_) => Slot::Patterns,
             PathMatch::Prefix(prefix) if prefix.is_empty() => Slot::Root,
             PathMatch::Prefix(prefix) => Slot::Prefix(prefix.clone()),
@@ -60,12 +62,13 @@ impl Candidate {
 }
 
 /// Where a match stands; within one place they are in order of precedence. Places are searched in order of
-/// [`crate::ir::precedence::PathRank`], longer prefixes first.
+/// [`crate::ir::precedence::PathRank`], longer prefixes first, and patterns of gRPC among the prefixes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Slot {
     Exact(Arc<str>),
     Patterns,
     Prefix(Arc<str>),
+    GrpcPatterns,
     /// The prefix `/`.
     Root,
 }
@@ -128,6 +131,7 @@ pub(super) struct Paths {
     prefixes: FxHashMap<Arc<str>, Bucket>,
     /// The lengths that occur in `prefixes`, longest first.
     lengths: Box<[usize]>,
+    grpc_patterns: Arc<[Candidate]>,
     /// The prefix `/`.
     root: Bucket,
 }
@@ -170,8 +174,17 @@ impl Router {
 
 impl From<Paths> for Router {
     fn from(paths: Paths) -> Self {
-        if paths.exact.is_empty() && paths.patterns.is_empty() && paths.prefixes.is_empty() {
-            Self::Root(paths.root)
+        let Paths {
+            exact,
+            patterns,
+            prefixes,
+            lengths: _,
+            grpc_patterns,
+            root,
+        } = &paths;
+        let has_patterns = !patterns.is_empty() || !grpc_patterns.is_empty();
+        if exact.is_empty() && prefixes.is_empty() && !has_patterns {
+            Self::Root(root.clone())
         } else {
             Self::Paths(Arc::new(paths))
         }
@@ -220,6 +233,7 @@ impl Paths {
             Slot::Prefix(prefix) => self.prefixes.get(prefix),
             Slot::Root => Some(&self.root),
             Slot::Patterns => return &self.patterns,
+            Slot::GrpcPatterns => return &self.grpc_patterns,
         };
         bucket.map_or(&[], Bucket::candidates)
     }
@@ -230,6 +244,7 @@ impl Paths {
             Slot::Prefix(prefix) => (&mut self.prefixes, prefix),
             Slot::Root => return self.root = candidates.into(),
             Slot::Patterns => return self.patterns = candidates.into(),
+            Slot::GrpcPatterns => return self.grpc_patterns = candidates.into(),
         };
         if candidates.is_empty() {
             map.remove(&path);
@@ -240,23 +255,28 @@ impl Paths {
 
     fn is_empty(&self) -> bool {
         let paths = self.exact.len() + self.prefixes.len();
-        paths + self.patterns.len() + self.root.candidates().len() == 0
+        let patterns = self.patterns.len() + self.grpc_patterns.len();
+        paths + patterns + self.root.candidates().len() == 0
     }
 
     fn find(&self, request: &RequestView<'_>) -> Option<&Candidate> {
         let exact = self.exact.get(request.path);
         exact
             .and_then(|bucket| bucket.find(request))
-            .or_else(|| self.find_pattern(request))
-            .or_else(|| self.find_prefix(request))
-            .or_else(|| find_root(&self.root, request))
+            .or_else(|| find_pattern(&self.patterns, request))
+            .or_else(|| self.find_below(request))
     }
 
-    fn find_pattern(&self, request: &RequestView<'_>) -> Option<&Candidate> {
-        // The pattern last: it costs the most.
-        self.patterns.iter().find(|candidate| {
-            candidate.fits(request) && path_fits(&candidate.condition().path, request.path)
-        })
+    /// Looks among prefixes and the patterns that stand among them.
+    fn find_below(&self, request: &RequestView<'_>) -> Option<&Candidate> {
+        let prefix = self.find_prefix(request);
+        let prefix = prefix.or_else(|| find_root(&self.root, request));
+        if self.grpc_patterns.is_empty() {
+            return prefix;
+        }
+        let pattern = find_pattern(&self.grpc_patterns, request);
+        let both = prefix.into_iter().chain(pattern);
+        both.min_by_key(|candidate| candidate.precedence())
     }
 
     fn find_prefix(&self, request: &RequestView<'_>) -> Option<&Candidate> {
@@ -267,6 +287,13 @@ impl Paths {
             .filter_map(|length| self.prefixes.get(path.get(..*length)?))
             .find_map(|bucket| bucket.find(request))
     }
+}
+
+fn find_pattern<'a>(patterns: &'a [Candidate], request: &RequestView<'_>) -> Option<&'a Candidate> {
+    // The pattern last: it costs the most.
+    patterns.iter().find(|candidate| {
+        candidate.fits(request) && path_fits(&candidate.condition().path, request.path)
+    })
 }
 
 /// Looks among the matches of the prefix `/`, to which everything belongs that is a path at all.

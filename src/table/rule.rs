@@ -133,6 +133,12 @@ impl Rule {
             && self.filter_targets.are_current(&self.ir.filters, backends)
     }
 
+    /// The kind of its route.
+    #[inline]
+    pub fn kind(&self) -> RouteKind {
+        self.kind
+    }
+
     /// The place of its `index`-th match among all matches.
     pub(super) fn precedence(&self, index: usize) -> Precedence {
         Precedence::new(self.kind, self.created, &self.ir, index)

@@ -1,4 +1,4 @@
-//! Filters of routes, parsed into values that can be applied without further checks. What cannot be served as
+//! Filters of HTTPRoutes and GRPCRoutes, parsed into values that can be applied without further checks. What cannot be served as
 //! written is a fault, never skipped. Knows nothing of rules beyond their path prefix.
 
 use std::sync::Arc;

@@ -144,6 +144,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         gateways,
         listener_sets,
         http_routes: _,
+        grpc_routes: _,
         unserved_routes,
         backend_tls_policies: _,
         backend_tls_overrides: _,

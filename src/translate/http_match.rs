@@ -1,4 +1,4 @@
-//! Matches of HTTPRoute rules, parsed and normalised. Knows nothing of what happens to a matched request.
+//! Matches of HTTPRoute rules, parsed and normalised. Conditions on headers are those of every kind of route.
 
 use std::sync::Arc;
 
@@ -22,6 +22,7 @@ pub(super) fn translate(matches: &[HttpMatch], field: &str) -> Result<Vec<Match>
     if matches.is_empty() {
         return Ok(vec![Match {
             path: PathMatch::Prefix("".into()),
+            grpc: None,
             method: None,
             headers: Vec::new(),
             query: Vec::new(),
@@ -37,13 +38,14 @@ pub(super) fn translate(matches: &[HttpMatch], field: &str) -> Result<Vec<Match>
 fn one(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {
     Ok(Match {
         path: path(condition.path.as_ref(), &format!("{field}.path"))?,
+        grpc: None,
         method: method(condition.method.as_deref(), field)?,
         headers: headers(&condition.headers, field)?,
         query: query(&condition.query_params, field)?,
     })
 }
 
-fn unsupported(field: &str, message: &str) -> Fault {
+pub(super) fn unsupported(field: &str, message: &str) -> Fault {
     Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 
@@ -65,7 +67,7 @@ fn path(path: Option<&ApiPath>, field: &str) -> Result<PathMatch, Fault> {
     }
 }
 
-fn pattern(source: &str, field: &str) -> Result<Pattern, Fault> {
+pub(super) fn pattern(source: &str, field: &str) -> Result<Pattern, Fault> {
     Pattern::new(source).map_err(|problem| {
         unsupported(
             field,
@@ -102,7 +104,10 @@ fn value(condition: &NameValueMatch, field: &str) -> Result<ValueMatch, Fault> {
 }
 
 /// Of equal names the first counts, in any case of letters (HTTPHeaderMatch).
-fn headers(conditions: &[NameValueMatch], field: &str) -> Result<Vec<HeaderMatch>, Fault> {
+pub(super) fn headers(
+    conditions: &[NameValueMatch],
+    field: &str,
+) -> Result<Vec<HeaderMatch>, Fault> {
     let mut headers: Vec<HeaderMatch> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {
         let field = format!("{field}.headers[{index}]");

@@ -13,6 +13,7 @@ mod duration;
 mod filter;
 mod gateway;
 mod gateway_state;
+mod grpc_route;
 mod http_match;
 mod http_route;
 mod listener;

@@ -75,6 +75,7 @@ impl Built {
         let mut builder = RouteBuilder {
             input,
             route: name,
+            kind: R::ROUTE_KIND,
             consumer,
             backends,
             targetable: Vec::new(),
@@ -96,7 +97,7 @@ impl Built {
         };
         let created = object.meta().creation_timestamp;
         let created = created.map(jiff::Timestamp::as_second);
-        builder.finish(R::ROUTE_KIND, created, rules)
+        builder.finish(created, rules)
     }
 
     /// The same, with a known route in place of an equal one.
@@ -164,6 +165,7 @@ fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
 pub(super) struct RouteBuilder<'a> {
     input: &'a Input<'a>,
     pub(super) route: &'a ObjectRef,
+    kind: RouteKind,
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
     /// Backends that policies may target and that it may refer to and refers to.
@@ -238,8 +240,9 @@ impl RouteBuilder<'_> {
                     broken += 1;
                     weighted.target = Target::Invalid(fault.message.as_str().into());
                     let message = format!(
-                        "{}; requests of this backend are answered with 500",
-                        fault.message
+                        "{}; requests of this backend are answered with {}",
+                        fault.message,
+                        self.refusal()
                     );
                     self.faults.push(Fault::new(fault.reason, message));
                 }
@@ -262,8 +265,9 @@ impl RouteBuilder<'_> {
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 let message = format!(
-                    "{}; requests of this rule are answered with 500",
-                    fault.message
+                    "{}; requests of this rule are answered with {}",
+                    fault.message,
+                    self.refusal()
                 );
                 self.faults.push(Fault::new(fault.reason, message));
                 (Behaviour::default(), Action::Broken(why))
@@ -298,6 +302,7 @@ impl RouteBuilder<'_> {
         let requests = Requests {
             route: self.route,
             rule,
+            are_grpc: self.kind == RouteKind::Grpc,
             consumer: self.consumer,
         };
         let resolution = self
@@ -325,7 +330,15 @@ impl RouteBuilder<'_> {
         }
     }
 
-    fn finish(self, kind: RouteKind, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+    /// The response to requests that cannot be served as configured.
+    fn refusal(&self) -> &'static str {
+        match self.kind {
+            RouteKind::Http => "500",
+            RouteKind::Grpc => "gRPC status UNAVAILABLE",
+        }
+    }
+
+    fn finish(self, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
         let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
@@ -333,7 +346,7 @@ impl RouteBuilder<'_> {
             (None, faults)
         };
         let route = Route {
-            kind,
+            kind: self.kind,
             object: self.route.clone(),
             created,
             rules,

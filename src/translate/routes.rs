@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use crate::api::Key;
+use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::snapshot::{Change, Snapshot};
@@ -27,7 +28,7 @@ use super::route::{Built, RouteObject};
 use super::{Input, report};
 
 /// The kinds of routes that are served.
-const KINDS: &[Kind] = &[Kind::of::<HttpRoute>()];
+const KINDS: &[Kind] = &[Kind::of::<HttpRoute>(), Kind::of::<GrpcRoute>()];
 
 /// A kind of route.
 struct Kind {

@@ -120,6 +120,7 @@ mod tests {
             .iter()
             .map(|path| Match {
                 path: path.clone(),
+                grpc: None,
                 method: None,
                 headers: Vec::new(),
                 query: Vec::new(),

@@ -1,17 +1,21 @@
 //! The backends that filters refer to are in a closure like those of backendRefs.
 
-use portcullis::api::http_route::HttpRule;
-use portcullis::api::reference::BackendObjectRef;
+use portcullis::api::http_route::HttpFilter;
+use portcullis::api::reference::{BackendObjectRef, BackendRef};
 use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, grant, http, route, service, slice};
 
-/// The backends that a rule and its filters refer to.
-pub(crate) fn references(rule: &HttpRule) -> impl Iterator<Item = &BackendObjectRef> {
-    let of_shares = rule.backend_refs.iter();
+/// The backends that a rule of these backendRefs and filters refers to.
+pub(crate) fn references<'a>(
+    backend_refs: &'a [BackendRef<HttpFilter>],
+    filters: &'a [HttpFilter],
+) -> impl Iterator<Item = &'a BackendObjectRef> {
+    let of_shares = backend_refs.iter();
+    let of_rule = filters;
     let filters = of_shares.clone().flat_map(|share| &share.filters);
     let mirrors = filters
-        .chain(&rule.filters)
+        .chain(of_rule)
         .filter_map(|filter| filter.request_mirror.as_ref());
     let of_mirrors = mirrors.map(|mirror| &mirror.backend_ref);
     of_shares.map(|share| &share.backend).chain(of_mirrors)

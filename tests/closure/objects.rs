@@ -29,6 +29,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         4 => gateway(),
         3 => listener_set(),
         6 => http_route(),
+        2 => grpc_route(),
         2 => other_route(),
         3 => grant(),
         2 => namespace(),
@@ -253,8 +254,18 @@ fn http_route() -> impl Strategy<Value = Value> {
     })
 }
 
+fn grpc_route() -> impl Strategy<Value = Value> {
+    http_route().prop_map(|mut route| {
+        route["kind"] = json!("GRPCRoute");
+        for rule in route["spec"]["rules"].as_array_mut().into_iter().flatten() {
+            rule["matches"] = json!([{"method": {"service": "a.B"}}]);
+        }
+        route
+    })
+}
+
 fn other_route() -> impl Strategy<Value = Value> {
-    let kind = select(vec!["GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
+    let kind = select(vec!["TLSRoute", "TCPRoute", "UDPRoute"]);
     (kind, metadata("r"), vec(parent(), 0..3)).prop_map(|(kind, metadata, parents)| {
         json!({
             "apiVersion": GATEWAY_API, "kind": kind, "metadata": metadata, "spec": {"parentRefs": parents},
@@ -264,7 +275,13 @@ fn other_route() -> impl Strategy<Value = Value> {
 
 fn grant() -> impl Strategy<Value = Value> {
     let from = (
-        select(vec!["Gateway", "ListenerSet", "HTTPRoute", "XBackend"]),
+        select(vec![
+            "Gateway",
+            "ListenerSet",
+            "HTTPRoute",
+            "GRPCRoute",
+            "XBackend",
+        ]),
         namespace_name(),
     );
     let from = from.prop_map(|(kind, namespace)| {

@@ -339,18 +339,30 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
 fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, SecretRef)> {
     let sets = sets_of(cluster, gateway).map(Resource::object_ref);
     let parents: BTreeSet<_> = sets.chain([gateway.clone()]).collect();
-    let routes = cluster.http_routes.iter().filter(|route| {
-        route.spec.parent_refs.iter().any(|parent| {
-            let namespace = parent.namespace.as_ref();
-            let namespace = namespace.unwrap_or(&route.metadata.namespace);
+    let http = cluster.http_routes.iter().map(|route| {
+        let rules = route.spec.rules.iter();
+        let references =
+            rules.flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters));
+        let own = &route.metadata.namespace;
+        (own, &route.spec.parent_refs, references.collect::<Vec<_>>())
+    });
+    let grpc = cluster.grpc_routes.iter().map(|route| {
+        let rules = route.spec.rules.iter();
+        let references =
+            rules.flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters));
+        let own = &route.metadata.namespace;
+        (own, &route.spec.parent_refs, references.collect::<Vec<_>>())
+    });
+    let routes = http.chain(grpc).filter(|(own, parents_of_route, _)| {
+        parents_of_route.iter().any(|parent| {
+            let namespace = parent.namespace.as_ref().unwrap_or(own);
             let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
             parents.contains(&name)
         })
     });
     let mut found = Vec::new();
-    for route in routes {
-        let namespace = &route.metadata.namespace;
-        for reference in route.spec.rules.iter().flat_map(filters::references) {
+    for (namespace, _, references) in routes {
+        for reference in references {
             let is_own = reference
                 .namespace
                 .as_ref()

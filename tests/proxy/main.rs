@@ -22,6 +22,8 @@ mod endpoints;
 mod external;
 mod filters;
 mod forwarding;
+mod grpc;
+mod grpc_streams;
 mod lifecycle;
 mod mirror;
 mod mirror_bodies;

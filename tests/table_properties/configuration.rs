@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use http::{HeaderName, Method};
 use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::route::{
-    Action, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts, ValueMatch,
+    Action, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts, ValueMatch,
     WeightedBackend,
 };
 use portcullis::ir::{
@@ -60,6 +60,7 @@ fn condition() -> impl Strategy<Value = Match> {
     let parts = (path(), method, named(["x-a", "x-b"]), named(["p", "q"]));
     parts.prop_map(|(path, method, headers, query)| Match {
         path,
+        grpc: None,
         method,
         headers: headers
             .map(|(name, value)| HeaderMatch {
@@ -76,11 +77,45 @@ fn condition() -> impl Strategy<Value = Match> {
     })
 }
 
+/// A condition on service and method, each with its characters where the path is no full one.
+fn grpc_path() -> impl Strategy<Value = (PathMatch, GrpcMatch)> {
+    let lengths = |service, method| GrpcMatch { service, method };
+    let prefix = move |service: &str| {
+        let path = match service {
+            "" => String::new(),
+            service => format!("/{service}"),
+        };
+        let length = lengths(service.chars().count(), 0);
+        (PathMatch::Prefix(path.into()), length)
+    };
+    let patterns = pattern(&["/[^/]+/b", "/a/.*", "/[aé]/[ab]", ".*"]);
+    prop_oneof![
+        Just((PathMatch::Exact("/a/b".into()), lengths(1, 1))),
+        Just((PathMatch::Exact("/é/a".into()), lengths(1, 1))),
+        select(vec!["", "a", "é", "b"]).prop_map(prefix),
+        (patterns, 0_usize..3, 0_usize..3).prop_map(move |(it, service, method)| (
+            PathMatch::Regex(it),
+            lengths(service, method)
+        )),
+    ]
+}
+
+fn grpc_condition() -> impl Strategy<Value = Match> {
+    (grpc_path(), condition()).prop_map(|((path, grpc), other)| Match {
+        path,
+        grpc: Some(grpc),
+        method: None,
+        query: Vec::new(),
+        ..other
+    })
+}
+
 pub(crate) fn backend_id(index: u8) -> BackendId {
     BackendId {
         object: ObjectRef::core("Service", "ns", &format!("s{index}")),
         port: 80,
         tls: None,
+        for_grpc: false,
     }
 }
 
@@ -97,7 +132,12 @@ pub(crate) fn named_route(
     created: Option<i64>,
     rules: Vec<RuleParts>,
 ) -> Route {
-    let object = ObjectRef::gateway_api("HTTPRoute", namespace, name);
+    let mut matches = rules.iter().flat_map(|(matches, _)| matches);
+    let (kind, object_kind) = match matches.any(|it| it.grpc.is_some()) {
+        true => (RouteKind::Grpc, "GRPCRoute"),
+        false => (RouteKind::Http, "HTTPRoute"),
+    };
+    let object = ObjectRef::gateway_api(object_kind, namespace, name);
     let rule = |(index, (matches, shares)): (usize, RuleParts)| {
         let mirror = |backend| {
             Filter::Mirror(Arc::new(Mirror {
@@ -132,7 +172,7 @@ pub(crate) fn named_route(
     };
     let rules = rules.into_iter().enumerate().map(rule).collect();
     Route {
-        kind: RouteKind::Http,
+        kind,
         object: object.clone(),
         created,
         rules,
@@ -140,8 +180,11 @@ pub(crate) fn named_route(
 }
 
 fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
-    let shares = vec((0_u8..4, 0_u32..3), 0..3);
-    let rules = vec((vec(condition(), 1..3), shares), 1..3);
+    let shares = || vec((0_u8..4, 0_u32..3), 0..3);
+    let rules = prop_oneof![
+        2 => vec((vec(condition().boxed(), 1..3), shares()), 1..3),
+        1 => vec((vec(grpc_condition().boxed(), 1..3), shares()), 1..3),
+    ];
     let created = weighted(0.7, 0_i64..2);
     vec((created, rules), 1..6).prop_map(|routes| {
         let named = routes.into_iter().enumerate();

@@ -5,11 +5,13 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use portcullis::ir::route::{GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 use portcullis::ir::{Hostname, Ir, Pattern, Port, Route};
 use portcullis::table::{MatchVerdict, Table};
 use proptest::collection::vec;
-use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert_eq, proptest};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop_assert_eq, prop_oneof, proptest,
+};
 use proptest::sample::{select, subsequence};
 
 use crate::BIND;
@@ -48,12 +50,23 @@ pub(crate) fn by_hostname(one: &Hostname, two: &Hostname) -> Ordering {
 
 /// The order of two matches, as the text has it for HTTPRoutes (HTTPRouteRule.matches). What it leaves open for regular
 /// expressions is settled as it suggests: after `Exact`, before `PathPrefix`, longer ones first.
+///
+/// The text for GRPCRoutes (GRPCRouteRule.matches) counts characters of the service, then of the method, then headers.
+/// Service and method in full are an exact path, and a service is a prefix of one more character. Of equal ones the match
+/// of a GRPCRoute is first.
 pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
-    let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 10] = [
+    let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 12] = [
         |one, two| by_hostname(one.hostname, two.hostname),
         |one, two| first(is_exact(one), is_exact(two)),
         |one, two| more(pattern_length(one), pattern_length(two)),
         |one, two| more(prefix_length(one), prefix_length(two)),
+        |one, two| more(grpc(one).method, grpc(two).method),
+        |one, two| {
+            first(
+                one.condition().grpc.is_some(),
+                two.condition().grpc.is_some(),
+            )
+        },
         |one, two| first(has_method(one), has_method(two)),
         |one, two| more(one.condition().headers.len(), two.condition().headers.len()),
         |one, two| more(one.condition().query.len(), two.condition().query.len()),
@@ -86,16 +99,23 @@ fn is_exact(ranked: Ranked<'_>) -> bool {
 /// One more than the characters of a pattern, so that an empty one still comes before every prefix.
 fn pattern_length(ranked: Ranked<'_>) -> usize {
     match &ranked.condition().path {
-        PathMatch::Regex(pattern) => length(pattern.source()) + 1,
-        PathMatch::Exact(_) | PathMatch::Prefix(_) => 0,
+        PathMatch::Regex(pattern) if ranked.condition().grpc.is_none() => {
+            length(pattern.source()) + 1
+        }
+        _ => 0,
     }
 }
 
 fn prefix_length(ranked: Ranked<'_>) -> usize {
     match &ranked.condition().path {
         PathMatch::Prefix(prefix) => length(prefix),
+        PathMatch::Regex(_) if grpc(ranked).service > 0 => grpc(ranked).service + 1,
         PathMatch::Exact(_) | PathMatch::Regex(_) => 0,
     }
+}
+
+fn grpc(ranked: Ranked<'_>) -> GrpcMatch {
+    ranked.condition().grpc.unwrap_or_default()
 }
 
 fn has_method(ranked: Ranked<'_>) -> bool {
@@ -122,9 +142,10 @@ fn request() -> Request {
     for name in ["x-a", "x-b"] {
         headers.insert(name, HeaderValue::from_static("1"));
     }
+    headers.insert("content-type", HeaderValue::from_static("application/grpc"));
     Request {
         host: HOST,
-        method: Method::GET,
+        method: Method::POST,
         path: PATH,
         query: Some("p=1&q=1"),
         headers,
@@ -147,7 +168,7 @@ fn fitting() -> impl Strategy<Value = Match> {
         prefix("/a"),
         prefix(""),
     ];
-    let method = select(vec![None, None, Some(Method::GET)]);
+    let method = select(vec![None, None, Some(Method::POST)]);
     let headers = subsequence(vec!["x-a", "x-b"], 0..=2);
     let query = subsequence(vec!["p", "q"], 0..=2);
     (select(paths), method, headers, query).prop_map(|(path, method, headers, query)| {
@@ -162,10 +183,36 @@ fn fitting() -> impl Strategy<Value = Match> {
         };
         Match {
             path,
+            grpc: None,
             method,
             headers: headers.into_iter().map(header).collect(),
             query: query.into_iter().map(parameter).collect(),
         }
+    })
+}
+
+/// The same of a GRPCRoute.
+fn fitting_grpc() -> impl Strategy<Value = Match> {
+    let prefix = |text: &str| PathMatch::Prefix(text.into());
+    let pattern = || PathMatch::Regex(Pattern::new(".*").unwrap());
+    let paths = vec![
+        (PathMatch::Exact(PATH.into()), 1, 3),
+        (prefix("/a/é"), 3, 0),
+        (prefix("/a"), 1, 0),
+        (prefix(""), 0, 0),
+        (pattern(), 3, 0),
+        (pattern(), 3, 2),
+        (pattern(), 9, 0),
+        (pattern(), 1, 9),
+        (pattern(), 0, 1),
+        (pattern(), 0, 9),
+    ];
+    (select(paths), fitting()).prop_map(|((path, service, method), other)| Match {
+        path,
+        grpc: Some(GrpcMatch { service, method }),
+        method: None,
+        query: Vec::new(),
+        ..other
     })
 }
 
@@ -176,11 +223,12 @@ fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
         let some = subsequence(names.clone(), count);
         some.prop_shuffle()
     });
-    let matches = vec(fitting(), 1..4);
-    let all = (names, matches).prop_flat_map(|(names, matches)| {
+    let matches = (vec(fitting(), 1..4), vec(fitting_grpc(), 1..4));
+    let all = (names, matches).prop_flat_map(|(names, (http, grpc))| {
         let created = select(vec![None, Some(-5), Some(0), Some(7), Some(7)]);
-        let rule = vec(select(matches), 1..3);
-        let routes = vec((created, vec(rule, 1..4)), names.len());
+        let rules = |matches| vec(vec(select(matches), 1..3), 1..4);
+        let rules = prop_oneof![rules(http), rules(grpc)];
+        let routes = vec((created, rules), names.len());
         (Just(names), routes)
     });
     all.prop_map(|(names, routes)| {

@@ -1,10 +1,11 @@
 //! Random requests for the hosts and paths that configurations have.
 
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use portcullis::table::RequestView;
 use proptest::collection::vec;
 use proptest::option::weighted;
-use proptest::prelude::Strategy;
+use proptest::prelude::{Strategy, any};
 use proptest::sample::select;
 
 use crate::{HOSTS, PATHS};
@@ -51,6 +52,13 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
             let value = HeaderValue::from_bytes(value.as_bytes())
                 .unwrap_or_else(|_| HeaderValue::from_bytes(b"\xff").unwrap());
             headers.append(name, value);
+        }
+        headers
+    });
+    let headers = (headers, any::<bool>()).prop_map(|(mut headers, is_grpc)| {
+        if is_grpc {
+            let value = HeaderValue::from_static("application/grpc");
+            headers.insert(CONTENT_TYPE, value);
         }
         headers
     });

@@ -16,6 +16,7 @@ use crate::request::Request;
 fn plain(path: &str) -> Match {
     Match {
         path: PathMatch::Prefix(path.into()),
+        grpc: None,
         method: None,
         headers: Vec::new(),
         query: Vec::new(),

@@ -1,6 +1,6 @@
 //! The listener and rule of a request, found as the specification is read: no index, every condition asked.
 
-use http::HeaderValue;
+use http::{HeaderValue, Method};
 use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 use portcullis::ir::{Hostname, Ir, ListenerKey, RuleId};
 
@@ -54,7 +54,13 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
         value_fits(&it.value, value)
     };
     let method = condition.method.as_ref();
-    path && method.is_none_or(|method| *method == request.method)
+    let is_grpc = request.method == Method::POST
+        && request
+            .headers
+            .get("content-type")
+            .is_some_and(|value| value == "application/grpc");
+    path && (condition.grpc.is_none() || is_grpc)
+        && method.is_none_or(|method| *method == request.method)
         && condition.headers.iter().all(header)
         && condition.query.iter().all(query)
 }

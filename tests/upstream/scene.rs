@@ -208,6 +208,7 @@ pub(crate) fn backend(
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
             tls: None,
+            for_grpc: false,
         },
         protocol,
         tls: None,

@@ -41,6 +41,7 @@ fn rule_name(id: &RuleId) -> String {
 fn differs(mismatch: &Mismatch<'_>) -> String {
     match mismatch {
         Mismatch::Path => "another path".to_owned(),
+        Mismatch::Grpc => "not gRPC, which is a POST with content-type application/grpc".to_owned(),
         Mismatch::Method => "another method".to_owned(),
         Mismatch::Header(name) => format!("header {name} is not so"),
         Mismatch::Query(name) => format!("query parameter {name} is not so"),
@@ -54,6 +55,7 @@ fn conditions(condition: &Match) -> String {
         PathMatch::Prefix(prefix) => format!("path {prefix} and below"),
         PathMatch::Regex(pattern) => format!("path like {}", pattern.source()),
     }];
+    parts.extend(condition.grpc.map(|_| "gRPC".to_owned()));
     parts.extend(
         condition
             .method
@@ -227,20 +229,48 @@ pub(super) fn retry(retry: Option<&Retry>) -> Vec<String> {
     retry.map(describe).into_iter().collect()
 }
 
+/// What requests get that cannot be forwarded.
+struct Refusals {
+    invalid: &'static str,
+    unavailable: &'static str,
+}
+
+const HTTP: Refusals = Refusals {
+    invalid: "500",
+    unavailable: "503",
+};
+
+const GRPC: Refusals = Refusals {
+    invalid: "gRPC status UNAVAILABLE",
+    unavailable: "gRPC status UNAVAILABLE",
+};
+
 /// Shares with their endpoints, or why there are none.
 pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
+    let refusals = match rule.matches.iter().any(|it| it.grpc.is_some()) {
+        true => &GRPC,
+        false => &HTTP,
+    };
     let shares = match &rule.action {
-        Action::Broken(reason) => return vec![format!("none, every request gets 500: {reason}")],
+        Action::Broken(reason) => {
+            return vec![format!(
+                "none, every request gets {}: {reason}",
+                refusals.invalid
+            )];
+        }
         Action::Forward(_) if redirects(rule) => return Vec::new(),
         Action::Forward(shares) => shares,
     };
     let total: u64 = shares.iter().map(|share| u64::from(share.weight)).sum();
     if total == 0 {
-        return vec!["none with a weight: every request gets 500".to_owned()];
+        return vec![format!(
+            "none with a weight: every request gets {}",
+            refusals.invalid
+        )];
     }
     shares
         .iter()
-        .flat_map(|share| share_lines(share, total, ir))
+        .flat_map(|share| share_lines(share, total, ir, refusals))
         .collect()
 }
 
@@ -290,10 +320,10 @@ fn releases_line(Releases { cookie, releases }: &Releases) -> String {
     parts.join("; ")
 }
 
-fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
+fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir, refusals: &Refusals) -> Vec<String> {
     let percent = f64::from(share.weight) * 100.0 / total as f64;
     let target = match &share.target {
-        Target::Invalid(reason) => format!("500: {reason}"),
+        Target::Invalid(reason) => format!("{}: {reason}", refusals.invalid),
         Target::Backend(id) => match ir.backend(id) {
             Some(backend) if is_somewhere(&backend.endpoints) => {
                 let protocol = match backend.protocol {
@@ -312,7 +342,7 @@ fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir) -> Vec<String> {
                     endpoints(&backend.endpoints)
                 )
             }
-            _ => format!("{id} has no ready endpoint: 503"),
+            _ => format!("{id} has no ready endpoint: {}", refusals.unavailable),
         },
     };
     let mut lines = vec![format!("{percent:5.1} %  {target}")];

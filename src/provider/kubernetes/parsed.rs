@@ -105,10 +105,10 @@ mod tests {
 
     #[test]
     fn routes_keep_their_kind() {
-        let Object::UnservedRoute(route) = reading("GRPCRoute", &json!({})).object.unwrap() else {
+        let Object::UnservedRoute(route) = reading("TLSRoute", &json!({})).object.unwrap() else {
             panic!("not a route");
         };
-        assert_eq!(route.kind, "GRPCRoute");
+        assert_eq!(route.kind, "TLSRoute");
     }
 
     #[test]

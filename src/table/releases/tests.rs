@@ -35,6 +35,7 @@ fn backend(endpoints: ir::Endpoints) -> Backend {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
             tls: None,
+            for_grpc: false,
         },
         protocol: UpstreamProtocol::Http1,
         tls: None,

@@ -10,8 +10,9 @@ use crate::snapshot::Snapshot;
 
 use super::super::Input;
 use super::super::reason::{Fault, Reason};
+use super::port::{Port, PortTls};
 use super::registry::{BackendKind, Resolver, name_of};
-use super::{Found, Port, PortTls, Sources};
+use super::{Found, Sources};
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "v1.ConfigMap",
@@ -57,6 +58,7 @@ impl Resolver for ConfigMaps {
                     object: name.clone(),
                     port: address.port(),
                     tls: None,
+                    for_grpc: false,
                 },
                 protocol,
                 tls: None,
@@ -66,6 +68,7 @@ impl Resolver for ConfigMaps {
             port: Port {
                 name: None,
                 protocol,
+                refuses_grpc: None,
                 tls: PortTls::Own(Ok(None)),
             },
         })

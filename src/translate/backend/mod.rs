@@ -5,6 +5,7 @@
 mod config_map;
 mod index;
 mod load_balancer;
+mod port;
 mod ports;
 mod registry;
 mod release_backend;
@@ -23,7 +24,7 @@ use rustc_hash::FxHashSet;
 
 use crate::api::Key;
 use crate::api::core::EndpointSlice;
-use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
 use crate::location::Location;
 use crate::snapshot::Snapshot;
 use crate::status::ReleaseBackendStatuses;
@@ -34,6 +35,7 @@ pub(super) use self::registry::{
 pub use self::registry::{backend_kinds, watched_kinds};
 
 use self::index::SlicesByOwner;
+use self::port::{BackendUse, Port, PortTls, own_use};
 use self::registry::{PartChanges, Resolver, enabled, unusable};
 use self::statuses::BackendSenders;
 use super::backend_tls::{Decision, Requests, TlsPolicies};
@@ -59,26 +61,6 @@ struct Found {
     /// In plain text, unless the port has TLS of its own.
     backend: Backend,
     port: Port,
-}
-
-/// What a port says of itself.
-#[derive(Clone)]
-struct Port {
-    name: Option<Arc<str>>,
-    protocol: UpstreamProtocol,
-    tls: PortTls,
-}
-
-/// What decides on TLS to a port.
-#[derive(Clone)]
-enum PortTls {
-    /// Policies on TLS.
-    OfPolicies {
-        /// What the port speaks, if that is TLS: plain text must not go there.
-        speaks_tls: Option<Arc<str>>,
-    },
-    /// The object itself: TLS, plain text, or why no request may go there.
-    Own(Result<Option<Arc<ClientTls>>, Arc<str>>),
 }
 
 /// What a reference to a backend comes to.
@@ -227,29 +209,44 @@ impl Backends {
                 found.insert(new).port.clone()
             }
         };
-        let (used, tls) = match self.decide(name, &at, requests) {
-            Decision::Plain(used) => (used, None),
-            Decision::Tls(used, tls) => (Some(used), Some(tls)),
+        let protocol = at.protocol_for(requests.are_grpc).map_err(told)?;
+        let (policy, tls) = match self.decide(name, &at, protocol, requests) {
+            Decision::Plain(policy) => (policy, None),
+            Decision::Tls(policy, tls) => (Some(policy), Some(tls)),
             Decision::Refused(why) => {
                 return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
             }
         };
-        at.permits(used.as_ref(), kind).map_err(told)?;
+        at.permits(policy.as_ref(), kind).map_err(told)?;
+        let used = BackendUse {
+            for_grpc: protocol != at.protocol,
+            protocol,
+            policy,
+            tls,
+        };
         let backend = match found {
-            Some(found) => Some(self.add(found, used, tls)),
-            None => self.of_known(name, port.unwrap_or_default(), used, tls),
+            Some(found) => Some(self.add(found, used)),
+            None => self.of_known(name, port.unwrap_or_default(), used),
         };
         let missing = || told(Fault::new(Reason::BackendNotFound, "is gone"));
         Ok(Resolution::Backend(backend.ok_or_else(missing)?))
     }
 
-    fn decide(&self, name: &ObjectRef, port: &Port, requests: &Requests<'_>) -> Decision {
+    fn decide(
+        &self,
+        name: &ObjectRef,
+        port: &Port,
+        protocol: UpstreamProtocol,
+        requests: &Requests<'_>,
+    ) -> Decision {
         match &port.tls {
             PortTls::OfPolicies { .. } => {
                 let port_name = port.name.as_deref();
-                self.tls.decide(name, port_name, port.protocol, requests)
+                self.tls.decide(name, port_name, protocol, requests)
             }
-            PortTls::Own(Ok(Some(tls))) => Decision::Tls(own_use(name), tls.clone()),
+            PortTls::Own(Ok(Some(tls))) => {
+                Decision::Tls(own_use(name), port.own_tls(tls, protocol))
+            }
             PortTls::Own(Ok(None)) => Decision::Plain(None),
             PortTls::Own(Err(why)) => Decision::Refused(why.to_string()),
         }
@@ -261,6 +258,7 @@ impl Backends {
             object: object.clone(),
             port,
             tls: None,
+            for_grpc: false,
         };
         let (id, resolved) = self.resolved.range(first..).next()?;
         (id.object == *object && id.port == port).then_some(resolved)
@@ -271,16 +269,16 @@ impl Backends {
         &mut self,
         object: &ObjectRef,
         port: u16,
-        used: Option<TlsUse>,
-        tls: Option<Arc<ClientTls>>,
+        used: BackendUse,
     ) -> Option<Arc<Backend>> {
         let id = BackendId {
             object: object.clone(),
             port,
-            tls: used,
+            tls: used.policy.clone(),
+            for_grpc: used.for_grpc,
         };
         if let Some(same) = self.resolved.get(&id)
-            && same.backend.tls == tls
+            && same.backend.tls == used.tls
         {
             return Some(same.backend.clone());
         }
@@ -289,18 +287,12 @@ impl Backends {
             backend: Backend::clone(&known.backend),
             port: known.port.clone(),
         };
-        Some(self.add(found, id.tls, tls))
+        Some(self.add(found, used))
     }
 
-    fn add(
-        &mut self,
-        found: Found,
-        used: Option<TlsUse>,
-        tls: Option<Arc<ClientTls>>,
-    ) -> Arc<Backend> {
+    fn add(&mut self, found: Found, used: BackendUse) -> Arc<Backend> {
         let Found { mut backend, port } = found;
-        backend.id.tls = used;
-        backend.tls = tls;
+        used.put_into(&mut backend);
         if let Some(known) = self.resolved.get_mut(&backend.id) {
             if *known.backend == backend {
                 return known.backend.clone();
@@ -365,6 +357,7 @@ impl Backends {
             object: object.clone(),
             port: 0,
             tls: None,
+            for_grpc: false,
         };
         let known = self.resolved.range(first..);
         known.take_while(move |(id, _)| id.object == *object)
@@ -405,18 +398,22 @@ impl Backends {
         let sources = self.sources(now);
         let found = resolver.resolve(&sources, &id.object, Some(id.port)).ok()?;
         let Found { mut backend, port } = found;
+        let protocol = port.protocol_for(id.for_grpc).ok()?;
+        if id.for_grpc != (protocol != port.protocol) {
+            return None;
+        }
         let former = self.resolved.get(id)?.backend.tls.as_ref();
         let tls = match (&port.tls, &id.tls) {
             (PortTls::Own(own), used) => {
-                let tls = own.as_ref().ok()?.clone();
-                if tls.is_some() != used.is_some() {
+                let own = own.as_ref().ok()?.as_ref();
+                if own.is_some() != used.is_some() {
                     return None;
                 }
-                tls
+                own.map(|tls| port.own_tls(tls, protocol))
             }
             (PortTls::OfPolicies { .. }, Some(used)) => {
                 let certificate = former.and_then(|it| it.client_certificate.clone());
-                let tls = self.tls.renew(used, certificate, port.protocol)?;
+                let tls = self.tls.renew(used, certificate, protocol)?;
                 tls.map(Arc::new)
             }
             (PortTls::OfPolicies { .. }, None) => None,
@@ -425,35 +422,8 @@ impl Backends {
         let same = former.filter(|former| tls.as_ref() == Some(former));
         backend.tls = same.cloned().or(tls);
         backend.id = id.clone();
+        backend.protocol = protocol;
         Some((backend, port))
-    }
-}
-
-impl Port {
-    /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS, unless a policy asks for
-    /// that.
-    fn permits(&self, used: Option<&TlsUse>, kind: &BackendKind) -> Result<(), Fault> {
-        match &self.tls {
-            PortTls::OfPolicies {
-                speaks_tls: Some(name),
-            } if used.is_none() => {
-                let message = format!(
-                    "has appProtocol {name}, and no BackendTLSPolicy says how to verify its certificate; add one whose \
-                     targetRefs name this {}",
-                    kind.name.1
-                );
-                Err(Fault::new(Reason::UnsupportedProtocol, message))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The use of a backend that says itself what TLS to it is like.
-fn own_use(name: &ObjectRef) -> TlsUse {
-    TlsUse {
-        policy: name.clone(),
-        client: None,
     }
 }
 

@@ -8,7 +8,8 @@ use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
 use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::{Found, Port, PortTls, Sources, topology};
+use super::port::{Port, PortTls};
+use super::{Found, Sources, topology};
 
 /// Finds a port of an object that has these, and the endpoints of the port. Messages continue a sentence that begins with
 /// the name of the object.
@@ -37,6 +38,7 @@ pub(super) fn resolve_with(
             object: name.clone(),
             port: port.port,
             tls: None,
+            for_grpc: false,
         },
         protocol,
         tls: None,
@@ -48,6 +50,7 @@ pub(super) fn resolve_with(
         port: Port {
             name: port.name.as_deref().map(Arc::from),
             protocol,
+            refuses_grpc: websocket(port),
             tls: PortTls::OfPolicies { speaks_tls },
         },
     })
@@ -98,6 +101,15 @@ fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), 
         }
         _ => Ok((UpstreamProtocol::Http1, None)),
     }
+}
+
+/// What a port says to speak, if that is WebSocket.
+fn websocket(port: &ServicePort) -> Option<Arc<str>> {
+    let name = port.app_protocol.as_deref()?;
+    let websocket = ["kubernetes.io/ws", "kubernetes.io/wss", "ws", "wss"];
+    let mut all = websocket.iter();
+    let is_one = all.any(|it| name.eq_ignore_ascii_case(it));
+    is_one.then(|| format!("appProtocol {name}").into())
 }
 
 /// What may be sent to an endpoint.

@@ -91,6 +91,7 @@ impl Backends {
             object: name.clone(),
             port: 0,
             tls: None,
+            for_grpc: false,
         };
         let ports = self.resolved.range(first..);
         let mut own = ports.take_while(|(id, _)| id.object == *name);

@@ -18,8 +18,9 @@ use super::super::backend_tls::{self, TlsSettings};
 use super::super::closure::Collector;
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::super::{Input, certificate};
+use super::port::{Port, PortTls, own_use};
 use super::registry::{BackendKind, Resolver, name_of};
-use super::{Found, Port, PortTls, Sources, own_use};
+use super::{Found, Sources};
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "gateway.networking.x-k8s.io/v1alpha1.XBackend",
@@ -48,6 +49,8 @@ struct External {
     hostname: Arc<str>,
     port: u16,
     protocol: UpstreamProtocol,
+    /// What it says to speak, if no gRPC can be sent there.
+    refuses_grpc: Option<Arc<str>>,
     /// Why no HTTP can go there: it is for TCP.
     unsupported: Option<Fault>,
     /// TLS, plain text, or why no request may go there, which makes `Accepted` false.
@@ -138,6 +141,7 @@ impl Resolver for XBackends {
                     object: name.clone(),
                     port: external.port,
                     tls: tls.is_some().then(|| own_use(name)),
+                    for_grpc: false,
                 },
                 protocol: external.protocol,
                 tls,
@@ -150,6 +154,7 @@ impl Resolver for XBackends {
             port: Port {
                 name: None,
                 protocol: external.protocol,
+                refuses_grpc: external.refuses_grpc.clone(),
                 tls: PortTls::Own(external.own_tls()),
             },
         })
@@ -165,6 +170,8 @@ impl External {
         let spec = &object.spec;
         let hostname = spec.external_hostname.as_ref();
         let hostname = hostname.map_or("", |it| it.hostname.as_str());
+        let stated = spec.protocol.as_deref();
+        let stated = stated.filter(|name| ["HTTP11", "MCP"].contains(name));
         let (protocol, unsupported) = match protocol(spec.protocol.as_deref()) {
             Ok(protocol) => (protocol, None),
             Err(fault) => (UpstreamProtocol::Http1, Some(fault)),
@@ -187,6 +194,7 @@ impl External {
             hostname: hostname.into(),
             port: spec.port.port,
             protocol,
+            refuses_grpc: stated.map(|name| format!("spec.protocol {name}").into()),
             unsupported,
             tls: tls.map(|tls| tls.map(Arc::new)),
             unresolved: merge(&reader.unresolved),

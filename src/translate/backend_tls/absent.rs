@@ -68,6 +68,7 @@ fn exists(snapshot: &Snapshot, from: &From) -> bool {
         "Gateway" => snapshot.gateways.get(namespace, name).is_some(),
         "ListenerSet" => snapshot.listener_sets.get(namespace, name).is_some(),
         "HTTPRoute" => snapshot.http_routes.get(namespace, name).is_some(),
+        "GRPCRoute" => snapshot.grpc_routes.get(namespace, name).is_some(),
         _ => {
             let mut routes = snapshot.unserved_routes.in_namespace(namespace);
             routes.any(|route| is_route(route))

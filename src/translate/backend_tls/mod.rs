@@ -14,7 +14,9 @@ use rustc_hash::FxHashSet;
 
 use crate::api::Resource;
 use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::reference::BackendObjectRef;
+use crate::api::grpc_route::GrpcRoute;
+use crate::api::http_route::HttpFilter;
+use crate::api::reference::{BackendObjectRef, BackendRef};
 use crate::ir::{Certificate, ClientTls, ListenerKey, ObjectRef, RuleId, TlsUse, UpstreamProtocol};
 use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
@@ -51,6 +53,8 @@ pub(super) struct Requests<'a> {
     pub(super) route: &'a ObjectRef,
     /// The name of the rule.
     pub(super) rule: Option<&'a str>,
+    /// Whether a GRPCRoute sends them.
+    pub(super) are_grpc: bool,
     /// `None` while nobody can send any.
     pub(super) consumer: Option<&'a Consumer>,
 }
@@ -153,10 +157,8 @@ impl TlsPolicies {
             rule: name.as_deref(),
             through: Some((gateway, listener)),
         };
-        let route = snapshot.http_routes.get(&route.namespace, &route.name);
-        let rule = route.and_then(|route| route.spec.rules.get(*index));
-        let references = rule.into_iter().flat_map(|rule| &rule.backend_refs);
-        let backends = references
+        let backends = backend_refs(snapshot, route, *index)
+            .iter()
             .map(|it| &it.backend)
             .filter(|it| backend::is_target(&BackendKinds::All, &it.group, &it.kind));
         let of_backend = |reference: &BackendObjectRef| {
@@ -255,6 +257,25 @@ impl<'a> Requests<'a> {
             through: self.consumer.map(|it| (&it.gateway, &it.listener)),
         }
     }
+}
+
+/// The backendRefs of a rule of a route; none where there is no such rule.
+fn backend_refs<'a>(
+    snapshot: &'a Snapshot,
+    route: &ObjectRef,
+    rule: usize,
+) -> &'a [BackendRef<HttpFilter>] {
+    let (namespace, name) = (&*route.namespace, &*route.name);
+    let found = if &*route.kind == GrpcRoute::KIND {
+        let route = snapshot.grpc_routes.get(namespace, name);
+        let rule = route.and_then(|route| route.spec.rules.get(rule));
+        rule.map(|rule| &rule.backend_refs)
+    } else {
+        let route = snapshot.http_routes.get(namespace, name);
+        let rule = route.and_then(|route| route.spec.rules.get(rule));
+        rule.map(|rule| &rule.backend_refs)
+    };
+    found.map_or(&[], Vec::as_slice)
 }
 
 fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {

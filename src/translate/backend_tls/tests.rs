@@ -92,6 +92,7 @@ fn with_requests<T>(
     };
     let route = ObjectRef::gateway_api("HTTPRoute", "edge", "route");
     let requests = Requests {
+        are_grpc: false,
         route: &route,
         rule: Some("rule"),
         consumer: Some(&consumer),

@@ -5,6 +5,7 @@
 //! backends. Links against this order would hold each other in a closure.
 
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet, NamespacesFrom};
+use crate::api::grpc_route::{GrpcRoute, GrpcRule};
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
 use crate::api::policy::{BackendTlsValidation, TlsPolicy, UnservedRoute};
@@ -54,6 +55,7 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::Gateway(gateway) => collector.gateway(gateway),
         Object::ListenerSet(set) => collector.listener_set(set),
         Object::HttpRoute(route) => collector.http_route(route),
+        Object::GrpcRoute(route) => collector.grpc_route(route),
         Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
@@ -165,6 +167,25 @@ impl<'a> Collector<'a> {
                 backend_refs,
                 timeouts: _,
                 retry: _,
+                session_persistence: _,
+            } = rule;
+            self.http_filters(filters);
+            for reference in backend_refs {
+                self.backend(&reference.backend);
+                self.http_filters(&reference.filters);
+            }
+        }
+    }
+
+    fn grpc_route(&mut self, route: &GrpcRoute) {
+        self.parents(&route.spec.parent_refs);
+        for rule in &route.spec.rules {
+            // Taken apart by name, as above.
+            let GrpcRule {
+                name: _,
+                matches: _,
+                filters,
+                backend_refs,
                 session_persistence: _,
             } = rule;
             self.http_filters(filters);

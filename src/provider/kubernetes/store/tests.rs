@@ -128,13 +128,13 @@ fn unparsable_object_keeps_its_last_version() {
 
 #[test]
 fn kinds_in_a_shared_map_are_independent() {
-    let (mut store, grpc) = (listed(), index("GRPCRoute"));
+    let (mut store, tls) = (listed(), index("TLSRoute"));
     let tcp = index("TCPRoute");
-    store.apply(grpc, Change::Applied(reading("GRPCRoute", "a", &json!({}))));
+    store.apply(tls, Change::Applied(reading("TLSRoute", "a", &json!({}))));
     store.apply(tcp, Change::Applied(reading("TCPRoute", "a", &json!({}))));
     assert!(store.apply(tcp, Change::Absent));
     assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
-    assert!(store.apply(grpc, deleted("a")));
+    assert!(store.apply(tls, deleted("a")));
     assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
 }
 /// Records its calls.

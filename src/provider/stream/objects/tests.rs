@@ -333,8 +333,8 @@ fn lines_of_a_state_rebuild_the_state() {
         })),
         Update::Put(json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
-            "kind": "GRPCRoute",
-            "metadata": {"name": "grpc", "namespace": "default"},
+            "kind": "TLSRoute",
+            "metadata": {"name": "tls", "namespace": "default"},
         })),
         commit(2),
     ];

@@ -1,0 +1,200 @@
+//! GRPCRoutes: where they attach, and their rules from matches, filters and backendRefs.
+
+use std::sync::Arc;
+
+use crate::api::grpc_route::{GrpcMatch as ApiMatch, GrpcMethodMatch, GrpcRoute, GrpcRule};
+use crate::api::http_route::HttpFilter;
+use crate::api::reference::ParentRef;
+use crate::ir::route::{GrpcMatch, Match, PathMatch};
+use crate::ir::{Filter, RouteKind, Rule};
+use crate::snapshot::{Objects, Snapshot};
+
+use super::http_match::{headers, pattern, unsupported};
+use super::listener::Protocol;
+use super::reason::Fault;
+use super::route::{Behaviour, RouteBuilder, RouteObject, RuleParts};
+use super::{filter, session_persistence};
+
+/// The filters that a GRPCRoute may have (GRPCRouteFilterType).
+const FILTERS: [&str; 4] = [
+    "RequestHeaderModifier",
+    "ResponseHeaderModifier",
+    "RequestMirror",
+    "ExtensionRef",
+];
+
+/// Any service or method, as a pattern.
+const ANY: &str = "[^/]+";
+
+impl RouteObject for GrpcRoute {
+    const ROUTE_KIND: RouteKind = RouteKind::Grpc;
+    const PROTOCOLS: &'static [Protocol] = &[Protocol::Http, Protocol::Https];
+
+    fn all(snapshot: &Snapshot) -> &Objects<Self> {
+        &snapshot.grpc_routes
+    }
+
+    fn parent_refs(&self) -> &[ParentRef] {
+        &self.spec.parent_refs
+    }
+
+    fn hostnames(&self) -> &[String] {
+        &self.spec.hostnames
+    }
+
+    fn rules(&self, builder: &mut RouteBuilder<'_>) -> Vec<Arc<Rule>> {
+        let rules = self.spec.rules.iter().enumerate();
+        rules
+            .filter_map(|(index, spec)| rule(builder, index, spec).map(Arc::new))
+            .collect()
+    }
+}
+
+fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option<Rule> {
+    let field = format!("spec.rules[{index}]");
+    let matches = match matches(&spec.matches, &field) {
+        Ok(matches) => matches,
+        Err(fault) => {
+            builder.drop_rule(fault);
+            return None;
+        }
+    };
+    let name = spec.name.as_deref();
+    let of_share = |builder: &mut RouteBuilder<'_>, list: &[HttpFilter], field: &str| {
+        filters(builder, list, field, name)
+    };
+    let forward = builder.forward(&spec.backend_refs, &field, name, of_share);
+    let behaviour = behaviour(builder, spec, &matches, &field);
+    Some(builder.rule(RuleParts {
+        index,
+        name,
+        matches,
+        forward,
+        behaviour,
+    }))
+}
+
+fn behaviour(
+    builder: &mut RouteBuilder<'_>,
+    spec: &GrpcRule,
+    matches: &[Match],
+    field: &str,
+) -> Result<Behaviour, Fault> {
+    let GrpcRule {
+        filters: list,
+        session_persistence,
+        name,
+        matches: _,
+        backend_refs: _,
+    } = spec;
+    let session = session_persistence.as_ref();
+    let session =
+        session.map(|spec| session_persistence::translate(spec, matches, builder.route, field));
+    Ok(Behaviour {
+        filters: filters(builder, list, field, name.as_deref())?,
+        session: session.transpose()?,
+        ..Behaviour::default()
+    })
+}
+
+/// Translates the filters of the rule of this name or of one of its backendRefs.
+fn filters(
+    builder: &mut RouteBuilder<'_>,
+    filters: &[HttpFilter],
+    field: &str,
+    rule: Option<&str>,
+) -> Result<Vec<Filter>, Fault> {
+    let foreign = |filter: &HttpFilter| !FILTERS.contains(&filter.kind.as_str());
+    if let Some(index) = filters.iter().position(foreign) {
+        let message = format!(
+            "filter type {} is not for GRPCRoutes; use one of {}",
+            filters[index].kind,
+            FILTERS.join(", ")
+        );
+        return Err(unsupported(&format!("{field}.filters[{index}]"), &message));
+    }
+    filter::translate(filters, field, None, &mut |reference, field| {
+        builder.resolve(reference, field, rule)
+    })
+}
+
+/// Translates the matches of a rule; none means every gRPC request.
+fn matches(matches: &[ApiMatch], field: &str) -> Result<Vec<Match>, Fault> {
+    if matches.is_empty() {
+        return Ok(vec![one(&ApiMatch::default(), field)?]);
+    }
+    let numbered = matches.iter().enumerate();
+    numbered
+        .map(|(index, condition)| one(condition, &format!("{field}.matches[{index}]")))
+        .collect()
+}
+
+fn one(condition: &ApiMatch, field: &str) -> Result<Match, Fault> {
+    let (path, grpc) = match &condition.method {
+        Some(method) => path(method, &format!("{field}.method"))?,
+        None => (PathMatch::Prefix("".into()), GrpcMatch::default()),
+    };
+    Ok(Match {
+        path,
+        grpc: Some(grpc),
+        method: None,
+        headers: headers(&condition.headers, field)?,
+        query: Vec::new(),
+    })
+}
+
+/// The condition on the path, which is `/service/method`.
+fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatch), Fault> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let (service, method) = (given(&condition.service), given(&condition.method));
+    if service.is_none() && method.is_none() {
+        let message = "a service, a method or both have to be given; to match all, remove it";
+        return Err(unsupported(field, message));
+    }
+    let length = |text: &Option<String>| text.as_deref().map_or(0, |text| text.chars().count());
+    let grpc = GrpcMatch {
+        service: length(&service),
+        method: length(&method),
+    };
+    let parts = [("service", &service), ("method", &method)];
+    let path = match condition.kind.as_deref().unwrap_or("Exact") {
+        "Exact" => {
+            for (name, text) in parts {
+                if let Some(text) = text.as_deref().filter(|text| text.contains('/')) {
+                    let message = format!("{text:?} has a /, which no {name} has");
+                    return Err(unsupported(&format!("{field}.{name}"), &message));
+                }
+            }
+            exact(service.as_deref(), method.as_deref(), field)?
+        }
+        "RegularExpression" => {
+            for (name, text) in parts {
+                if let Some(text) = text {
+                    // Alone first, so that what is wrong is said of the field, and no group is left open.
+                    pattern(text, &format!("{field}.{name}"))?;
+                }
+            }
+            let [service, method] = parts.map(|(_, text)| text.as_deref().unwrap_or(ANY));
+            PathMatch::Regex(pattern(&format!("/(?:{service})/(?:{method})"), field)?)
+        }
+        kind => {
+            let message = format!("type {kind} is not supported");
+            return Err(unsupported(field, &message));
+        }
+    };
+    Ok((path, grpc))
+}
+
+fn exact(service: Option<&str>, method: Option<&str>, field: &str) -> Result<PathMatch, Fault> {
+    match (service, method) {
+        (Some(service), Some(method)) => {
+            Ok(PathMatch::Exact(format!("/{service}/{method}").into()))
+        }
+        (Some(service), None) => Ok(PathMatch::Prefix(format!("/{service}").into())),
+        (None, Some(method)) => {
+            let literal = regex::escape(method);
+            pattern(&format!("/{ANY}/{literal}"), field).map(PathMatch::Regex)
+        }
+        (None, None) => Ok(PathMatch::Prefix("".into())),
+    }
+}
