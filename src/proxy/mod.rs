@@ -4,6 +4,7 @@
 mod activity;
 mod attempts;
 mod client;
+mod client_certificate;
 mod connection;
 mod date;
 mod error;

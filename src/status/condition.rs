@@ -68,6 +68,7 @@ impl Condition {
             ConditionType::OverlappingTLSConfig
             // The user asked for these.
             | ConditionType::InsecureBackend
+            | ConditionType::InsecureFrontendValidationMode
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend => false,
         }
@@ -91,6 +92,7 @@ pub enum ConditionType {
     Accepted,
     Conflicted,
     InsecureBackend,
+    InsecureFrontendValidationMode,
     Overridden,
     OverlappingTLSConfig,
     PartiallyInvalid,
@@ -101,10 +103,11 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Accepted,
         Self::Conflicted,
         Self::InsecureBackend,
+        Self::InsecureFrontendValidationMode,
         Self::Overridden,
         Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
@@ -139,10 +142,12 @@ pub enum Reason {
     AddressNotAssigned,
     AddressNotUsable,
     BackendNotFound,
+    ConfigurationChanged,
     Conflicted,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,
+    InvalidCACertificateKind,
     InvalidCACertificateRef,
     InvalidCertificateRef,
     InvalidClientCertificateRef,

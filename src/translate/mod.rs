@@ -2,6 +2,7 @@
 //! panic. Knows no clock, randomness, file, socket or cluster.
 
 mod attachment;
+mod authority;
 mod backend;
 mod backend_tls;
 mod certificate;
@@ -10,6 +11,7 @@ mod conflict;
 mod cors;
 mod data_plane;
 mod filter;
+mod frontend;
 mod gateway;
 mod gateway_state;
 mod http_match;
@@ -40,6 +42,7 @@ pub use self::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, Policy
 
 use self::backend::Backends;
 use self::certificate::Certificates;
+use self::frontend::ClientAuthorities;
 use self::gateway_state::GatewayState;
 use self::routes::{Changed, RouteChange, Routes};
 
@@ -111,6 +114,7 @@ pub struct Translator {
     seen: Option<Snapshot>,
     gateways: GatewayState,
     certificates: Certificates,
+    authorities: ClientAuthorities,
     backends: Backends,
     routes: Routes,
     /// Those of [`GatewayState::listeners`] that are served, at the same indices.
@@ -126,6 +130,7 @@ impl Translator {
             seen: None,
             gateways: GatewayState::default(),
             certificates: Certificates::default(),
+            authorities: ClientAuthorities::default(),
             backends: Backends::new(&options),
             routes: Routes::new(),
             listeners: Vec::new(),
@@ -145,9 +150,10 @@ impl Translator {
         let mut parents_changed = false;
         let gateways_changed = is_first
             || self.certificates.depend_on_past
-            || !gateway_state::is_same(&before, snapshot);
+            || !gateway_state::is_same(&before, snapshot)
+            || self.authorities.differ(&before, snapshot);
         if gateways_changed {
-            let gateways = GatewayState::new(&input, &mut self.certificates);
+            let gateways = GatewayState::new(&input, &mut self.certificates, &mut self.authorities);
             let former = std::mem::replace(&mut self.gateways, gateways);
             let (unserved, report) = (&former.report.routes, &self.gateways.report);
             self.routes.replace_unserved(unserved, &report.routes);

@@ -87,6 +87,10 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
             generation,
         )
     }));
+    conditions.extend(gateway.insecure_frontend.as_ref().map(|message| {
+        let kind = ConditionType::InsecureFrontendValidationMode;
+        Condition::holds(kind, Reason::ConfigurationChanged, generation).with_message(message)
+    }));
     GatewayStatus {
         conditions,
         addresses: gateway
