@@ -67,6 +67,7 @@ impl Condition {
             // be repaired.
             ConditionType::OverlappingTLSConfig
             // The user asked for these.
+            | ConditionType::DefaultGateway
             | ConditionType::InsecureBackend
             | ConditionType::InsecureFrontendValidationMode
             | ConditionType::Overridden
@@ -91,6 +92,7 @@ impl fmt::Display for Condition {
 pub enum ConditionType {
     Accepted,
     Conflicted,
+    DefaultGateway,
     InsecureBackend,
     InsecureFrontendValidationMode,
     Overridden,
@@ -103,9 +105,10 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Accepted,
         Self::Conflicted,
+        Self::DefaultGateway,
         Self::InsecureBackend,
         Self::InsecureFrontendValidationMode,
         Self::Overridden,
@@ -144,6 +147,7 @@ pub enum Reason {
     BackendNotFound,
     ConfigurationChanged,
     Conflicted,
+    DefaultGateway,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,

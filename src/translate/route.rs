@@ -33,6 +33,11 @@ pub(super) trait RouteObject: Resource + Eq + Send + Sync + Sized + 'static {
     /// `spec.parentRefs`.
     fn parent_refs(&self) -> &[ParentRef];
 
+    /// `spec.useDefaultGateways`, of the kinds that have it.
+    fn use_default_gateways(&self) -> Option<&str> {
+        None
+    }
+
     /// `spec.hostnames`; empty means the listeners'.
     fn hostnames(&self) -> &[String];
 

@@ -13,6 +13,7 @@ use rustc_hash::FxHashSet;
 
 use crate::api::Key;
 use crate::api::http_route::HttpRoute;
+use crate::api::reference::ParentRef;
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::snapshot::{Change, Snapshot};
 use crate::status::{Note, ParentStatus, RouteStatuses};
@@ -289,6 +290,37 @@ impl<R: RouteObject> RoutesOf<R> {
     }
 }
 
+fn is_defaulted<R: RouteObject>(object: &R) -> bool {
+    object.use_default_gateways() == Some(attachment::DEFAULT_SCOPE)
+}
+
+/// The default Gateways, if the route asks for them and does not name them anyway.
+fn default_parents<R: RouteObject>(
+    object: &R,
+    name: &ObjectRef,
+    parents: &Parents,
+) -> Vec<ParentRef> {
+    if is_defaulted(object) {
+        parents.defaults_beside(name, object.parent_refs())
+    } else {
+        Vec::new()
+    }
+}
+
+fn notes<R: RouteObject>(
+    input: &Input<'_>,
+    object: &R,
+    name: &ObjectRef,
+    parents: &Parents,
+) -> Vec<Note> {
+    let own = object.parent_refs();
+    match (is_defaulted(object), parents.have_defaults()) {
+        (true, true) if own.is_empty() => Vec::new(),
+        (true, false) => report::without_default(input, name),
+        _ => report::orphan_route(input, name, own),
+    }
+}
+
 fn replace_status(statuses: &mut RouteStatuses, former: Option<&Entry>, entry: Option<&Entry>) {
     let before = former.and_then(|former| former.status.as_ref());
     let now = entry.and_then(|entry| entry.status.as_ref());
@@ -360,13 +392,15 @@ impl Entry {
             name: &name,
             hostnames: &hostnames,
         };
+        let defaults = default_parents(object, &name, parents);
         let reached: Vec<_> = object
             .parent_refs()
             .iter()
+            .chain(&defaults)
             .filter_map(|parent| Some((parent, parents.attach(input, &candidate, parent)?)))
             .collect();
         let mut entry = Self {
-            notes: report::orphan_route(input, &name, object.parent_refs()),
+            notes: notes(input, object, &name, parents),
             built: Variants::default(),
             attached: Vec::new(),
             is_usable: false,
