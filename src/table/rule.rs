@@ -22,6 +22,7 @@ pub struct Rule {
     /// The kind of its route, and when that was created: they decide between rules.
     kind: RouteKind,
     created: Option<i64>,
+    priority: i16,
 }
 
 /// What a rule keeps when the table is swapped, as long as a rule of its name stays: the one place for counters, and for
@@ -94,6 +95,7 @@ impl Rule {
             backends,
             kind: route.kind,
             created: route.created,
+            priority: route.priority,
         }
     }
 
@@ -104,7 +106,7 @@ impl Rule {
         route: &ir::Route,
         backends: &Backends,
     ) -> bool {
-        (self.kind, self.created) == (route.kind, route.created)
+        (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
             && self.keeps_its(backends)
     }
@@ -121,9 +123,14 @@ impl Rule {
         self.backends().iter().enumerate().all(is_kept)
     }
 
+    /// Priority of its route.
+    pub(super) fn priority(&self) -> i16 {
+        self.priority
+    }
+
     /// The place of its `index`-th match among all matches.
     pub(super) fn precedence(&self, index: usize) -> Precedence {
-        Precedence::new(self.kind, self.created, &self.ir, index)
+        Precedence::new(self.kind, self.priority, self.created, &self.ir, index)
     }
 
     /// Draws for a request. With `key`, such as a hash of a header, the draw depends on nothing else; without, on chance.
@@ -203,6 +210,7 @@ mod tests {
             kind: RouteKind::Http,
             object: ir.id.route.clone(),
             created: None,
+            priority: 0,
             rules: Vec::new(),
         };
         Rule::new(Arc::new(ir), &route, Arc::default(), &Backends::default())

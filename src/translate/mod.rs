@@ -20,12 +20,14 @@ mod listener;
 mod listener_set;
 mod overlap;
 mod parameters;
+mod priority;
 mod reason;
 mod reference_grant;
 mod report;
 mod route;
 mod routes;
 mod selector;
+mod shadow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use crate::status::StatusReport;
 
 pub use self::backend::{backend_kinds, watched_kinds};
 pub use self::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
+pub use self::shadow::{Shadowed, shadowed};
 
 use self::backend::Backends;
 use self::certificate::Certificates;

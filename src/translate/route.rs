@@ -10,12 +10,12 @@ use crate::ir::{Backend, BackendId, Filter, Hostname, ObjectRef, Route, RouteKin
 use crate::snapshot::{Objects, Snapshot};
 use crate::status::Condition;
 
-use super::Input;
 use super::attachment::{Attachment, ListenerIndex, Parents};
 use super::backend::{Backends, Resolution};
 use super::backend_tls::{Consumer, Requests};
 use super::listener::Protocol;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
+use super::{Input, priority};
 
 /// The largest weight of a backendRef.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -100,7 +100,8 @@ impl Built {
         };
         let created = object.meta().creation_timestamp;
         let created = created.map(jiff::Timestamp::as_second);
-        builder.finish(R::ROUTE_KIND, created, rules)
+        let priority = priority::read(object.meta()).unwrap_or_default();
+        builder.finish(R::ROUTE_KIND, priority, created, rules)
     }
 
     /// The same, with a known route in place of an equal one.
@@ -325,7 +326,13 @@ impl RouteBuilder<'_> {
         }
     }
 
-    fn finish(self, kind: RouteKind, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+    fn finish(
+        self,
+        kind: RouteKind,
+        priority: i16,
+        created: Option<i64>,
+        rules: Vec<Arc<Rule>>,
+    ) -> Built {
         let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
@@ -336,6 +343,7 @@ impl RouteBuilder<'_> {
             kind,
             object: self.route.clone(),
             created,
+            priority,
             rules,
         };
         Built {

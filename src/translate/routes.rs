@@ -1,6 +1,7 @@
 //! Routes from one translation to the next: which of them have to be translated or attached again, and what all of them
 //! add up to. A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
+mod defaults;
 mod referrers;
 mod senders;
 mod totals;
@@ -13,7 +14,6 @@ use rustc_hash::FxHashSet;
 
 use crate::api::Key;
 use crate::api::http_route::HttpRoute;
-use crate::api::reference::ParentRef;
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::snapshot::{Change, Snapshot};
 use crate::status::{Note, ParentStatus, RouteStatuses};
@@ -25,7 +25,7 @@ use super::backend::Backends;
 use super::backend_tls::Consumer;
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
-use super::{Input, report};
+use super::{Input, priority};
 
 /// The kinds of routes that are served.
 const KINDS: &[Kind] = &[Kind::of::<HttpRoute>()];
@@ -290,37 +290,6 @@ impl<R: RouteObject> RoutesOf<R> {
     }
 }
 
-fn is_defaulted<R: RouteObject>(object: &R) -> bool {
-    object.use_default_gateways() == Some(attachment::DEFAULT_SCOPE)
-}
-
-/// The default Gateways, if the route asks for them and does not name them anyway.
-fn default_parents<R: RouteObject>(
-    object: &R,
-    name: &ObjectRef,
-    parents: &Parents,
-) -> Vec<ParentRef> {
-    if is_defaulted(object) {
-        parents.defaults_beside(name, object.parent_refs())
-    } else {
-        Vec::new()
-    }
-}
-
-fn notes<R: RouteObject>(
-    input: &Input<'_>,
-    object: &R,
-    name: &ObjectRef,
-    parents: &Parents,
-) -> Vec<Note> {
-    let own = object.parent_refs();
-    match (is_defaulted(object), parents.have_defaults()) {
-        (true, true) if own.is_empty() => Vec::new(),
-        (true, false) => report::without_default(input, name),
-        _ => report::orphan_route(input, name, own),
-    }
-}
-
 fn replace_status(statuses: &mut RouteStatuses, former: Option<&Entry>, entry: Option<&Entry>) {
     let before = former.and_then(|former| former.status.as_ref());
     let now = entry.and_then(|entry| entry.status.as_ref());
@@ -392,7 +361,7 @@ impl Entry {
             name: &name,
             hostnames: &hostnames,
         };
-        let defaults = default_parents(object, &name, parents);
+        let defaults = defaults::parents(object, &name, parents);
         let reached: Vec<_> = object
             .parent_refs()
             .iter()
@@ -400,7 +369,7 @@ impl Entry {
             .filter_map(|parent| Some((parent, parents.attach(input, &candidate, parent)?)))
             .collect();
         let mut entry = Self {
-            notes: notes(input, object, &name, parents),
+            notes: defaults::notes(input, object, &name, parents),
             built: Variants::default(),
             attached: Vec::new(),
             is_usable: false,
@@ -411,6 +380,9 @@ impl Entry {
         if reached.is_empty() {
             return entry;
         }
+        entry
+            .notes
+            .extend(priority::note(object.meta(), &entry.name));
         let mut variants = Variants::default();
         let known = former.map(|former| &former.built);
         let mut build = |consumer: Option<&Consumer>| {

@@ -13,7 +13,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert_eq, pro
 use proptest::sample::{select, subsequence};
 
 use crate::BIND;
-use crate::configuration::{GATEWAY, listener, named_route};
+use crate::configuration::{GATEWAY, listener, named_route, priority};
 use crate::request::Request;
 
 /// A match of a rule, under one hostname of its route.
@@ -47,10 +47,12 @@ pub(crate) fn by_hostname(one: &Hostname, two: &Hostname) -> Ordering {
 }
 
 /// The order of two matches, as the text has it for HTTPRoutes (HTTPRouteRule.matches). What it leaves open for regular
-/// expressions is settled as it suggests: after `Exact`, before `PathPrefix`, longer ones first.
+/// expressions is settled as it suggests: after `Exact`, before `PathPrefix`, longer ones first. The priority of a route,
+/// which is not of the API, is compared first within a hostname.
 pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
-    let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 10] = [
+    let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 11] = [
         |one, two| by_hostname(one.hostname, two.hostname),
+        |one, two| two.route.priority.cmp(&one.route.priority),
         |one, two| first(is_exact(one), is_exact(two)),
         |one, two| more(pattern_length(one), pattern_length(two)),
         |one, two| more(prefix_length(one), prefix_length(two)),
@@ -180,14 +182,15 @@ fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
     let all = (names, matches).prop_flat_map(|(names, matches)| {
         let created = select(vec![None, Some(-5), Some(0), Some(7), Some(7)]);
         let rule = vec(select(matches), 1..3);
-        let routes = vec((created, vec(rule, 1..4)), names.len());
+        let routes = vec((created, priority(), vec(rule, 1..4)), names.len());
         (Just(names), routes)
     });
     all.prop_map(|(names, routes)| {
         let all = names.into_iter().zip(routes);
-        all.map(|((namespace, name), (created, rules))| {
+        all.map(|((namespace, name), (created, priority, rules))| {
             let rules = rules.into_iter().map(|matches| (matches, Vec::new()));
-            Arc::new(named_route(namespace, name, created, rules.collect()))
+            let route = named_route(namespace, name, created, rules.collect());
+            Arc::new(Route { priority, ..route })
         })
         .collect()
     })
