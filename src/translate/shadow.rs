@@ -99,6 +99,10 @@ fn candidates(attached: &AttachedRoute) -> impl Iterator<Item = Candidate<'_>> {
 }
 
 /// The shadowed ones of all matches of a hostname, each with the first rule that shadows it.
+#[expect(
+    clippy::mutable_key_type,
+    reason = "a pattern is hashed and compared by its source"
+)]
 fn of_hostname(mut candidates: Vec<Candidate<'_>>) -> Vec<(Candidate<'_>, &RuleId)> {
     candidates.sort_by(|one, two| one.precedence.cmp(&two.precedence));
     let mut earlier: FxHashMap<&PathMatch, Vec<(usize, &Match, &RuleId)>> = FxHashMap::default();

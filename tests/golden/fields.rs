@@ -55,8 +55,11 @@ fn collect(schema: &Value, node: &Value, path: &str, fields: &mut BTreeMap<Strin
     true
 }
 
-/// The rows of the tables by kind: paths, and what shows them.
-fn rows() -> BTreeMap<String, Vec<(Vec<String>, Vec<String>)>> {
+/// A row of a table: paths, and what shows them.
+type Row = (Vec<String>, Vec<String>);
+
+/// The rows of the tables by kind.
+fn rows() -> BTreeMap<String, Vec<Row>> {
     let text = fs::read_to_string(root("docs/gateway-api.md")).expect("the page");
     let mut rows: BTreeMap<String, Vec<_>> = BTreeMap::new();
     let mut kind = String::new();
