@@ -62,6 +62,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         kind: RouteKind::Http,
         object,
         created: None,
+        priority: 0,
         rules: vec![Arc::new(rule)],
     };
     AttachedRoute {

@@ -55,6 +55,8 @@ pub struct GatewaySpec {
     pub allowed_listeners: Option<AllowedListeners>,
     /// TLS of the whole Gateway: client certificates in front and behind.
     pub tls: Option<GatewayTls>,
+    /// `All` takes routes that ask for default Gateways; `None` is the default (GEP-3793).
+    pub default_scope: Option<String>,
 }
 
 /// An entry of `spec.addresses`.

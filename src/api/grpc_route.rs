@@ -25,6 +25,8 @@ resource!(GrpcRoute, GATEWAY_GROUP, "GRPCRoute");
 pub struct GrpcRouteSpec {
     /// Parents, at most 32.
     pub parent_refs: Vec<ParentRef>,
+    /// `All` attaches to the default Gateways, too; `None` is the default (GEP-3793).
+    pub use_default_gateways: Option<String>,
     /// Hostnames, at most 16; empty means the listeners'.
     pub hostnames: Vec<String>,
     /// Rules, at most 16.

@@ -25,6 +25,8 @@ resource!(HttpRoute, GATEWAY_GROUP, "HTTPRoute");
 pub struct HttpRouteSpec {
     /// Parents, at most 32.
     pub parent_refs: Vec<ParentRef>,
+    /// `All` attaches to the default Gateways, too; `None` is the default (GEP-3793).
+    pub use_default_gateways: Option<String>,
     /// Hostnames, at most 16; empty means the listeners'.
     pub hostnames: Vec<String>,
     /// Rules, 1 to 16.

@@ -11,7 +11,7 @@ use crate::api::Severity;
 use crate::permissions::Permissions;
 use crate::provider::{FileProvider, Load};
 use crate::status::{Condition, ListenerStatus, StatusReport};
-use crate::translate::{Options, Translation, translate};
+use crate::translate::{Options, Translation, shadowed, translate};
 
 /// Check a folder of Gateway API YAML and print every problem and condition.
 #[derive(clap::Args, Debug)]
@@ -38,7 +38,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (load, translation) = translate_folder(&args.config_dir, &options(&args.permissions))?;
     let mut out = io::stdout().lock();
-    let accepted = print(&load, &translation.report, args.quiet, &mut out)?;
+    let accepted = print(&load, &translation, args.quiet, &mut out)?;
     Ok(if accepted {
         ExitCode::SUCCESS
     } else {
@@ -66,10 +66,11 @@ pub(super) fn options(permissions: &PermissionFlags) -> Options {
 
 fn print(
     load: &Load,
-    report: &StatusReport,
+    translation: &Translation,
     quiet: bool,
     out: &mut impl Write,
 ) -> io::Result<bool> {
+    let report = &translation.report;
     for problem in &load.problems {
         writeln!(out, "{problem}")?;
     }
@@ -77,12 +78,16 @@ fn print(
     for (object, problem) in &unmet {
         writeln!(out, "not accepted: {object}: {problem}")?;
     }
+    let shadowed = shadowed(&translation.ir);
+    for shadowed in &shadowed {
+        writeln!(out, "warning: {shadowed}")?;
+    }
     let errors = load
         .problems
         .iter()
         .filter(|problem| problem.severity == Severity::Error)
         .count();
-    let warnings = load.problems.len() - errors;
+    let warnings = load.problems.len() - errors + shadowed.len();
     if !quiet {
         print_conditions(report, out)?;
         writeln!(
@@ -146,4 +151,44 @@ fn conditions_below(
     conditions
         .iter()
         .try_for_each(|condition| writeln!(out, "{indent}{condition}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTES: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: narrow}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{matches: [{path: {type: Exact, value: /login}}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: wide, annotations: {portcullis.dev/priority: "10"}}
+spec: {parentRefs: [{name: web}], rules: [{}]}
+"#;
+
+    #[test]
+    fn warns_of_a_match_that_gets_no_request() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("routes.yaml"), ROUTES).unwrap();
+        let (load, translation) = translate_folder(folder.path(), &Options::default()).unwrap();
+        let mut out = Vec::new();
+        let is_accepted = print(&load, &translation, false, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(is_accepted, "{text}");
+        let warning = "warning: HTTPRoute default/narrow: spec.rules[0].matches[0] gets no request for host * of \
+                       Gateway default/web listener http: spec.rules[0] of HTTPRoute default/wide has the same match or \
+                       a wider one, and comes first\n";
+        assert!(text.contains(warning), "{text}");
+        assert!(text.contains("0 not accepted, 1 warnings"), "{text}");
+    }
 }

@@ -9,6 +9,8 @@ use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
 /// The fields stand in the order of the API's lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
+    /// Priority of the route, which is ours and not of the API; greater is first, and 0 leaves it to the API.
+    pub priority: Reverse<i16>,
     /// How specific the match is.
     pub specificity: Specificity,
     /// Creation time; older is first, and none is oldest.
@@ -55,14 +57,22 @@ pub enum PathRank {
 }
 
 impl Precedence {
-    /// The place of the `index`-th match of `rule`, whose route is of this kind and was created at this time.
-    pub fn new(kind: RouteKind, created: Option<i64>, rule: &Rule, index: usize) -> Self {
+    /// The place of the `index`-th match of `rule`, whose route is of this kind, has this priority and was created at this
+    /// time.
+    pub fn new(
+        kind: RouteKind,
+        priority: i16,
+        created: Option<i64>,
+        rule: &Rule,
+        index: usize,
+    ) -> Self {
         let condition = &rule.matches[index];
         let specificity = match kind {
             RouteKind::Http => Specificity::http(condition),
             RouteKind::Grpc => Specificity::grpc(condition),
         };
         Self {
+            priority: Reverse(priority),
             specificity,
             created,
             namespace: rule.id.route.namespace.clone(),

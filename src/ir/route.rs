@@ -19,6 +19,9 @@ pub struct Route {
     pub object: ObjectRef,
     /// Creation time in seconds since 1970; `None` counts as older than any.
     pub created: Option<i64>,
+    /// Compared before all that the API compares among matches of one hostname; greater is first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: i16,
     /// Rules, in the object's order.
     pub rules: Vec<Arc<Rule>>,
 }
@@ -202,6 +205,14 @@ pub enum ValueMatch {
     Exact(Arc<str>),
     /// Matched as a whole.
     Regex(Pattern),
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(priority: &i16) -> bool {
+    *priority == 0
 }
 
 fn method<S: Serializer>(method: &Option<Method>, serializer: S) -> Result<S::Ok, S::Error> {

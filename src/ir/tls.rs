@@ -23,6 +23,27 @@ pub struct ServerTls {
     pub min_version: TlsVersion,
     /// Which cipher suites to offer.
     pub ciphers: CipherPolicy,
+    /// How certificates of clients are verified; `None` means that clients are not asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_validation: Option<Arc<ClientValidation>>,
+}
+
+/// How certificates of clients are verified.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ClientValidation {
+    /// Issuers that are trusted, each once, in order of their fingerprints; never empty.
+    pub authorities: Vec<Authority>,
+    /// What becomes of clients without a valid certificate.
+    pub mode: ClientValidationMode,
+}
+
+/// What becomes of clients without a valid certificate (`validation.mode` of a Gateway).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum ClientValidationMode {
+    /// They are refused.
+    AllowValidOnly,
+    /// They are served as clients without a certificate.
+    AllowInsecureFallback,
 }
 
 /// TLS to the endpoints of a backend. Everything that tells two connections apart is in it.

@@ -39,7 +39,15 @@ pub(crate) struct Client {
 }
 
 /// TLS server name in lower case.
-pub(crate) struct Sni(pub(crate) Option<Box<str>>);
+pub(crate) struct Sni(Option<Box<str>>);
+
+/// What the TLS handshake tells of a client.
+pub(crate) struct TlsClient {
+    /// Server name in lower case.
+    pub(crate) sni: Option<Box<str>>,
+    /// Description of its certificate, if that is valid.
+    pub(crate) certificate: Option<Box<HeaderValue>>,
+}
 
 impl Client {
     /// Creates the state of an accepted connection after its TLS handshake, if any.
@@ -47,14 +55,20 @@ impl Client {
         worker: OpenConnection,
         port: Rc<PortState>,
         peer: SocketAddr,
-        tls: Option<Sni>,
+        tls: Option<TlsClient>,
     ) -> Rc<Self> {
         // A dual-stack socket reports IPv4 clients as IPv4-mapped IPv6 addresses.
         let address = peer.ip().to_canonical();
+        let proto = HeaderValue::from_static(if tls.is_some() { "https" } else { "http" });
+        let (tls, certificate) = match tls {
+            Some(TlsClient { sni, certificate }) => (Some(Sni(sni)), certificate),
+            None => (None, None),
+        };
         let forwarding = Forwarding {
             address: HeaderValue::try_from(address.to_string())
                 .unwrap_or(HeaderValue::from_static("unknown")),
-            proto: HeaderValue::from_static(if tls.is_some() { "https" } else { "http" }),
+            proto,
+            certificate,
             trusted: worker
                 .trusted_proxies
                 .iter()

@@ -14,7 +14,8 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
-use super::client::{Client, Sni};
+use super::client::{Client, TlsClient};
+use super::client_certificate;
 use super::io::ClientIo;
 use super::port::PortState;
 use super::worker::{OpenConnection, Worker};
@@ -48,13 +49,13 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     // Boxed, like all state that a connection needs only temporarily: a task is as large as its
     // largest state for its whole life.
     let outcome = Box::pin(timed_handshake(&open, &port, socket)).await;
-    let Some((stream, sni)) = outcome else {
+    let Some((stream, tls)) = outcome else {
         open.stats.handshake_failures.fetch_add(1, Relaxed);
         return;
     };
     open.stats.handshakes.fetch_add(1, Relaxed);
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let client = Client::new(open, port, peer, Some(sni));
+    let client = Client::new(open, port, peer, Some(tls));
     let io = ClientIo::Tls(stream);
     if http2 {
         Box::pin(http2::serve(io, Bytes::new(), client)).await;
@@ -69,7 +70,7 @@ async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
+) -> Option<(Box<TlsStream<TcpStream>>, TlsClient)> {
     let mut entry = worker.handshakes.begin();
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
@@ -90,7 +91,7 @@ async fn handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(Box<TlsStream<TcpStream>>, Sni)> {
+) -> Option<(Box<TlsStream<TcpStream>>, TlsClient)> {
     let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
         .ok()?;
@@ -100,16 +101,20 @@ async fn handshake(
             .to_ascii_lowercase()
             .into()
     });
-    let config = port
+    let server = port
         .configured(&worker.table.load())
-        .and_then(|port| port.server_config(sni.as_deref()).cloned());
-    let Some(config) = config else {
+        .and_then(|port| port.server(sni.as_deref()).cloned());
+    let Some(server) = server else {
         // The alert is best effort: the connection ends either way.
         let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;
         let _ = start.io.shutdown().await;
         return None;
     };
-    Some((Box::new(start.into_stream(config).await.ok()?), Sni(sni)))
+    let stream = Box::new(start.into_stream(server.config.clone()).await.ok()?);
+    let verified = server.verified_client(stream.get_ref().1).ok()?;
+    let certificate = verified.and_then(client_certificate::describe);
+    let certificate = certificate.map(Box::new);
+    Some((stream, TlsClient { sni, certificate }))
 }
 
 #[cfg(test)]

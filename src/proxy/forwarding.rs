@@ -8,6 +8,8 @@ pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwar
 pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(super) const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+pub(super) const X_FORWARDED_CLIENT_CERT: HeaderName =
+    HeaderName::from_static("x-forwarded-client-cert");
 pub(super) const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -18,6 +20,9 @@ pub(crate) struct Forwarding {
     pub(crate) address: HeaderValue,
     /// `http` or `https`.
     pub(crate) proto: HeaderValue,
+    /// Description of the client's certificate, if that is valid. Boxed, since few connections have
+    /// one.
+    pub(crate) certificate: Option<Box<HeaderValue>>,
     /// Whether the client is a trusted proxy.
     pub(crate) trusted: bool,
 }
@@ -65,11 +70,19 @@ impl Forwarding {
         } else {
             Claims::default()
         };
+        if let Some(certificate) = &self.certificate {
+            let claimed = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();
+            let value = chain(claimed, certificate, b",");
+            headers.insert(X_FORWARDED_CLIENT_CERT, value);
+        }
         let host = claims.host.or_else(|| headers.get(HOST).cloned());
         let count = if host.is_some() { 4 } else { 3 };
         let headers = [
             (X_REQUEST_ID, claims.id.unwrap_or_else(new_id)),
-            (X_FORWARDED_FOR, self.chain(&claims.chain)),
+            (
+                X_FORWARDED_FOR,
+                chain(claims.chain.iter(), &self.address, b", "),
+            ),
             (
                 X_FORWARDED_PROTO,
                 claims.proto.unwrap_or_else(|| self.proto.clone()),
@@ -81,15 +94,20 @@ impl Forwarding {
         ];
         AddedHeaders { headers, count }
     }
+}
 
-    fn chain(&self, before: &[HeaderValue]) -> HeaderValue {
-        if before.is_empty() {
-            return self.address.clone();
-        }
-        let mut chain: Vec<_> = before.iter().map(HeaderValue::as_bytes).collect();
-        chain.push(self.address.as_bytes());
-        HeaderValue::from_bytes(&chain.join(&b", "[..])).unwrap_or_else(|_| self.address.clone())
+/// `own` behind the values of a trusted client.
+fn chain<'a>(
+    before: impl Iterator<Item = &'a HeaderValue>,
+    own: &HeaderValue,
+    separator: &[u8],
+) -> HeaderValue {
+    let mut chain: Vec<_> = before.map(HeaderValue::as_bytes).collect();
+    if chain.is_empty() {
+        return own.clone();
     }
+    chain.push(own.as_bytes());
+    HeaderValue::from_bytes(&chain.join(separator)).unwrap_or_else(|_| own.clone())
 }
 
 /// Forwarding headers of a trusted client.
@@ -119,7 +137,12 @@ impl Claims {
                 id,
             };
         }
-        for name in [FORWARDED, X_REAL_IP, X_FORWARDED_PORT] {
+        for name in [
+            FORWARDED,
+            X_REAL_IP,
+            X_FORWARDED_PORT,
+            X_FORWARDED_CLIENT_CERT,
+        ] {
             headers.remove(name);
         }
         Self::default()

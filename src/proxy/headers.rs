@@ -13,13 +13,14 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 
 use super::error::Error;
 use super::forwarding::{
-    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID,
+    X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP,
+    X_REQUEST_ID,
 };
 use super::target;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 
 /// Headers that a client cannot remove by naming them in `Connection`.
-const PROTECTED: [HeaderName; 10] = [
+const PROTECTED: [HeaderName; 11] = [
     HOST,
     AUTHORIZATION,
     COOKIE,
@@ -28,6 +29,7 @@ const PROTECTED: [HeaderName; 10] = [
     X_FORWARDED_FOR,
     X_FORWARDED_PROTO,
     X_FORWARDED_HOST,
+    X_FORWARDED_CLIENT_CERT,
     X_REAL_IP,
     X_REQUEST_ID,
 ];
@@ -95,10 +97,14 @@ impl HeaderPresence {
                     present.other_hop_by_hop = true
                 }
                 "content-length" => present.content_length = true,
-                "forwarded" | "x-real-ip" | "x-forwarded-port" | "x-forwarded-for"
-                | "x-forwarded-proto" | "x-forwarded-host" | "x-request-id" => {
-                    present.forwarding = true
-                }
+                "forwarded"
+                | "x-real-ip"
+                | "x-forwarded-port"
+                | "x-forwarded-for"
+                | "x-forwarded-proto"
+                | "x-forwarded-host"
+                | "x-forwarded-client-cert"
+                | "x-request-id" => present.forwarding = true,
                 _ => {}
             }
         }
@@ -413,8 +419,15 @@ fn is_relayed(protocol: &HeaderValue) -> bool {
 
 /// Removes trailers that must not be merged into the head (RFC 9110, 6.5.1).
 pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
-    const HEAD_ONLY: [HeaderName; 6] =
-        [AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRAILER];
+    const HEAD_ONLY: [HeaderName; 7] = [
+        AUTHORIZATION,
+        CONTENT_LENGTH,
+        COOKIE,
+        EXPECT,
+        HOST,
+        TRAILER,
+        X_FORWARDED_CLIENT_CERT,
+    ];
     for name in HOP_BY_HOP.iter().chain(&HEAD_ONLY) {
         trailers.remove(name);
     }

@@ -5,6 +5,7 @@ mod activity;
 mod attempts;
 mod body_copy;
 mod client;
+mod client_certificate;
 mod connection;
 mod date;
 mod error;

@@ -67,7 +67,9 @@ impl Condition {
             // be repaired.
             ConditionType::OverlappingTLSConfig
             // The user asked for these.
+            | ConditionType::DefaultGateway
             | ConditionType::InsecureBackend
+            | ConditionType::InsecureFrontendValidationMode
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend => false,
         }
@@ -90,7 +92,9 @@ impl fmt::Display for Condition {
 pub enum ConditionType {
     Accepted,
     Conflicted,
+    DefaultGateway,
     InsecureBackend,
+    InsecureFrontendValidationMode,
     Overridden,
     OverlappingTLSConfig,
     PartiallyInvalid,
@@ -101,10 +105,12 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Accepted,
         Self::Conflicted,
+        Self::DefaultGateway,
         Self::InsecureBackend,
+        Self::InsecureFrontendValidationMode,
         Self::Overridden,
         Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
@@ -139,10 +145,13 @@ pub enum Reason {
     AddressNotAssigned,
     AddressNotUsable,
     BackendNotFound,
+    ConfigurationChanged,
     Conflicted,
+    DefaultGateway,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,
+    InvalidCACertificateKind,
     InvalidCACertificateRef,
     InvalidCertificateRef,
     InvalidClientCertificateRef,

@@ -15,6 +15,7 @@ use super::rule::Rule;
 use super::same_nodes;
 use crate::ir;
 use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
+use crate::tls::Server;
 
 /// One port with the listeners that share it.
 #[derive(Debug)]
@@ -74,9 +75,14 @@ impl Port {
         }
     }
 
-    /// The TLS configuration of [`Self::listener_for_sni`]. Without one the handshake must be refused.
+    /// How [`Self::listener_for_sni`] terminates TLS. Without that the handshake must be refused.
+    pub fn server(&self, sni: Option<&str>) -> Option<&Arc<Server>> {
+        self.listener_for_sni(sni)?.server.as_ref()
+    }
+
+    /// The TLS configuration of [`Self::server`].
     pub fn server_config(&self, sni: Option<&str>) -> Option<&Arc<ServerConfig>> {
-        self.listener_for_sni(sni)?.server_config.as_ref()
+        self.server(sni).map(|server| &server.config)
     }
 }
 
@@ -86,7 +92,7 @@ pub struct Listener {
     /// What was configured.
     pub ir: Arc<ir::Listener>,
     /// How to terminate TLS; `None` without TLS, or when it cannot be terminated.
-    pub server_config: Option<Arc<ServerConfig>>,
+    pub server: Option<Arc<Server>>,
     /// The nodes of its routes, in order of their objects.
     routes: OrdMap<ObjectRef, Arc<Route>>,
     routers: HostIndex<Router>,
@@ -96,7 +102,7 @@ impl Listener {
     /// Indexes a listener that differs from `old` by these changes, with the nodes that `attach` has for routes.
     pub(super) fn new(
         ir: Arc<ir::Listener>,
-        server_config: Option<Arc<ServerConfig>>,
+        server: Option<Arc<Server>>,
         changes: &Changes<'_>,
         old: Option<&Arc<Self>>,
         mut attach: impl FnMut(&Arc<ir::Route>) -> Arc<Route>,
@@ -130,19 +136,14 @@ impl Listener {
         Self {
             routers: known.with(edits.into_iter().map(router)),
             ir,
-            server_config,
+            server,
             routes,
         }
     }
 
-    /// Whether this node would be built from `ir` and `server_config` again, if none of its routes changes.
-    pub(super) fn is_current(
-        &self,
-        ir: &Arc<ir::Listener>,
-        server_config: Option<&Arc<ServerConfig>>,
-    ) -> bool {
-        self.server_config.as_ref().map(Arc::as_ptr) == server_config.map(Arc::as_ptr)
-            && self.ir == *ir
+    /// Whether this node would be built from `ir` and `server` again, if none of its routes changes.
+    pub(super) fn is_current(&self, ir: &Arc<ir::Listener>, server: Option<&Arc<Server>>) -> bool {
+        self.server.as_ref().map(Arc::as_ptr) == server.map(Arc::as_ptr) && self.ir == *ir
     }
 
     /// The nodes of its routes.

@@ -1,6 +1,8 @@
 //! The matches of one hostname, indexed by path and sorted by precedence. Must find what a scan of all matches in order
 //! of precedence would find.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -122,7 +124,12 @@ pub(super) enum Router {
     Root(Bucket),
     /// Matches of any path.
     Paths(Arc<Paths>),
+    /// Matches of routes with priorities, the greatest first. Nearly no hostname has them.
+    Priorities(Arc<[(i16, Self)]>),
 }
+
+/// Matches that go and that come.
+type Changes = (Vec<Candidate>, Vec<Candidate>);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
@@ -145,17 +152,57 @@ struct Edit {
 
 impl Router {
     pub(super) fn new(candidates: Vec<Candidate>) -> Self {
-        Paths::default().with(&[], candidates).into()
+        let nothing = Self::Root(Bucket::default());
+        nothing.with(&[], candidates).unwrap_or(nothing)
     }
 
     /// The router without some of its matches and with new ones; `None` without any.
     pub(super) fn with(&self, gone: &[Candidate], new: Vec<Candidate>) -> Option<Self> {
+        let levels = match self {
+            Self::Priorities(levels) => levels.to_vec(),
+            Self::Root(_) | Self::Paths(_) => {
+                if gone.iter().chain(&new).all(|it| it.rule.priority() == 0) {
+                    return self.with_equal(gone, new);
+                }
+                vec![(0, self.clone())]
+            }
+        };
+        let mut changes: BTreeMap<Reverse<i16>, Changes> = levels
+            .iter()
+            .map(|(priority, _)| (Reverse(*priority), Changes::default()))
+            .collect();
+        for candidate in gone {
+            let of = changes.entry(Reverse(candidate.rule.priority()));
+            of.or_default().0.push(candidate.clone());
+        }
+        for candidate in new {
+            let of = changes.entry(Reverse(candidate.rule.priority()));
+            of.or_default().1.push(candidate);
+        }
+        let nothing = Self::Root(Bucket::default());
+        let level = |(Reverse(priority), (gone, new)): (Reverse<i16>, Changes)| {
+            let known = levels.iter().find(|(known, _)| *known == priority);
+            let known = known.map_or(&nothing, |(_, router)| router);
+            Some((priority, known.with_equal(&gone, new)?))
+        };
+        let levels: Vec<_> = changes.into_iter().filter_map(level).collect();
+        match &*levels {
+            [] => None,
+            [(0, only)] => Some(only.clone()),
+            _ => Some(Self::Priorities(levels.into())),
+        }
+    }
+
+    /// The same for matches of one priority.
+    fn with_equal(&self, gone: &[Candidate], new: Vec<Candidate>) -> Option<Self> {
         let paths = match self {
             Self::Root(root) => Paths {
                 root: root.clone(),
                 ..Paths::default()
             },
             Self::Paths(paths) => (**paths).clone(),
+            // Of one priority there is no level below.
+            Self::Priorities(_) => return Some(self.clone()),
         };
         let paths = paths.with(gone, new);
         (!paths.is_empty()).then(|| paths.into())
@@ -167,6 +214,9 @@ impl Router {
         let found = match self {
             Self::Root(bucket) => find_root(bucket, request),
             Self::Paths(paths) => paths.find(request),
+            Self::Priorities(levels) => {
+                return levels.iter().find_map(|(_, router)| router.find(request));
+            }
         };
         found.map(|candidate| &candidate.rule)
     }

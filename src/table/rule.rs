@@ -24,6 +24,7 @@ pub struct Rule {
     /// The kind of its route, and when that was created: they decide between rules.
     kind: RouteKind,
     created: Option<i64>,
+    priority: i16,
 }
 
 /// What a rule keeps when the table is swapped, as long as a rule of its name stays: the one place for counters, and for
@@ -108,6 +109,7 @@ impl Rule {
             filter_targets,
             kind: route.kind,
             created: route.created,
+            priority: route.priority,
         }
     }
 
@@ -118,7 +120,7 @@ impl Rule {
         route: &ir::Route,
         backends: &Backends,
     ) -> bool {
-        (self.kind, self.created) == (route.kind, route.created)
+        (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
             && self.keeps_its(backends)
     }
@@ -139,9 +141,14 @@ impl Rule {
         self.kind
     }
 
+    /// Priority of its route.
+    pub(super) fn priority(&self) -> i16 {
+        self.priority
+    }
+
     /// The place of its `index`-th match among all matches.
     pub(super) fn precedence(&self, index: usize) -> Precedence {
-        Precedence::new(self.kind, self.created, &self.ir, index)
+        Precedence::new(self.kind, self.priority, self.created, &self.ir, index)
     }
 
     /// Draws for a request. With `key`, such as a hash of a header, the draw depends on nothing else; without, on chance.
@@ -240,6 +247,7 @@ mod tests {
             kind: RouteKind::Http,
             object: ir.id.route.clone(),
             created: None,
+            priority: 0,
             rules: Vec::new(),
         };
         Rule::new(Arc::new(ir), &route, Arc::default(), &Backends::default())

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use rcgen::{CertificateParams, KeyPair, SignatureAlgorithm};
 
+use rustls::{ClientConfig, ClientConnection, Error, ServerConfig, ServerConnection};
+
 use crate::ir::{Certificate, ObjectRef};
 
 pub(super) const ECDSA: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
@@ -26,4 +28,26 @@ pub(super) fn certificate(
         not_after: i64::MAX,
         fingerprint: names.concat().into(),
     })
+}
+
+/// A complete handshake for a.com.
+pub(super) fn handshake(
+    client: &Arc<ClientConfig>,
+    server: &Arc<ServerConfig>,
+) -> Result<(ClientConnection, ServerConnection), Error> {
+    let name = "a.com".try_into().unwrap();
+    let mut client = ClientConnection::new(client.clone(), name)?;
+    let mut server = ServerConnection::new(server.clone())?;
+    while client.wants_write() || server.wants_write() {
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        server.read_tls(&mut wire.as_slice()).unwrap();
+        server.process_new_packets()?;
+        wire.clear();
+        server.write_tls(&mut wire).unwrap();
+        client.read_tls(&mut wire.as_slice()).unwrap();
+        client.process_new_packets()?;
+    }
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    Ok((client, server))
 }

@@ -1,6 +1,7 @@
 //! Turns the IR's TLS settings into rustls configurations. Knows nothing of sockets, handshakes under way or objects.
 
 mod client;
+mod clients;
 #[cfg(test)]
 mod fixtures;
 mod resolver;
@@ -11,7 +12,7 @@ use rustls::{SupportedProtocolVersion, version};
 use crate::ir::tls::TlsVersion;
 
 pub use client::{Client, client_config};
-pub use server::ServerConfigs;
+pub use server::{Server, ServerConfigs};
 
 /// The protocol versions from the oldest one on.
 fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {

@@ -5,20 +5,48 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, Error, ServerConfig};
+use rustls::{CipherSuite, Error, ServerConfig, ServerConnection};
 
+use super::clients::ClientVerifier;
 use super::resolver::Resolver;
 use super::versions;
-use crate::ir::tls::CipherPolicy;
+use crate::ir::tls::{CipherPolicy, ClientValidation};
 use crate::ir::{Certificate, ServerTls};
+
+/// How TLS is terminated: a configuration, and what it takes to verify clients.
+#[derive(Debug)]
+pub struct Server {
+    /// Certificates, verifier of clients, ALPN and a ticket key of its own: a ticket is good for the same settings only,
+    /// and no ticket outlives a change of the authorities that clients are verified by.
+    pub config: Arc<ServerConfig>,
+    pub(super) clients: Option<Arc<ClientVerifier>>,
+}
+
+impl Server {
+    /// The certificate of a client whose handshake is complete, if it is valid.
+    ///
+    /// # Errors
+    /// When the client must not be served.
+    pub fn verified_client<'c>(
+        &self,
+        connection: &'c ServerConnection,
+    ) -> Result<Option<&'c CertificateDer<'static>>, Error> {
+        let clients = self.clients.as_ref();
+        clients.map_or(Ok(None), |clients| {
+            clients.verified(connection, UnixTime::now())
+        })
+    }
+}
 
 /// The server configurations of one table.
 #[derive(Debug, Default)]
 pub struct ServerConfigs {
     keys: FxHashMap<Arc<Certificate>, Arc<CertifiedKey>>,
-    configs: FxHashMap<Arc<ServerTls>, Arc<ServerConfig>>,
+    verifiers: FxHashMap<Arc<ClientValidation>, Arc<ClientVerifier>>,
+    servers: FxHashMap<Arc<ServerTls>, Arc<Server>>,
 }
 
 impl ServerConfigs {
@@ -27,25 +55,49 @@ impl ServerConfigs {
         let mut built = Self::default();
         let mut provider = None;
         for tls in wanted {
-            if built.configs.contains_key(tls) {
+            if built.servers.contains_key(tls) {
                 continue;
             }
-            let provider = provider.get_or_insert_with(aws_lc_rs::default_provider);
+            let provider = provider.get_or_insert_with(|| Arc::new(aws_lc_rs::default_provider()));
             let keys = built.keys(tls, previous, provider);
-            let config = match previous.configs.get(tls) {
-                Some(config) => Some(config.clone()),
-                None => keys.and_then(|keys| server_config(tls, keys, provider).ok()),
+            let clients = built.verifier(tls, previous, provider);
+            let server = match previous.servers.get(tls) {
+                Some(server) => Some(server.clone()),
+                None => keys
+                    .zip(clients.ok())
+                    .and_then(|(keys, clients)| server(tls, keys, clients, provider).ok()),
             };
-            if let Some(config) = config {
-                built.configs.insert(tls.clone(), config);
+            if let Some(server) = server {
+                built.servers.insert(tls.clone(), server);
             }
         }
         built
     }
 
     /// The configuration for these settings.
-    pub fn get(&self, tls: &ServerTls) -> Option<&Arc<ServerConfig>> {
-        self.configs.get(tls)
+    pub fn get(&self, tls: &ServerTls) -> Option<&Arc<Server>> {
+        self.servers.get(tls)
+    }
+
+    /// The verifier of clients, where they are verified. Listeners with the same validation share it.
+    fn verifier(
+        &mut self,
+        tls: &ServerTls,
+        previous: &Self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Option<Arc<ClientVerifier>>, Error> {
+        let Some(validation) = &tls.client_validation else {
+            return Ok(None);
+        };
+        if let Some(known) = self.verifiers.get(validation) {
+            return Ok(Some(known.clone()));
+        }
+        let verifier = match previous.verifiers.get(validation) {
+            Some(known) => known.clone(),
+            None => Arc::new(ClientVerifier::new(validation, provider)?),
+        };
+        self.verifiers.insert(validation.clone(), verifier.clone());
+        Ok(Some(verifier))
     }
 
     /// The keys of all certificates, in order; none when one of them is unusable.
@@ -79,26 +131,33 @@ fn certified_key(
     Ok(CertifiedKey::new(certificate.chain.clone(), key))
 }
 
-fn server_config(
+fn server(
     tls: &ServerTls,
     keys: Vec<Arc<CertifiedKey>>,
+    clients: Option<Arc<ClientVerifier>>,
     provider: &CryptoProvider,
-) -> Result<Arc<ServerConfig>, Error> {
+) -> Result<Arc<Server>, Error> {
     let mut provider = provider.clone();
     provider
         .cipher_suites
         .retain(|suite| is_allowed(tls.ciphers, suite.suite()));
-    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(versions(tls.min_version))?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(versions(tls.min_version))?;
+    let builder = match &clients {
+        None => builder.with_no_client_auth(),
+        Some(clients) => builder.with_client_cert_verifier(clients.of_handshake()),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Resumption is by ticket alone: no memory per session, and nothing shared between workers but the ticket key.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = aws_lc_rs::Ticketer::new()?;
     // One per handshake: each resumption brings the next, and every further one costs an encryption and 200 bytes.
     config.send_tls13_tickets = 1;
-    Ok(Arc::new(config))
+    Ok(Arc::new(Server {
+        config: Arc::new(config),
+        clients,
+    }))
 }
 
 fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
@@ -120,10 +179,10 @@ fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
 mod tests {
     use super::*;
     use crate::ir::tls::TlsVersion;
-    use crate::tls::fixtures::{ECDSA, certificate};
+    use crate::tls::fixtures::{self, ECDSA, certificate};
     use rustls::{
-        ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection,
-        SupportedProtocolVersion, version,
+        ClientConfig, ClientConnection, HandshakeKind, RootCertStore, SupportedProtocolVersion,
+        version,
     };
 
     fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
@@ -131,12 +190,13 @@ mod tests {
             certificates: vec![certificate(ECDSA, &["a.com"])],
             min_version,
             ciphers,
+            client_validation: None,
         })
     }
 
     fn built(tls: &Arc<ServerTls>) -> Arc<ServerConfig> {
         let configs = ServerConfigs::build([tls].into_iter(), &ServerConfigs::default());
-        configs.get(tls).unwrap().clone()
+        configs.get(tls).unwrap().config.clone()
     }
 
     fn client(
@@ -161,21 +221,7 @@ mod tests {
         client: &Arc<ClientConfig>,
         server: &Arc<ServerConfig>,
     ) -> Result<ClientConnection, Error> {
-        let name = "a.com".try_into().unwrap();
-        let mut client = ClientConnection::new(client.clone(), name)?;
-        let mut server = ServerConnection::new(server.clone())?;
-        while client.wants_write() || server.wants_write() {
-            let mut wire = Vec::new();
-            client.write_tls(&mut wire).unwrap();
-            server.read_tls(&mut wire.as_slice()).unwrap();
-            server.process_new_packets()?;
-            wire.clear();
-            server.write_tls(&mut wire).unwrap();
-            client.read_tls(&mut wire.as_slice()).unwrap();
-            client.process_new_packets()?;
-        }
-        assert!(!client.is_handshaking());
-        Ok(client)
+        fixtures::handshake(client, server).map(|(client, _)| client)
     }
 
     #[test]
@@ -243,6 +289,7 @@ mod tests {
             certificates: vec![good, Arc::new(bad)],
             min_version: TlsVersion::Tls12,
             ciphers: CipherPolicy::Default,
+            client_validation: None,
         });
         let configs = ServerConfigs::build([&tls].into_iter(), &ServerConfigs::default());
         assert!(configs.get(&tls).is_none());

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::gateway::NamespacesFrom;
+use crate::api::gateway::{Gateway, NamespacesFrom};
 use crate::api::reference::ParentRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Hostname, ListenerKey, ObjectRef};
@@ -16,6 +16,14 @@ use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason};
 use super::{Input, selector};
 
+/// The scope that makes a Gateway a default one, and that routes ask for (GEP-3793).
+pub(super) const DEFAULT_SCOPE: &str = "All";
+
+/// Whether a Gateway takes routes that ask for default Gateways.
+pub(super) fn is_default(gateway: &Gateway) -> bool {
+    gateway.spec.default_scope.as_deref() == Some(DEFAULT_SCOPE)
+}
+
 /// Index of a listener among those of all Gateways.
 pub(super) type ListenerIndex = usize;
 
@@ -25,6 +33,8 @@ pub(super) struct Parents {
     pub(super) listeners: Vec<Parent>,
     /// Listeners by the object that declares them: kind, namespace, name.
     by_object: BTreeMap<ObjectRef, Vec<ListenerIndex>>,
+    /// The default Gateways.
+    defaults: Vec<ObjectRef>,
 }
 
 /// A listener, as routes see it.
@@ -85,10 +95,37 @@ impl Parents {
                 listeners.push(Parent::new(gateway, listener));
             }
         }
+        let defaults = gateways.iter().filter(|gateway| is_default(gateway.object));
         Self {
             listeners,
             by_object,
+            defaults: defaults.map(|gateway| gateway.name.clone()).collect(),
         }
+    }
+
+    /// The default Gateways as parentRefs of a route, without those that `named`, its own parentRefs, name as a whole.
+    pub(super) fn defaults_beside(&self, route: &ObjectRef, named: &[ParentRef]) -> Vec<ParentRef> {
+        let is_named = |gateway: &ObjectRef| {
+            let mut whole = named
+                .iter()
+                .filter(|reference| reference.section_name.is_none() && reference.port.is_none());
+            whole.any(|reference| parent_name(reference, &route.namespace) == *gateway)
+        };
+        let defaults = self.defaults.iter().filter(|gateway| !is_named(gateway));
+        let reference = |gateway: &ObjectRef| ParentRef {
+            group: gateway.group.to_string(),
+            kind: gateway.kind.to_string(),
+            namespace: Some(gateway.namespace.to_string()),
+            name: gateway.name.to_string(),
+            section_name: None,
+            port: None,
+        };
+        defaults.map(reference).collect()
+    }
+
+    /// Whether there are default Gateways.
+    pub(super) fn have_defaults(&self) -> bool {
+        !self.defaults.is_empty()
     }
 
     /// Attaches a route to one of its parents; `None` when that is not ours.

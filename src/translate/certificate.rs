@@ -122,6 +122,7 @@ impl Store<'_, '_> {
                     certificates,
                     min_version: listener.options.min_version,
                     ciphers: listener.options.ciphers,
+                    client_validation: listener.client_validation.clone(),
                 }),
                 held_over,
             });

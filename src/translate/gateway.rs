@@ -40,6 +40,8 @@ pub(super) struct GatewayDraft<'a> {
     pub(super) address_fault: Option<Fault>,
     /// Who it is to its backends, if it is to be anybody.
     pub(super) client_certificate: Option<ClientIdentity>,
+    /// Why `InsecureFrontendValidationMode` is true, if it is.
+    pub(super) insecure_frontend: Option<String>,
     /// Parameters of the class with its own over them; `None` when class or parameters are at fault.
     pub(super) parameters: Option<Arc<Parameters>>,
     /// Requested addresses that are IP addresses or ask for any, in the order of the spec.
@@ -154,7 +156,7 @@ fn draft<'a>(
     let name = gateway.object_ref();
     let listeners = gateway.spec.listeners.iter();
     let listeners = listeners
-        .map(|spec| ListenerDraft::new(spec, &name, gateway.metadata.generation, gateway))
+        .map(|spec| ListenerDraft::new(spec, &name, gateway.metadata.generation))
         .collect();
     let parameters = match class {
         Ok(of_class) => parameters::of_gateway(input, gateway, of_class),
@@ -170,6 +172,7 @@ fn draft<'a>(
         is_dedicated: input.options.mode == Mode::Dedicated,
         address_fault: None,
         client_certificate: None,
+        insecure_frontend: None,
         parameters: parameters.ok(),
         requested: Vec::new(),
         usable: Vec::new(),

@@ -11,6 +11,7 @@ use crate::status::StatusReport;
 
 use super::attachment::{self, Parent, Parents};
 use super::certificate::Certificates;
+use super::frontend::ClientAuthorities;
 use super::gateway::{self, PortDraft};
 use super::routes::{OnListener, Totals};
 use super::{Input, Mode, conflict, data_plane, listener_set, overlap, report};
@@ -31,7 +32,11 @@ pub(super) struct GatewayState {
 }
 
 impl GatewayState {
-    pub(super) fn new(input: &Input<'_>, certificates: &mut Certificates) -> Self {
+    pub(super) fn new(
+        input: &Input<'_>,
+        certificates: &mut Certificates,
+        authorities: &mut ClientAuthorities,
+    ) -> Self {
         let classes = gateway::classes(input);
         let mut gateways = gateway::ours(input, &classes);
         let sets = listener_set::merge(input, &mut gateways);
@@ -39,6 +44,7 @@ impl GatewayState {
         if input.options.mode != Mode::Dedicated {
             conflict::across_gateways(&mut gateways);
         }
+        authorities.load(input, &mut gateways);
         certificates.load(input, &mut gateways);
         overlap::mark(&mut gateways);
         let (mut listeners, mut ports) = (Vec::new(), Vec::new());
@@ -157,6 +163,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         pods: _,
         endpoint_slices: _,
         secrets,
+        // Those that Gateways name are followed by `ClientAuthorities`.
         config_maps: _,
         gateway_parameters,
     } = one;

@@ -25,6 +25,10 @@ impl RouteObject for HttpRoute {
         &self.spec.parent_refs
     }
 
+    fn use_default_gateways(&self) -> Option<&str> {
+        self.spec.use_default_gateways.as_deref()
+    }
+
     fn hostnames(&self) -> &[String] {
         &self.spec.hostnames
     }

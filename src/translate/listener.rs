@@ -1,9 +1,11 @@
 //! One listener on its way into the IR: its own validity, what it supports, and its conditions in the end. Knows nothing
 //! of other listeners.
 
-use crate::api::gateway::{Gateway, Listener as Spec, RouteGroupKind};
+use std::sync::Arc;
+
+use crate::api::gateway::{Listener as Spec, RouteGroupKind};
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::tls::{CipherPolicy, TlsVersion};
+use crate::ir::tls::{CipherPolicy, ClientValidation, TlsVersion};
 use crate::ir::{
     self, AttachedRoutes, Hostname, Listener, ListenerKey, ObjectRef, TlsTermination, Transport,
 };
@@ -68,6 +70,8 @@ pub(super) struct ListenerDraft<'a> {
     /// Makes `Programmed` false although the listener is accepted.
     pub(super) unprogrammed: Option<Fault>,
     pub(super) options: TlsOptions,
+    /// How clients are verified; `None` where they are not, or where the listener is rejected for it.
+    pub(super) client_validation: Option<Arc<ClientValidation>>,
     /// How TLS is terminated, once certificates are loaded.
     pub(super) termination: Option<TlsTermination>,
 }
@@ -80,13 +84,8 @@ pub(super) struct TlsOptions {
 }
 
 impl<'a> ListenerDraft<'a> {
-    /// Reads a listener of `origin`, which is `gateway` itself or a ListenerSet of it.
-    pub(super) fn new(
-        spec: &'a Spec,
-        origin: &ObjectRef,
-        generation: i64,
-        gateway: &Gateway,
-    ) -> Self {
+    /// Reads a listener of `origin`, which is a Gateway or a ListenerSet.
+    pub(super) fn new(spec: &'a Spec, origin: &ObjectRef, generation: i64) -> Self {
         let protocol = Protocol::new(&spec.protocol);
         let mut draft = Self {
             spec,
@@ -107,6 +106,7 @@ impl<'a> ListenerDraft<'a> {
                 min_version: TlsVersion::Tls12,
                 ciphers: CipherPolicy::Default,
             },
+            client_validation: None,
             termination: None,
         };
         draft.check_protocol();
@@ -114,7 +114,6 @@ impl<'a> ListenerDraft<'a> {
         draft.read_kinds();
         if protocol == Protocol::Https {
             draft.read_tls();
-            draft.check_frontend(gateway);
         }
         draft
     }
@@ -211,7 +210,7 @@ impl<'a> ListenerDraft<'a> {
         conditions
     }
 
-    fn reject(&mut self, reason: Reason, message: String) {
+    pub(super) fn reject(&mut self, reason: Reason, message: String) {
         self.rejected.get_or_insert(Fault::new(reason, message));
     }
 
@@ -313,31 +312,6 @@ impl<'a> ListenerDraft<'a> {
                     self.reject(Reason::UnsupportedValue, message);
                 }
             }
-        }
-    }
-
-    /// Closes listeners that must ask for client certificates: serving them without would let anyone in.
-    fn check_frontend(&mut self, gateway: &Gateway) {
-        let frontend = gateway
-            .spec
-            .tls
-            .as_ref()
-            .and_then(|tls| tls.frontend.as_ref());
-        let Some(frontend) = frontend else {
-            return;
-        };
-        let port = self.spec.port;
-        let per_port = frontend.per_port.iter().find(|entry| entry.port == port);
-        let (field, config) = match per_port {
-            Some(entry) => (format!("spec.tls.frontend.perPort[{port}].tls"), &entry.tls),
-            None => ("spec.tls.frontend.default".to_owned(), &frontend.default),
-        };
-        if config.validation.is_some() {
-            let message = format!(
-                "{field}.validation of the Gateway requires client certificates, which this version does not verify; \
-                 the listener is not opened without that"
-            );
-            self.reject(Reason::UnsupportedValue, message);
         }
     }
 }

@@ -47,8 +47,7 @@ pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) ->
         let first = gateway.listeners.len();
         if fault.is_none() {
             let listeners = set.spec.listeners.iter();
-            let object = gateway.object;
-            let drafts = listeners.map(|spec| ListenerDraft::new(spec, &name, generation, object));
+            let drafts = listeners.map(|spec| ListenerDraft::new(spec, &name, generation));
             gateway.listeners.extend(drafts);
         }
         drafts.push(SetDraft {

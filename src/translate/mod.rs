@@ -2,6 +2,7 @@
 //! panic. Knows no clock, randomness, file, socket or cluster.
 
 mod attachment;
+mod authority;
 mod backend;
 mod backend_tls;
 mod certificate;
@@ -11,6 +12,7 @@ mod cors;
 mod data_plane;
 mod duration;
 mod filter;
+mod frontend;
 mod gateway;
 mod gateway_state;
 mod grpc_route;
@@ -21,6 +23,7 @@ mod listener_set;
 mod mirror;
 mod overlap;
 mod parameters;
+mod priority;
 mod reason;
 mod reference_grant;
 mod report;
@@ -29,6 +32,7 @@ mod route;
 mod routes;
 mod selector;
 mod session_persistence;
+mod shadow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,9 +46,11 @@ use crate::status::StatusReport;
 
 pub use self::backend::{backend_kinds, watched_kinds};
 pub use self::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
+pub use self::shadow::{Shadowed, shadowed};
 
 use self::backend::Backends;
 use self::certificate::Certificates;
+use self::frontend::ClientAuthorities;
 use self::gateway_state::GatewayState;
 use self::routes::{Changed, RouteChange, Routes};
 
@@ -116,6 +122,7 @@ pub struct Translator {
     seen: Option<Snapshot>,
     gateways: GatewayState,
     certificates: Certificates,
+    authorities: ClientAuthorities,
     backends: Backends,
     routes: Routes,
     /// Those of [`GatewayState::listeners`] that are served, at the same indices.
@@ -131,6 +138,7 @@ impl Translator {
             seen: None,
             gateways: GatewayState::default(),
             certificates: Certificates::default(),
+            authorities: ClientAuthorities::default(),
             backends: Backends::new(&options),
             routes: Routes::new(),
             listeners: Vec::new(),
@@ -150,9 +158,10 @@ impl Translator {
         let mut parents_changed = false;
         let gateways_changed = is_first
             || self.certificates.depend_on_past
-            || !gateway_state::is_same(&before, snapshot);
+            || !gateway_state::is_same(&before, snapshot)
+            || self.authorities.differ(&before, snapshot);
         if gateways_changed {
-            let gateways = GatewayState::new(&input, &mut self.certificates);
+            let gateways = GatewayState::new(&input, &mut self.certificates, &mut self.authorities);
             let former = std::mem::replace(&mut self.gateways, gateways);
             let (unserved, report) = (&former.report.routes, &self.gateways.report);
             self.routes.replace_unserved(unserved, &report.routes);

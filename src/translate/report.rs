@@ -12,6 +12,7 @@ use crate::status::{
     ReleaseBackendStatuses, RouteKind, RouteStatuses, StatusReport,
 };
 
+use super::attachment::DEFAULT_SCOPE;
 use super::gateway::{self, Classes, GatewayDraft};
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
@@ -86,6 +87,15 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
             fault,
             generation,
         )
+    }));
+    conditions.extend(gateway.insecure_frontend.as_ref().map(|message| {
+        let kind = ConditionType::InsecureFrontendValidationMode;
+        Condition::holds(kind, Reason::ConfigurationChanged, generation).with_message(message)
+    }));
+    conditions.extend(attachment::is_default(gateway.object).then(|| {
+        let message = format!("Gateway has default scope {DEFAULT_SCOPE}");
+        let kind = ConditionType::DefaultGateway;
+        Condition::holds(kind, Reason::DefaultGateway, generation).with_message(message)
     }));
     GatewayStatus {
         conditions,
@@ -235,6 +245,21 @@ fn orphans(input: &Input<'_>) -> Vec<Note> {
         notes.extend(orphan_route(input, &name, &route.spec.parent_refs));
     }
     notes
+}
+
+/// What to say of a route that asks for default Gateways where there is none.
+pub(super) fn without_default(input: &Input<'_>, route: &ObjectRef) -> Vec<Note> {
+    if input.options.mode != Mode::Standalone {
+        return Vec::new();
+    }
+    let message = format!(
+        "spec.useDefaultGateways is {DEFAULT_SCOPE}, and no Gateway has spec.defaultScope {DEFAULT_SCOPE}: it is \
+         attached to its parentRefs alone"
+    );
+    vec![Note {
+        object: route.clone(),
+        message,
+    }]
 }
 
 /// What to say of a route whose parents are nowhere: in a folder of ours that is a slip of the pen.

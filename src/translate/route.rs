@@ -11,12 +11,12 @@ use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, 
 use crate::snapshot::{Objects, Snapshot};
 use crate::status::Condition;
 
-use super::Input;
 use super::attachment::{Attachment, ListenerIndex, Parents};
 use super::backend::{Backends, Resolution};
 use super::backend_tls::{Consumer, Requests};
 use super::listener::Protocol;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
+use super::{Input, priority};
 
 /// The largest weight of a backendRef.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -33,6 +33,11 @@ pub(super) trait RouteObject: Resource + Eq + Send + Sync + Sized + 'static {
 
     /// `spec.parentRefs`.
     fn parent_refs(&self) -> &[ParentRef];
+
+    /// `spec.useDefaultGateways`, of the kinds that have it.
+    fn use_default_gateways(&self) -> Option<&str> {
+        None
+    }
 
     /// `spec.hostnames`; empty means the listeners'.
     fn hostnames(&self) -> &[String];
@@ -97,7 +102,8 @@ impl Built {
         };
         let created = object.meta().creation_timestamp;
         let created = created.map(jiff::Timestamp::as_second);
-        builder.finish(created, rules)
+        let priority = priority::read(object.meta()).unwrap_or_default();
+        builder.finish(priority, created, rules)
     }
 
     /// The same, with a known route in place of an equal one.
@@ -338,7 +344,7 @@ impl RouteBuilder<'_> {
         }
     }
 
-    fn finish(self, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+    fn finish(self, priority: i16, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
         let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
@@ -349,6 +355,7 @@ impl RouteBuilder<'_> {
             kind: self.kind,
             object: self.route.clone(),
             created,
+            priority,
             rules,
         };
         Built {

@@ -1,6 +1,7 @@
 //! Routes from one translation to the next: which of them have to be translated or attached again, and what all of them
 //! add up to. A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
+mod defaults;
 mod referrers;
 mod senders;
 mod totals;
@@ -25,7 +26,7 @@ use super::backend::Backends;
 use super::backend_tls::Consumer;
 use super::listener::Protocol;
 use super::route::{Built, RouteObject};
-use super::{Input, report};
+use super::{Input, priority};
 
 /// The kinds of routes that are served.
 const KINDS: &[Kind] = &[Kind::of::<HttpRoute>(), Kind::of::<GrpcRoute>()];
@@ -361,13 +362,15 @@ impl Entry {
             name: &name,
             hostnames: &hostnames,
         };
+        let defaults = defaults::parents(object, &name, parents);
         let reached: Vec<_> = object
             .parent_refs()
             .iter()
+            .chain(&defaults)
             .filter_map(|parent| Some((parent, parents.attach(input, &candidate, parent)?)))
             .collect();
         let mut entry = Self {
-            notes: report::orphan_route(input, &name, object.parent_refs()),
+            notes: defaults::notes(input, object, &name, parents),
             built: Variants::default(),
             attached: Vec::new(),
             is_usable: false,
@@ -378,6 +381,9 @@ impl Entry {
         if reached.is_empty() {
             return entry;
         }
+        entry
+            .notes
+            .extend(priority::note(object.meta(), &entry.name));
         let mut variants = Variants::default();
         let known = former.map(|former| &former.built);
         let mut build = |consumer: Option<&Consumer>| {

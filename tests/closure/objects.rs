@@ -145,6 +145,11 @@ fn authority() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Whether a Gateway is a default one, or a route asks for those.
+fn default_scope() -> impl Strategy<Value = Option<&'static str>> {
+    weighted(0.3, select(vec!["All", "All", "None"]))
+}
+
 fn gateway() -> impl Strategy<Value = Value> {
     let parameters = weighted(0.3, (parameters_kind(), named("p")));
     let frontend = weighted(0.1, vec(authority(), 1..3));
@@ -152,12 +157,12 @@ fn gateway() -> impl Strategy<Value = Value> {
         metadata("g"),
         class_name(),
         vec(listener(), 1..4),
-        namespaces(),
+        (namespaces(), default_scope()),
         parameters,
         weighted(0.3, secret_ref()),
         frontend,
     );
-    parts.prop_map(|(metadata, class, listeners, allowed, parameters, client, frontend)| {
+    parts.prop_map(|(metadata, class, listeners, (allowed, scope), parameters, client, frontend)| {
         let infrastructure = parameters.map(|(kind, name)| {
             json!({"parametersRef": {"group": "portcullis.dev", "kind": kind, "name": name}})
         });
@@ -169,7 +174,7 @@ fn gateway() -> impl Strategy<Value = Value> {
             "apiVersion": GATEWAY_API, "kind": "Gateway", "metadata": metadata,
             "spec": {
                 "gatewayClassName": class, "listeners": listeners, "infrastructure": infrastructure,
-                "allowedListeners": {"namespaces": allowed},
+                "allowedListeners": {"namespaces": allowed}, "defaultScope": scope,
                 "tls": {"backend": {"clientCertificateRef": client}, "frontend": frontend},
             },
         })
@@ -245,11 +250,12 @@ fn http_route() -> impl Strategy<Value = Value> {
         vec(parent(), 0..4),
         hostnames,
         vec(rule(), 0..3),
+        default_scope(),
     );
-    parts.prop_map(|(metadata, parents, hostnames, rules)| {
+    parts.prop_map(|(metadata, parents, hostnames, rules, scope)| {
         json!({
             "apiVersion": GATEWAY_API, "kind": "HTTPRoute", "metadata": metadata,
-            "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": rules},
+            "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": rules, "useDefaultGateways": scope},
         })
     })
 }

@@ -4,6 +4,7 @@
 
 mod case;
 mod certificates;
+mod fields;
 mod properties;
 mod sequence;
 mod shown;

@@ -15,6 +15,7 @@ mod backend_tls;
 mod backend_tls_insecure;
 mod backend_tls_overrides;
 mod bodies;
+mod client_certificates;
 mod connections;
 mod cors;
 mod cors_conformance;

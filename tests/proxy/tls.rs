@@ -7,12 +7,14 @@ use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256, SignatureAlgo
 use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ProtocolVersion, SignatureScheme};
+use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::client::{Client, handshake};
 use crate::harness::client as raw;
 use crate::harness::tls::{self, Certificate};
+use crate::harness::yaml;
 use crate::origin::{Origin, empty};
 use crate::scene::{Objects, Scene, https, prefix, route_of, secret, secret_of, to, write};
 
@@ -218,6 +220,80 @@ async fn connection_serves_hosts_of_one_listener() {
             let mut client = Client::tls(scene.at(port), name, &tls::client(&[protocol])).await;
             let answer = client.get(host, "/").await;
             assert_eq!(answer.status, status, "{port} {protocol} {name} {host}");
+        }
+    }
+}
+
+/// The cases of the conformance test HTTPRouteHTTPSListenerDetectMisdirectedRequests, and a client without SNI.
+#[tokio::test]
+async fn detects_misdirected_requests() {
+    let echo = Origin::echo("echo").await;
+    let listeners = [
+        ("any", ""),
+        ("second", "second-example.org"),
+        ("wildcard", "*.wildcard.org"),
+        ("fourth", "fourth-example.wildcard.org"),
+    ];
+    let declared = listeners.map(|(name, host)| https(name, 443, host, &["certificate"]));
+    let mut objects = Objects::gateway(&declared)
+        .with(secret("certificate", &Certificate::new(&["example.org"])))
+        .service("echo", &[echo.address]);
+    for (name, _) in &listeners[1..] {
+        objects = objects.with(route_of(name, &[to("echo")]));
+    }
+    let of_any = yaml::route(
+        "of-any",
+        "gateway/any",
+        &["example.org"],
+        &Value::from(vec![to("echo")]).to_string(),
+    );
+    let scene = Scene::start(&objects.with(of_any));
+    let rows = [
+        ("example.org", "example.org", 200),
+        ("example.org", "second-example.org", 421),
+        ("example.org", "unknown-example.org", 404),
+        ("second-example.org", "second-example.org", 200),
+        ("second-example.org", "example.org", 421),
+        ("second-example.org", "unknown-example.org", 421),
+        (
+            "third-example.wildcard.org",
+            "third-example.wildcard.org",
+            200,
+        ),
+        (
+            "third-example.wildcard.org",
+            "fith-example.wildcard.org",
+            200,
+        ),
+        (
+            "third-example.wildcard.org",
+            "fourth-example.wildcard.org",
+            421,
+        ),
+        ("third-example.wildcard.org", "second-example.org", 421),
+        ("third-example.wildcard.org", "unknown-example.org", 421),
+        (
+            "fourth-example.wildcard.org",
+            "fourth-example.wildcard.org",
+            200,
+        ),
+        (
+            "fourth-example.wildcard.org",
+            "fith-example.wildcard.org",
+            421,
+        ),
+        ("unknown-example.org", "example.org", 200),
+        ("unknown-example.org", "unknown-example.org", 404),
+        // No SNI: the listener without hostname.
+        ("127.0.0.1", "example.org", 200),
+        ("127.0.0.1", "second-example.org", 421),
+        ("127.0.0.1", "unknown-example.org", 404),
+    ];
+    for protocol in ["h2", "http/1.1"] {
+        for (name, host, status) in rows {
+            let mut client = Client::tls(scene.at(443), name, &tls::client(&[protocol])).await;
+            let answer = client.get(host, "/").await;
+            assert_eq!(answer.status, status, "{protocol} {name} {host}");
         }
     }
 }

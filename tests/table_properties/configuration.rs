@@ -175,8 +175,14 @@ pub(crate) fn named_route(
         kind,
         object: object.clone(),
         created,
+        priority: 0,
         rules,
     }
+}
+
+/// Mostly none.
+pub(crate) fn priority() -> impl Strategy<Value = i16> {
+    prop_oneof![4 => Just(0), 1 => select(vec![-1000, -1, 1, 1000])]
 }
 
 fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
@@ -186,10 +192,13 @@ fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
         1 => vec((vec(grpc_condition().boxed(), 1..3), shares()), 1..3),
     ];
     let created = weighted(0.7, 0_i64..2);
-    vec((created, rules), 1..6).prop_map(|routes| {
+    vec((created, priority(), rules), 1..6).prop_map(|routes| {
         let named = routes.into_iter().enumerate();
         named
-            .map(|(name, (created, rules))| Arc::new(route(name, created, rules)))
+            .map(|(name, (created, priority, rules))| {
+                let route = route(name, created, rules);
+                Arc::new(Route { priority, ..route })
+            })
             .collect()
     })
 }

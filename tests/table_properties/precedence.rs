@@ -15,7 +15,7 @@ use proptest::prelude::{
 use proptest::sample::{select, subsequence};
 
 use crate::BIND;
-use crate::configuration::{GATEWAY, listener, named_route};
+use crate::configuration::{GATEWAY, listener, named_route, priority};
 use crate::request::Request;
 
 /// A match of a rule, under one hostname of its route.
@@ -53,10 +53,11 @@ pub(crate) fn by_hostname(one: &Hostname, two: &Hostname) -> Ordering {
 ///
 /// The text for GRPCRoutes (GRPCRouteRule.matches) counts characters of the service, then of the method, then headers.
 /// Service and method in full are an exact path, and a service is a prefix of one more character. Of equal ones the match
-/// of a GRPCRoute is first.
+/// of a GRPCRoute is first. The priority of a route, which is not of the API, is compared first within a hostname.
 pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
-    let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 12] = [
+    let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 13] = [
         |one, two| by_hostname(one.hostname, two.hostname),
+        |one, two| two.route.priority.cmp(&one.route.priority),
         |one, two| first(is_exact(one), is_exact(two)),
         |one, two| more(pattern_length(one), pattern_length(two)),
         |one, two| more(prefix_length(one), prefix_length(two)),
@@ -228,14 +229,15 @@ fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
         let created = select(vec![None, Some(-5), Some(0), Some(7), Some(7)]);
         let rules = |matches| vec(vec(select(matches), 1..3), 1..4);
         let rules = prop_oneof![rules(http), rules(grpc)];
-        let routes = vec((created, rules), names.len());
+        let routes = vec((created, priority(), rules), names.len());
         (Just(names), routes)
     });
     all.prop_map(|(names, routes)| {
         let all = names.into_iter().zip(routes);
-        all.map(|((namespace, name), (created, rules))| {
+        all.map(|((namespace, name), (created, priority, rules))| {
             let rules = rules.into_iter().map(|matches| (matches, Vec::new()));
-            Arc::new(named_route(namespace, name, created, rules.collect()))
+            let route = named_route(namespace, name, created, rules.collect());
+            Arc::new(Route { priority, ..route })
         })
         .collect()
     })

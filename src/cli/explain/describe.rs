@@ -5,7 +5,7 @@ use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Sc
 use crate::ir::route::{
     Action, Match, PathMatch, Retry, Target, Timeouts, ValueMatch, WeightedBackend,
 };
-use crate::ir::tls::{CipherPolicy, TlsVersion};
+use crate::ir::tls::{CipherPolicy, ClientValidationMode, TlsVersion};
 use crate::ir::{
     Endpoints, Filter, Ir, Release, Releases, Rule, RuleId, ServerTls, UpstreamProtocol,
 };
@@ -96,8 +96,15 @@ pub(super) fn tls(tls: &ServerTls) -> String {
         CipherPolicy::Default => "default ciphers",
         CipherPolicy::AesGcm => "AES-GCM ciphers only",
     };
+    let clients = match tls.client_validation.as_ref().map(|it| it.mode) {
+        None => "",
+        Some(ClientValidationMode::AllowValidOnly) => "; clients need a valid certificate",
+        Some(ClientValidationMode::AllowInsecureFallback) => {
+            "; client certificates are verified, and clients without a valid one served"
+        }
+    };
     format!(
-        "{}; version {version} and above, {ciphers}",
+        "{}; version {version} and above, {ciphers}{clients}",
         certificates.join(", ")
     )
 }

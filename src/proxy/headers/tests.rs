@@ -242,6 +242,7 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
         let forwarding = Forwarding {
             address,
             proto: HeaderValue::from_static("http"),
+            certificate: None,
             trusted,
         };
         let mut added = forwarding.sanitize(&mut headers, normal.has_forwarding, || {
@@ -264,4 +265,35 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
     assert_eq!(headers[X_FORWARDED_HOST], "evil");
     assert_eq!(headers[X_REQUEST_ID], "known");
     assert!(headers.contains_key(FORWARDED));
+}
+
+#[test]
+fn client_certificates_are_claimed_by_trusted_clients_only() {
+    let claims = [
+        ("host", "a"),
+        ("connection", "x-forwarded-client-cert"),
+        ("x-forwarded-client-cert", "Hash=11"),
+        ("x-forwarded-client-cert", "Hash=22"),
+    ];
+    let apply = |claims: &[(&str, &str)], own: Option<&'static str>, trusted| {
+        let (normal, parts) = http1("/", claims).unwrap();
+        let mut headers = parts.headers;
+        let forwarding = Forwarding {
+            address: HeaderValue::from_static("10.0.0.1"),
+            proto: HeaderValue::from_static("https"),
+            certificate: own.map(|own| Box::new(HeaderValue::from_static(own))),
+            trusted,
+        };
+        let id = || HeaderValue::from_static("new");
+        forwarding.sanitize(&mut headers, normal.has_forwarding, id);
+        let values = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();
+        values.cloned().collect::<Vec<_>>()
+    };
+    assert!(apply(&claims, None, false).is_empty());
+    assert!(apply(&claims[..1], None, false).is_empty());
+    assert_eq!(apply(&claims, Some("Hash=00"), false), ["Hash=00"]);
+    assert_eq!(apply(&claims[..1], Some("Hash=00"), false), ["Hash=00"]);
+    assert_eq!(apply(&claims, None, true), ["Hash=11", "Hash=22"]);
+    let joined = apply(&claims, Some("Hash=00"), true);
+    assert_eq!(joined, ["Hash=11,Hash=22,Hash=00"]);
 }

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, DnsName};
+use rustls::pki_types::DnsName;
 
 use crate::api::policy::{BackendTlsSpec, BackendTlsValidation, SubjectAltName};
 use crate::api::reference::LocalObjectReference;
@@ -16,16 +14,10 @@ use crate::ir::{Certificate, ClientTls, ObjectRef, UpstreamProtocol};
 use crate::permissions::InsecureBackend;
 
 use super::super::reason::{Fault, Reason, merge};
-use super::super::{Input, Mode, certificate};
+use super::super::{Input, Mode, authority};
 
 /// Prefix of the options that are ours; keys of other domains are none of our business.
 const OPTION_PREFIX: &str = "portcullis.dev/";
-/// The key of a ConfigMap or Secret that has the certificates.
-const BUNDLE: &str = "ca.crt";
-/// Bytes that a bundle may have; a ConfigMap has no more.
-const MAX_BUNDLE: usize = 1 << 20;
-/// Certificates that a bundle may have.
-const MAX_AUTHORITIES: usize = 1024;
 
 /// What a policy asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -289,16 +281,11 @@ fn authorities(
             )));
         }
     }
-    // By fingerprint: bundles have much in common.
-    let mut found = BTreeMap::new();
+    let mut found = authority::Union::default();
     for (index, reference) in references.iter().enumerate() {
         let field = format!("{field}.caCertificateRefs[{index}]");
         match bundle(input, &name_of(namespace, reference), &field) {
-            Ok(authorities) => found.extend(
-                authorities
-                    .into_iter()
-                    .map(|authority| (authority.fingerprint.clone(), authority)),
-            ),
+            Ok(authorities) => found.add(authorities),
             Err(fault) => unresolved.push(fault),
         }
     }
@@ -308,7 +295,7 @@ fn authorities(
         let message = format!("no usable CA certificate: {why}");
         return Err(Fault::new(Reason::NoValidCACertificate, message));
     }
-    Ok(Authorities::Certificates(found.into_values().collect()))
+    Ok(Authorities::Certificates(found.into_list()))
 }
 
 /// The certificates of a ConfigMap or Secret.
@@ -317,19 +304,14 @@ fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Author
         let message = format!("{field}: {name} {problem}");
         Fault::new(Reason::InvalidCACertificateRef, message)
     };
-    let pem = match (&*name.group, &*name.kind) {
+    let read = match (&*name.group, &*name.kind) {
         ("", "ConfigMap") => {
             let found = input.snapshot.config_maps.get(&name.namespace, &name.name);
-            let found = found.ok_or_else(|| bad("does not exist"))?;
-            let pem = found.data.get(BUNDLE);
-            pem.ok_or_else(|| bad("has no ca.crt"))?
-                .clone()
-                .into_bytes()
+            authority::of_config_map(found.ok_or_else(|| bad("does not exist"))?, name)
         }
         ("", "Secret") if input.options.mode != Mode::Dedicated => {
             let found = input.snapshot.secrets.get(&name.namespace, &name.name);
-            let found = found.ok_or_else(|| bad("does not exist"))?;
-            certificate::value(found, BUNDLE).map_err(|problem| bad(&problem))?
+            authority::of_secret(found.ok_or_else(|| bad("does not exist"))?, name)
         }
         ("", "Secret") => {
             let message = format!(
@@ -345,44 +327,7 @@ fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Author
             return Err(Fault::new(Reason::InvalidKind, message));
         }
     };
-    read_bundle(&pem, name).map_err(|problem| bad(&problem))
-}
-
-fn read_bundle(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String> {
-    if pem.len() > MAX_BUNDLE {
-        return Err(format!(
-            "has a ca.crt of more than {} KiB",
-            MAX_BUNDLE / 1024
-        ));
-    }
-    let certificates = CertificateDer::pem_slice_iter(pem).take(MAX_AUTHORITIES + 1);
-    let certificates: Vec<_> = certificates
-        .collect::<Result<_, _>>()
-        .map_err(|_| "has a ca.crt that is not PEM".to_owned())?;
-    match certificates.len() {
-        0 => return Err("has no PEM certificate in ca.crt".to_owned()),
-        length if length > MAX_AUTHORITIES => {
-            return Err(format!(
-                "has more than {MAX_AUTHORITIES} certificates in ca.crt"
-            ));
-        }
-        _ => {}
-    }
-    let mut roots = RootCertStore::empty();
-    let authority = |(index, certificate): (usize, CertificateDer<'static>)| {
-        let added = roots.add(certificate.clone());
-        added.map_err(|_| format!("has a ca.crt whose certificate {} is not X.509", index + 1))?;
-        Ok(Authority {
-            source: source.clone(),
-            fingerprint: certificate::sha256(&certificate)?,
-            certificate,
-        })
-    };
-    certificates
-        .into_iter()
-        .enumerate()
-        .map(authority)
-        .collect()
+    read.map_err(|problem| bad(&problem))
 }
 
 /// A name that can be sent as SNI: an IP address cannot (RFC 6066, 3).

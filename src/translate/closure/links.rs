@@ -14,7 +14,7 @@ use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-use super::super::attachment::parent_name;
+use super::super::attachment::{self, parent_name};
 use super::super::{Input, backend, selector};
 
 /// What ties an object to others. Every list is in order and names an object once.
@@ -78,6 +78,11 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
     links
 }
 
+/// Stands for all default Gateways: they refer to it, and routes that ask for them belong to it. No object has this name.
+fn default_gateways() -> ObjectRef {
+    ObjectRef::new(GROUP, "DefaultGateways", "", attachment::DEFAULT_SCOPE)
+}
+
 fn sort<T: Ord>(list: &mut Vec<T>) {
     list.sort_unstable();
     list.dedup();
@@ -107,6 +112,9 @@ impl<'a> Collector<'a> {
 
     fn gateway(&mut self, gateway: &Gateway) {
         let spec = &gateway.spec;
+        if attachment::is_default(gateway) {
+            self.refers_to(default_gateways());
+        }
         let namespace = &gateway.metadata.namespace;
         let class = &spec.gateway_class_name;
         self.refers_to(ObjectRef::gateway_api(GatewayClass::KIND, "", class));
@@ -158,6 +166,7 @@ impl<'a> Collector<'a> {
 
     fn http_route(&mut self, route: &HttpRoute) {
         self.parents(&route.spec.parent_refs);
+        self.default_gateways(route.spec.use_default_gateways.as_deref());
         for rule in &route.spec.rules {
             // Taken apart by name, so that a new field that refers to something is not forgotten.
             let HttpRule {
@@ -177,8 +186,16 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// `useDefaultGateways` of a route.
+    fn default_gateways(&mut self, scope: Option<&str>) {
+        if scope == Some(attachment::DEFAULT_SCOPE) {
+            self.links.belongs_to.push(default_gateways());
+        }
+    }
+
     fn grpc_route(&mut self, route: &GrpcRoute) {
         self.parents(&route.spec.parent_refs);
+        self.default_gateways(route.spec.use_default_gateways.as_deref());
         for rule in &route.spec.rules {
             // Taken apart by name, as above.
             let GrpcRule {

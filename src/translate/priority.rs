@@ -1,0 +1,33 @@
+//! The annotation that puts the matches of a route before or behind those of others.
+
+use std::ops::RangeInclusive;
+
+use crate::api::ObjectMeta;
+use crate::ir::ObjectRef;
+use crate::status::Note;
+
+/// Name of the annotation. Its value is an integer.
+const ANNOTATION: &str = "portcullis.dev/priority";
+/// Permitted priorities.
+const PERMITTED: RangeInclusive<i16> = -1000..=1000;
+
+/// The priority of a route, 0 without the annotation; an error ends a sentence that begins with the name of the route.
+pub(super) fn read(meta: &ObjectMeta) -> Result<i16, String> {
+    let Some(value) = meta.annotations.get(ANNOTATION) else {
+        return Ok(0);
+    };
+    let priority = value.parse().ok();
+    let priority = priority.filter(|priority| PERMITTED.contains(priority));
+    priority.ok_or_else(|| {
+        format!(
+            "annotation {ANNOTATION} is {value:?} and counts as 0; set an integer from -1000 to 1000"
+        )
+    })
+}
+
+/// What to say of a priority that is not understood.
+pub(super) fn note(meta: &ObjectMeta, object: &ObjectRef) -> Option<Note> {
+    let message = read(meta).err()?;
+    let object = object.clone();
+    Some(Note { object, message })
+}
