@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis::api::gateway::{Gateway, ListenerSet};
 use portcullis::api::reference::{ObjectReference, SecretRef};
-use portcullis::api::{ObjectRef, Resource};
+use portcullis::api::{ObjectMeta, ObjectRef, Resource};
 use portcullis::data_plane::DataPlane;
 use portcullis::ir::{Backend, BackendId, Ir, Port};
 use portcullis::snapshot::Snapshot;
@@ -341,33 +341,31 @@ fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, Secr
     let parents: BTreeSet<_> = sets.chain([gateway.clone()]).collect();
     let http = cluster.http_routes.iter().map(|route| {
         let rules = route.spec.rules.iter();
-        let references =
-            rules.flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters));
-        let own = &route.metadata.namespace;
-        (own, &route.spec.parent_refs, references.collect::<Vec<_>>())
+        let references: Vec<_> = rules
+            .flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters))
+            .collect();
+        (&route.metadata, &route.spec.parent_refs, references)
     });
     let grpc = cluster.grpc_routes.iter().map(|route| {
         let rules = route.spec.rules.iter();
-        let references =
-            rules.flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters));
-        let own = &route.metadata.namespace;
-        (own, &route.spec.parent_refs, references.collect::<Vec<_>>())
+        let references: Vec<_> = rules
+            .flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters))
+            .collect();
+        (&route.metadata, &route.spec.parent_refs, references)
     });
-    let routes = http.chain(grpc).filter(|(own, parents_of_route, _)| {
-        parents_of_route.iter().any(|parent| {
-            let namespace = parent.namespace.as_ref().unwrap_or(own);
+    let routes = http.chain(grpc).filter(|(own, named, _)| {
+        named.iter().any(|parent| {
+            let namespace = parent.namespace.as_ref().unwrap_or(&own.namespace);
             let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
             parents.contains(&name)
         })
     });
     let mut found = Vec::new();
-    for (namespace, _, references) in routes {
+    for (ObjectMeta { namespace, .. }, _, references) in routes {
         for reference in references {
-            let is_own = reference
-                .namespace
-                .as_ref()
-                .is_none_or(|it| it == namespace);
-            if reference.kind != "XBackend" || !is_own {
+            let foreign = reference.namespace.as_ref();
+            let foreign = foreign.is_some_and(|it| it != namespace);
+            if reference.kind != "XBackend" || foreign {
                 continue;
             }
             let backend = cluster.xbackends.get(namespace, &reference.name);

@@ -55,6 +55,13 @@ fn explained(objects: &str, permissions: Permissions) -> String {
 }
 
 fn explanation(objects: &str, url: &str, permissions: Permissions) -> String {
+    let (text, found) = explained_request(objects, &url.parse().unwrap(), permissions);
+    assert!(found, "{text}");
+    text
+}
+
+/// The explanation of a request, and whether a rule matches it.
+fn explained_request(objects: &str, asked: &Asked, permissions: Permissions) -> (String, bool) {
     let mut snapshot = Snapshot::default();
     for document in serde_yaml::Deserializer::from_str(objects) {
         let admission = api::admit(Value::deserialize(document).unwrap());
@@ -73,10 +80,32 @@ fn explanation(objects: &str, url: &str, permissions: Permissions) -> String {
         ir: &ir,
         translator: &translator,
     };
-    let asked = url.parse().unwrap();
-    let (text, found) = explain(configuration, &asked);
+    explain(configuration, asked)
+}
+
+#[test]
+fn shows_grpc_routes_of_grpc_requests() {
+    let rule = "{name: one, matches: [{method: {service: a.B, method: C}}], ";
+    let objects = OBJECTS
+        .replace("kind: HTTPRoute", "kind: GRPCRoute")
+        .replace("{name: one, ", rule)
+        + &policy(
+            "edge",
+            "tls",
+            ", from: {kind: Gateway, name: web}",
+            "mode: None",
+        );
+    let mut asked: Asked = "POST http://app.example/a.B/C".parse().unwrap();
+    let (text, found) = explained_request(&objects, &asked, Permissions::default());
+    assert!(!found, "{text}");
+    let reason = "(path /a.B/C, gRPC; hostname *): not gRPC, which is a POST with content-type";
+    assert!(text.contains(reason), "{text}");
+    asked.add_headers(&[request::header("content-type: application/grpc").unwrap()]);
+    let (text, found) = explained_request(&objects, &asked, Permissions::default());
     assert!(found, "{text}");
-    text
+    let backend = "Service app/app:443 by BackendTLSOverride edge/tls for gRPC has no ready endpoint: gRPC status UNAVAILABLE";
+    assert!(text.contains(backend), "{text}");
+    assert!(text.contains("TLS policy"), "{text}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use proxy::headers::{LastHost, normalize};
 mod proxy {
     mod error;
     mod forwarding;
+    mod grpc;
     pub(crate) mod headers;
     pub(crate) use portcullis::proxy::target;
 }
