@@ -9,6 +9,7 @@ pub mod closure;
 mod conflict;
 mod cors;
 mod data_plane;
+mod external_auth;
 mod filter;
 mod gateway;
 mod gateway_state;

@@ -10,11 +10,13 @@ use crate::contents::{Followed, class, grant, http, route, service, slice};
 pub(crate) fn references(rule: &HttpRule) -> impl Iterator<Item = &BackendObjectRef> {
     let of_shares = rule.backend_refs.iter();
     let filters = of_shares.clone().flat_map(|share| &share.filters);
-    let mirrors = filters
-        .chain(&rule.filters)
-        .filter_map(|filter| filter.request_mirror.as_ref());
-    let of_mirrors = mirrors.map(|mirror| &mirror.backend_ref);
-    of_shares.map(|share| &share.backend).chain(of_mirrors)
+    let of_filters = filters.chain(&rule.filters).flat_map(|filter| {
+        let mirror = filter.request_mirror.iter();
+        let auth = filter.external_auth.iter();
+        let mirrored = mirror.map(|mirror| &mirror.backend_ref);
+        mirrored.chain(auth.map(|auth| &auth.backend_ref))
+    });
+    of_shares.map(|share| &share.backend).chain(of_filters)
 }
 
 fn reference(namespace: &str) -> Value {
@@ -22,14 +24,16 @@ fn reference(namespace: &str) -> Value {
 }
 
 #[test]
-fn backends_of_mirrors_are_in_the_closure_where_a_grant_permits_it() {
+fn backends_of_filters_are_in_the_closure_where_a_grant_permits_it() {
     let mirror = |namespace: &str| {
         let backend = reference(namespace);
         json!([{"type": "RequestMirror", "requestMirror": {"backendRef": backend}}])
     };
     let mut mirrored = route("apps", "r", "g", json!({"name": "app", "port": 80}));
     mirrored["spec"]["rules"][0]["filters"] = mirror("apps");
-    mirrored["spec"]["rules"][0]["backendRefs"][0]["filters"] = mirror("other");
+    let auth = json!({"protocol": "HTTP", "http": {}, "backendRef": reference("other")});
+    mirrored["spec"]["rules"][0]["backendRefs"][0]["filters"] =
+        json!([{"type": "ExternalAuth", "externalAuth": auth}]);
     let mut followed = Followed::new([
         class(),
         http("g"),

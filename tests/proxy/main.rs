@@ -20,6 +20,7 @@ mod cors;
 mod cors_conformance;
 mod endpoints;
 mod external;
+mod external_auth;
 mod filters;
 mod forwarding;
 mod lifecycle;
