@@ -23,6 +23,8 @@ pub struct ExternalAuth {
 pub enum AuthProtocol {
     /// HTTP.
     Http(HttpAuth),
+    /// gRPC: `envoy.service.auth.v3.Authorization`.
+    Grpc(GrpcAuth),
 }
 
 /// Requests to an authorization server over HTTP.
@@ -36,6 +38,14 @@ pub struct HttpAuth {
     /// Headers of the server's response that the client's request gets; all if empty.
     #[serde(serialize_with = "names")]
     pub response_headers: Vec<HeaderName>,
+}
+
+/// Calls of an authorization server over gRPC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct GrpcAuth {
+    /// Headers of the client's request that are sent; all if empty.
+    #[serde(serialize_with = "names")]
+    pub headers: Vec<HeaderName>,
 }
 
 fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,6 +1,9 @@
 //! ExternalAuth: asks an authorization server whether a request may go on. Whatever goes wrong, the
 //! request does not go on.
 
+mod grpc;
+mod message;
+
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -21,7 +24,7 @@ use super::forwarding::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_
 use super::request::Exchange;
 use super::subrequest;
 use super::worker::Worker;
-use crate::filter::LocalResponse;
+use crate::filter::{Level, LocalResponse};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::table::{AuthResult, Backend, Target};
@@ -57,6 +60,7 @@ pub(super) async fn authorize(
     exchange: &mut Exchange,
     auth: &ExternalAuth,
     target: Option<&Target>,
+    level: Level,
 ) -> Result<Option<LocalResponse>, Error> {
     let Some(Target::Backend(backend)) = target else {
         return Err(Error::Broken);
@@ -70,8 +74,16 @@ pub(super) async fn authorize(
         }
     };
     let worker = Rc::clone(&exchange.client.worker);
-    let AuthProtocol::Http(http) = &auth.protocol;
-    let asked = http_verdict(&worker, backend, http, &mut exchange.parts, body);
+    let asked = async {
+        match &auth.protocol {
+            AuthProtocol::Http(http) => {
+                http_verdict(&worker, backend, http, &mut exchange.parts, body).await
+            }
+            AuthProtocol::Grpc(grpc) => {
+                grpc::verdict(&worker, backend, grpc, exchange, level, body).await
+            }
+        }
+    };
     let verdict = timeout(TIMEOUT, asked)
         .await
         .unwrap_or(Err(Error::AuthorizationTimeout));
@@ -99,16 +111,13 @@ async fn http_verdict(
     body: Bytes,
 ) -> Result<Verdict, Error> {
     let head = http_head(http, parts, body.len())?;
-    let body = Buffered {
-        data: body,
-        is_sent: false,
-    };
+    let body = Buffered::new(body);
     let response = subrequest::send(worker, backend, &head, body).await;
     let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, headers) = (response.status, response.headers);
     let body = subrequest::read(response.body, MAX_RESPONSE).await;
     if status != StatusCode::OK {
-        let body = body.unwrap_or_default();
+        let (body, _) = body.unwrap_or_default();
         return Ok(Verdict::Deny(denial(status, headers, body)));
     }
     copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
@@ -197,6 +206,15 @@ fn denial(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse 
 struct Buffered {
     data: Bytes,
     is_sent: bool,
+}
+
+impl Buffered {
+    fn new(data: Bytes) -> Self {
+        Self {
+            data,
+            is_sent: false,
+        }
+    }
 }
 
 impl Body for Buffered {

@@ -31,7 +31,12 @@ pub(super) async fn run(
         }
         if let Filter::ExternalAuth(auth) = filter {
             // Boxed, since few requests need it and every request has room for its future.
-            let asked = Box::pin(external_auth::authorize(exchange, auth, targets.next()));
+            let asked = Box::pin(external_auth::authorize(
+                exchange,
+                auth,
+                targets.next(),
+                level,
+            ));
             if let Some(response) = asked.await? {
                 return Ok(Some(response));
             }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, request};
+use http::{HeaderMap, Request, request};
 use http_body::Body;
 
 use super::worker::Worker;
@@ -57,16 +57,20 @@ pub(super) async fn send<B: Replay>(
     }
 }
 
-/// Reads a response body. `None` if it has more than `max` bytes or breaks off.
-pub(super) async fn read<B: Replay>(mut body: ResponseBody<B>, max: usize) -> Option<Bytes> {
-    let mut read = BytesMut::new();
+/// Reads a response body and its trailers. `None` if it has more than `max` bytes or breaks off.
+pub(super) async fn read<B: Replay>(
+    mut body: ResponseBody<B>,
+    max: usize,
+) -> Option<(Bytes, HeaderMap)> {
+    let (mut read, mut trailers) = (BytesMut::new(), HeaderMap::new());
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        if let Some(data) = frame.ok()?.data_ref() {
-            read.extend_from_slice(data);
+        match frame.ok()?.into_data() {
+            Ok(data) => read.extend_from_slice(&data),
+            Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
         }
         if read.len() > max {
             return None;
         }
     }
-    Some(read.freeze())
+    Some((read.freeze(), trailers))
 }

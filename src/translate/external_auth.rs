@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use crate::api::http_route::{ExternalAuth as ExternalAuthSpec, HttpAuth as HttpAuthSpec};
-use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
+use crate::ir::external_auth::{AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
 
 use super::filter::unsupported;
 use super::mirror::ResolveBackend;
@@ -21,7 +21,7 @@ pub(super) fn translate(
         protocol,
         backend_ref,
         http,
-        grpc: _,
+        grpc,
         forward_body,
     } = block;
     let protocol = match protocol.as_str() {
@@ -32,8 +32,14 @@ pub(super) fn translate(
                 .map(|http| http_auth(http, &format!("{field}.http")));
             AuthProtocol::Http(http.transpose()?.unwrap_or_default())
         }
+        "GRPC" => {
+            let allowed = grpc.as_ref().map_or(&[][..], |grpc| &grpc.allowed_headers);
+            AuthProtocol::Grpc(GrpcAuth {
+                headers: headers(allowed, &format!("{field}.grpc.allowedHeaders"))?,
+            })
+        }
         other => {
-            let message = format!("{other} is not served by this version");
+            let message = format!("{other} is not supported; use HTTP or GRPC");
             return Err(unsupported(&format!("{field}.protocol"), &message));
         }
     };

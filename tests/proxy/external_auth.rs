@@ -16,14 +16,14 @@ use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix};
 
 /// A rule with filters.
-fn with_filters(path: &str, filters: Value) -> Value {
+pub(crate) fn with_filters(path: &str, filters: Value) -> Value {
     let mut rule = prefix(path, "app");
     rule["filters"] = filters;
     rule
 }
 
 /// An ExternalAuth filter with these settings of HTTP.
-fn auth(service: &str, http: Value) -> Value {
+fn auth(service: &str, http: &Value) -> Value {
     json!({"type": "ExternalAuth", "externalAuth": {
         "protocol": "HTTP", "backendRef": {"name": service, "port": 80}, "http": http,
     }})
@@ -31,13 +31,13 @@ fn auth(service: &str, http: Value) -> Value {
 
 /// The same with bodies of this size.
 fn with_body(max_size: u32) -> Value {
-    let mut filter = auth("auth", json!({}));
+    let mut filter = auth("auth", &json!({}));
     filter["externalAuth"]["forwardBody"] = json!({"maxSize": max_size});
     filter
 }
 
 /// A request that an authorization server has received.
-struct Asked {
+pub(crate) struct Asked {
     head: http::request::Parts,
     body: String,
 }
@@ -90,8 +90,8 @@ async fn server_decides_which_requests_go_on() {
     let (app, mut server) = (Origin::echo("app").await, Server::new().await);
     let http = json!({"path": "/check/", "allowedHeaders": ["X-Sent"], "allowedResponseHeaders": ["X-User"]});
     let rules = [
-        with_filters("/listed", json!([auth("auth", http)])),
-        with_filters("/all", json!([auth("auth", json!({}))])),
+        with_filters("/listed", json!([auth("auth", &http)])),
+        with_filters("/all", json!([auth("auth", &json!({}))])),
     ];
     let objects = gateway()
         .service("app", &[app.address])
@@ -231,7 +231,7 @@ async fn requests_are_refused_when_nobody_can_allow_them() {
     let silent = Origin::new(|_| std::future::pending()).await;
     let names = ["dead", "empty", "broken", "missing", "silent"];
     let rules = names.map(|name| {
-        let mut rule = with_filters(&format!("/{name}"), json!([auth(name, json!({}))]));
+        let mut rule = with_filters(&format!("/{name}"), json!([auth(name, &json!({}))]));
         if name == "silent" {
             rule["timeouts"] = json!({"request": "300ms"});
         }
@@ -264,15 +264,15 @@ async fn filters_see_the_request_in_list_order() {
     };
     let shared = json!({"type": "CORS", "cors": {"allowOrigins": ["https://a.org"]}});
     let mut of_share = prefix("/share", "app");
-    of_share["backendRefs"][0]["filters"] = json!([auth("auth", json!({}))]);
+    of_share["backendRefs"][0]["filters"] = json!([auth("auth", &json!({}))]);
     let rules = [
-        with_filters("/before", json!([set("changed"), auth("auth", json!({}))])),
-        with_filters("/after", json!([auth("auth", json!({})), set("changed")])),
+        with_filters("/before", json!([set("changed"), auth("auth", &json!({}))])),
+        with_filters("/after", json!([auth("auth", &json!({})), set("changed")])),
         with_filters(
             "/mirror",
-            json!([auth("auth", json!({})), mirror("copies")]),
+            json!([auth("auth", &json!({})), mirror("copies")]),
         ),
-        with_filters("/cors", json!([auth("auth", json!({})), shared])),
+        with_filters("/cors", json!([auth("auth", &json!({})), shared])),
         of_share,
     ];
     let objects = gateway()

@@ -21,6 +21,7 @@ mod cors_conformance;
 mod endpoints;
 mod external;
 mod external_auth;
+mod external_auth_grpc;
 mod filters;
 mod forwarding;
 mod lifecycle;

@@ -188,9 +188,12 @@ fn mirror(Mirror { target, share }: &Mirror) -> String {
 }
 
 fn external_auth(auth: &ExternalAuth) -> String {
-    let AuthProtocol::Http(_) = &auth.protocol;
+    let protocol = match &auth.protocol {
+        AuthProtocol::Http(_) => "HTTP",
+        AuthProtocol::Grpc(_) => "gRPC",
+    };
     match &auth.target {
-        Target::Backend(id) => format!("ask {id} over HTTP for permission"),
+        Target::Backend(id) => format!("ask {id} over {protocol} for permission"),
         Target::Invalid(reason) => {
             format!("answer 500, since nobody can permit the request: {reason}")
         }
