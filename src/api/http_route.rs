@@ -120,6 +120,8 @@ pub struct HttpFilter {
     pub url_rewrite: Option<UrlRewrite>,
     /// Cross-origin resource sharing.
     pub cors: Option<CorsFilter>,
+    /// Authorization by another backend.
+    pub external_auth: Option<ExternalAuth>,
     /// A filter of another kind.
     pub extension_ref: Option<super::reference::LocalObjectReference>,
 }
@@ -155,6 +157,50 @@ pub struct RequestMirror {
     pub percent: Option<i32>,
     /// Fraction of the requests that are copied. Without it and without `percent`, all are.
     pub fraction: Option<Fraction>,
+}
+
+/// A backend that decides which requests go on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalAuth {
+    /// `HTTP` or `GRPC`.
+    pub protocol: String,
+    /// The backend.
+    pub backend_ref: BackendObjectRef,
+    /// Settings for HTTP.
+    pub http: Option<HttpAuth>,
+    /// Settings for gRPC.
+    pub grpc: Option<GrpcAuth>,
+    /// Whether request bodies are sent, too.
+    pub forward_body: Option<ForwardBody>,
+}
+
+/// Settings of an authorization server that speaks HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpAuth {
+    /// Prefix of the paths of requests.
+    pub path: Option<String>,
+    /// Request headers that are sent beside those that always are.
+    pub allowed_headers: Vec<String>,
+    /// Response headers that the client's request gets; empty means all.
+    pub allowed_response_headers: Vec<String>,
+}
+
+/// Settings of an authorization server that speaks gRPC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GrpcAuth {
+    /// Request headers that are sent; empty means all.
+    pub allowed_headers: Vec<String>,
+}
+
+/// How much of request bodies is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ForwardBody {
+    /// Maximum size in bytes; 0, the default, means that bodies are not sent.
+    pub max_size: Option<i64>,
 }
 
 /// A fraction.

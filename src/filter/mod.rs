@@ -86,8 +86,8 @@ pub fn request(
             }
             phase.push(level, Step::Cors(sharing));
         }
-        // It sends requests, which no function of this module can.
-        Filter::Mirror(_) => {}
+        // They send requests, which no function of this module can.
+        Filter::Mirror(_) | Filter::ExternalAuth(_) => {}
     }
     Ok(Verdict::Continue)
 }

@@ -33,6 +33,11 @@ impl ResponsePhase {
         }
     }
 
+    /// Adds changes of headers that another service asks for.
+    pub fn change_headers(&mut self, level: Level, changes: HeaderChanges) {
+        self.push(level, Step::Headers(Arc::new(changes)));
+    }
+
     /// Forgets the steps of a backendRef: another attempt chooses again.
     pub fn reset_backend(&mut self) {
         self.backend.clear();

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::BackendId;
 use super::cors::Cors;
+use super::external_auth::ExternalAuth;
 use super::route::Target;
 
 /// A step of a rule or of one of its backends.
@@ -25,6 +26,8 @@ pub enum Filter {
     Cors(Arc<Cors>),
     /// Sends a copy of the request to another backend.
     Mirror(Arc<Mirror>),
+    /// Asks another backend whether the request may go on.
+    ExternalAuth(Arc<ExternalAuth>),
 }
 
 impl Filter {
@@ -32,6 +35,7 @@ impl Filter {
     pub fn target(&self) -> Option<&Target> {
         match self {
             Self::Mirror(mirror) => Some(&mirror.target),
+            Self::ExternalAuth(auth) => Some(&auth.target),
             Self::RequestHeaders(_)
             | Self::ResponseHeaders(_)
             | Self::Redirect(_)

@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod cors;
+pub mod external_auth;
 pub mod filter;
 pub mod fingerprint;
 pub mod grpc;

@@ -240,6 +240,11 @@ impl BodyCopy {
         })))
     }
 
+    /// Adds a part of the body that was read before the copy was made.
+    pub(super) fn push(&self, frame: &Frame<Bytes>) {
+        self.0.borrow_mut().push(frame);
+    }
+
     /// Observes the client's side. The same task must poll the watch and the body.
     pub(super) fn watch(&self) -> BodyWatch {
         BodyWatch(self.0.clone())

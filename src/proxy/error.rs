@@ -36,6 +36,12 @@ pub(crate) enum Error {
     Broken,
     /// The rule has no backend.
     NoBackend,
+    /// The request body is larger than the limit of an ExternalAuth filter.
+    BodyTooLarge,
+    /// The authorization server failed or cannot be reached.
+    AuthorizationUnavailable,
+    /// The authorization server did not respond in time.
+    AuthorizationTimeout,
     /// A rewrite produced an invalid request.
     Filter,
     /// The exchange exceeded the request timeout of the rule.
@@ -59,11 +65,14 @@ impl Error {
             | Self::Misdirected
             | Self::NotFound(_)
             | Self::BodyTimeout
+            | Self::BodyTooLarge
             | Self::Send(SendError::RequestBody) => ErrorSource::Downstream,
             Self::Broken | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
-            Self::RequestTimeout | Self::BackendIdle | Self::Send(SendError::Backend(..)) => {
-                ErrorSource::Upstream
-            }
+            Self::RequestTimeout
+            | Self::BackendIdle
+            | Self::AuthorizationUnavailable
+            | Self::AuthorizationTimeout
+            | Self::Send(SendError::Backend(..)) => ErrorSource::Upstream,
         }
     }
 
@@ -77,7 +86,11 @@ impl Error {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Broken | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::RequestTimeout | Self::BackendIdle => StatusCode::GATEWAY_TIMEOUT,
+            Self::RequestTimeout | Self::BackendIdle | Self::AuthorizationTimeout => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::AuthorizationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
                 UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
@@ -118,6 +131,11 @@ impl Error {
             Self::RequestTimeout => "no complete response within the request timeout",
             Self::BodyTimeout => "timed out waiting for the request body",
             Self::BackendIdle => "timed out waiting for the backend",
+            Self::BodyTooLarge => {
+                "the request body is larger than the route's authorization allows"
+            }
+            Self::AuthorizationUnavailable => "the authorization server is not available",
+            Self::AuthorizationTimeout => "the authorization server did not respond in time",
             Self::Send(SendError::RequestBody) => "the request body failed",
             Self::Send(SendError::Backend(_, detail)) => detail,
         }

@@ -3,8 +3,8 @@
 //! body or time has a module of its own here.
 
 use super::error::Error;
-use super::mirror;
 use super::request::Exchange;
+use super::{external_auth, mirror};
 use crate::filter::{self, Level, LocalResponse, RequestFacts, Verdict};
 use crate::ir::Filter;
 use crate::table::Filters;
@@ -26,6 +26,19 @@ pub(super) async fn run(
             // A request that is sent again has its copies already.
             if !exchange.is_mirrored {
                 mirror::start(exchange, mirror, target);
+            }
+            continue;
+        }
+        if let Filter::ExternalAuth(auth) = filter {
+            // Boxed, since few requests need it and every request has room for its future.
+            let asked = Box::pin(external_auth::authorize(
+                exchange,
+                auth,
+                targets.next(),
+                level,
+            ));
+            if let Some(response) = asked.await? {
+                return Ok(Some(response));
             }
             continue;
         }

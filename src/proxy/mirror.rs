@@ -9,17 +9,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, request};
+use http::request;
 use http_body::Body;
 use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep};
 
 use super::body_copy::{BodyCopy, CopyFailure};
 use super::request::Exchange;
+use super::subrequest;
 use super::worker::Worker;
 use crate::ir::filter::Mirror;
 use crate::table::{Backend, MirrorResult, Target, draw};
-use crate::upstream::{Attempts, FailedAttempt, Outgoing, ResponseBody};
+use crate::upstream::ResponseBody;
 
 /// Maximum time from the end of a request body to the end of a copy's response, for rules without a
 /// request timeout.
@@ -48,9 +49,11 @@ pub(super) fn start(exchange: &mut Exchange, mirror: &Mirror, target: Option<&Ta
     let Some(permit) = worker.copies.begin() else {
         return backend.stats.mirrored(MirrorResult::Dropped);
     };
+    let mut parts = subrequest::head(&exchange.parts);
+    parts.headers = exchange.parts.headers.clone();
     let copy = Copy {
         backend: backend.clone(),
-        parts: head(&exchange.parts),
+        parts,
         body: exchange.body.copy(permit),
         timeout: exchange.rule.ir.timeouts.request,
     };
@@ -59,16 +62,6 @@ pub(super) fn start(exchange: &mut Exchange, mirror: &Mirror, target: Option<&Ta
         let backend = copy.backend.clone();
         backend.stats.mirrored(copy.send(&worker).await);
     });
-}
-
-/// A copy of a request head, without extensions, which belong to the client's connection.
-fn head(parts: &request::Parts) -> request::Parts {
-    let (mut copy, ()) = Request::new(()).into_parts();
-    copy.method = parts.method.clone();
-    copy.uri = parts.uri.clone();
-    copy.version = parts.version;
-    copy.headers = parts.headers.clone();
-    copy
 }
 
 impl Copy {
@@ -107,34 +100,12 @@ async fn exchange(
     worker: &Worker,
     backend: &Backend,
     parts: &request::Parts,
-    mut body: BodyCopy,
+    body: BodyCopy,
 ) -> MirrorResult {
-    let outgoing = Outgoing {
-        parts,
-        added: &[],
-        upgrade: None,
-        expect_continue: false,
-        informational: None,
-        try_timeout: None,
-        keeps_body: false,
-    };
-    let mut attempts = Attempts::default();
-    let response = loop {
-        let attempt = worker
-            .upstream
-            .attempt(backend, None, &mut attempts, &outgoing, body);
-        match attempt.await {
-            Ok(response) => break response,
-            Err(FailedAttempt { body: None, .. }) => return MirrorResult::Failed,
-            Err(FailedAttempt {
-                body: Some(again), ..
-            }) => body = again,
-        }
-    };
-    if let Some(release) = attempts.release() {
-        release.record(response.status.as_u16());
+    match subrequest::send(worker, backend, parts, body).await {
+        Ok(response) => discard(response.body).await,
+        Err(_) => MirrorResult::Failed,
     }
-    discard(response.body).await
 }
 
 async fn discard(mut body: ResponseBody<BodyCopy>) -> MirrorResult {

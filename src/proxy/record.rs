@@ -103,6 +103,11 @@ impl Record {
         }
     }
 
+    /// Records that an authorization server denied the request.
+    pub(crate) fn denied(&mut self) {
+        self.error = Some("denied by the authorization server");
+    }
+
     /// Records body bytes passed to the client.
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;

@@ -1,20 +1,22 @@
 //! A request body on its way to a backend: updates the `Activity`, counts bytes, and buffers the
 //! beginning for replay in another attempt.
 
+use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::activity::Activity;
 use super::body_copy::{BodyCopy, Copies, CopyPermit};
+use super::error::Error;
 use super::headers;
 use super::incoming::Incoming;
-use crate::upstream::{BoxError, Replay};
+use crate::upstream::{BoxError, Replay, SendError};
 
 /// Maximum bytes that are buffered for replay; a longer body is sent only once.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
@@ -54,11 +56,38 @@ impl RequestBody {
         }))
     }
 
-    /// A copy of the body for a mirror. The body must not have been read yet.
+    /// Reads the whole body, of which at most `max` bytes are accepted, and rewinds it. `max` must
+    /// be less than [`MAX_REPLAY_BYTES`].
+    pub(super) async fn buffer(&mut self, max: usize) -> Result<Bytes, Error> {
+        let mut read = BytesMut::new();
+        if self.size_hint().lower() > max as u64 {
+            return Err(Error::BodyTooLarge);
+        }
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await {
+            let frame = frame.map_err(|_| Error::Send(SendError::RequestBody))?;
+            read.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            if read.len() > max {
+                return Err(Error::BodyTooLarge);
+            }
+        }
+        match self.rewind() {
+            true => Ok(read.freeze()),
+            false => Err(Error::BodyTooLarge),
+        }
+    }
+
+    /// A copy of the body for a mirror. What was read of the body must be buffered.
     pub(super) fn copy(&mut self, permit: CopyPermit) -> BodyCopy {
         match self {
             Self::Empty => BodyCopy::empty(permit),
-            Self::Client(body) => body.copies.add(permit, body.size_hint().exact()),
+            Self::Client(body) => {
+                let copy = body.copies.add(permit, body.size_hint().exact());
+                body.kept.frames().for_each(|frame| copy.push(&frame));
+                if body.is_ended || body.incoming.is_end_stream() {
+                    body.copies.complete();
+                }
+                copy
+            }
         }
     }
 }
@@ -224,6 +253,12 @@ impl ReplayBuffer {
             return self.trailers.clone().map(Frame::trailers);
         }
         None
+    }
+
+    /// All buffered frames.
+    fn frames(&self) -> impl Iterator<Item = Frame<Bytes>> {
+        let data = self.data.iter().cloned().map(Frame::data);
+        data.chain(self.trailers.iter().cloned().map(Frame::trailers))
     }
 
     fn is_at_end(&self) -> bool {

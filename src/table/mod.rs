@@ -24,8 +24,8 @@ pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
 pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
 pub use stats::{
-    BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, MirrorResult, ReleaseStats, RuleStats,
-    TlsFailure, UpstreamFault,
+    AuthResult, BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, MirrorResult, ReleaseStats,
+    RuleStats, TlsFailure, UpstreamFault,
 };
 
 use self::route::Routes;

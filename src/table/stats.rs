@@ -223,6 +223,31 @@ impl MirrorResult {
     }
 }
 
+/// The answer of an authorization server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AuthResult {
+    /// The request goes on.
+    Allowed,
+    /// The request is refused.
+    Denied,
+    /// There was no answer, or one that is not understood: the request is refused.
+    Failed,
+}
+
+impl AuthResult {
+    /// Every result, in the order of their counters.
+    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Failed];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// What became of a backend's connections and attempts.
 #[derive(Debug, Default)]
 pub struct BackendStats {
@@ -234,6 +259,7 @@ pub struct BackendStats {
     faults: [AtomicU64; UpstreamFault::ALL.len()],
     tls_failures: [AtomicU64; TlsFailure::ALL.len()],
     mirrored: [AtomicU64; MirrorResult::ALL.len()],
+    authorized: [AtomicU64; AuthResult::ALL.len()],
     /// Used only when the configuration changes.
     releases: Mutex<Vec<Arc<ReleaseStats>>>,
 }
@@ -316,6 +342,16 @@ impl BackendStats {
     /// Copies of requests with this result so far.
     pub fn mirrored_requests(&self, result: MirrorResult) -> u64 {
         self.mirrored[result as usize].load(Relaxed)
+    }
+
+    /// Counts an answer of an authorization server.
+    pub fn authorized(&self, result: AuthResult) {
+        self.authorized[result as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Answers of an authorization server with this result so far.
+    pub fn authorizations(&self, result: AuthResult) -> u64 {
+        self.authorized[result as usize].load(Relaxed)
     }
 
     /// Connections established so far.

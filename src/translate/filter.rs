@@ -13,9 +13,9 @@ use crate::ir::Filter;
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 
-use super::cors;
 use super::mirror::{self, ResolveBackend};
 use super::reason::{Fault, Reason};
+use super::{cors, external_auth};
 
 /// Headers beside the hop-by-hop ones that frame a message or belong to one connection: a change of them would break the
 /// exchange.
@@ -47,19 +47,20 @@ pub(super) fn translate(
             )
         })
         .collect();
-    filters.map(cors_before_redirect)
+    filters.map(cors_first)
 }
 
-/// Moves a CORS filter before a redirect. A redirect ends the list, so a CORS filter behind it would have no effect, and
-/// browsers follow only redirects that the origin may read.
-fn cors_before_redirect(mut filters: Vec<Filter>) -> Vec<Filter> {
+/// Moves a CORS filter before filters that may end the list. A redirect always does, so a CORS filter behind it would have
+/// no effect, and browsers follow only redirects that the origin may read. Preflight requests have no credentials, so an
+/// authorization server would deny them.
+fn cors_first(mut filters: Vec<Filter>) -> Vec<Filter> {
     let position = |is: fn(&Filter) -> bool| filters.iter().position(is);
-    let redirect = position(|filter| matches!(filter, Filter::Redirect(_)));
+    let end = position(|filter| matches!(filter, Filter::Redirect(_) | Filter::ExternalAuth(_)));
     let cors = position(|filter| matches!(filter, Filter::Cors(_)));
-    if let (Some(redirect), Some(cors)) = (redirect, cors)
-        && redirect < cors
+    if let (Some(end), Some(cors)) = (end, cors)
+        && end < cors
     {
-        filters[redirect..=cors].rotate_right(1);
+        filters[end..=cors].rotate_right(1);
     }
     filters
 }
@@ -110,6 +111,11 @@ fn one(
             let block = filter.request_mirror.as_ref().ok_or_else(missing)?;
             mirror::translate(block, &format!("{field}.requestMirror"), backend)
                 .map(|mirror| Filter::Mirror(Arc::new(mirror)))
+        }
+        "ExternalAuth" => {
+            let block = filter.external_auth.as_ref().ok_or_else(missing)?;
+            external_auth::translate(block, &format!("{field}.externalAuth"), backend)
+                .map(|auth| Filter::ExternalAuth(Arc::new(auth)))
         }
         kind => Err(unsupported(
             field,

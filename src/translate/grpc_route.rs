@@ -117,8 +117,8 @@ fn filters(
         );
         return Err(unsupported(&format!("{field}.filters[{index}]"), &message));
     }
-    filter::translate(filters, field, None, &mut |reference, field| {
-        builder.resolve(reference, field, rule)
+    filter::translate(filters, field, None, &mut |reference, field, requests| {
+        builder.resolve(reference, field, rule, requests)
     })
 }
 

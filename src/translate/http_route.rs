@@ -60,9 +60,12 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
     let prefix = only_prefix(&matches).cloned();
     let name = spec.name.as_deref();
     let filters = |builder: &mut RouteBuilder<'_>, filters: &[HttpFilter], field: &str| {
-        filter::translate(filters, field, prefix.as_ref(), &mut |reference, field| {
-            builder.resolve(reference, field, name)
-        })
+        filter::translate(
+            filters,
+            field,
+            prefix.as_ref(),
+            &mut |reference, field, requests| builder.resolve(reference, field, name, requests),
+        )
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, filters);
     let behaviour = behaviour(builder, spec, &matches, &field);
@@ -94,8 +97,9 @@ fn behaviour(
     let session = session_persistence.as_ref();
     let session =
         session.map(|spec| session_persistence::translate(spec, matches, builder.route, field));
-    let resolve =
-        &mut |reference: &_, field: &_| builder.resolve(reference, field, name.as_deref());
+    let resolve = &mut |reference: &_, field: &_, requests| {
+        builder.resolve(reference, field, name.as_deref(), requests)
+    };
     let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
     Ok(Behaviour {
         filters: filter::translate(filters, field, only_prefix(matches), resolve)?,

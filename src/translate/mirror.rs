@@ -4,15 +4,17 @@ use std::num::NonZeroU32;
 
 use crate::api::http_route::{Fraction as FractionSpec, RequestMirror};
 use crate::api::reference::BackendObjectRef;
+use crate::ir::RouteKind;
 use crate::ir::filter::{Fraction, Mirror};
 use crate::ir::route::Target;
 
 use super::filter::unsupported;
 use super::reason::Fault;
 
-/// Resolves the reference at a field to a backend. A reference that cannot be resolved is a fault of the route, not of
-/// the filter.
-pub(super) type ResolveBackend<'a> = &'a mut dyn FnMut(&BackendObjectRef, &str) -> Target;
+/// Resolves the reference at a field to a backend for HTTP or gRPC requests; `None` is those of the route. A reference
+/// that cannot be resolved is a fault of the route, not of the filter.
+pub(super) type ResolveBackend<'a> =
+    &'a mut dyn FnMut(&BackendObjectRef, &str, Option<RouteKind>) -> Target;
 
 /// The denominator of a percentage, and of a fraction without one.
 const HUNDRED: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
@@ -30,7 +32,7 @@ pub(super) fn translate(
     } = block;
     let share = share(*percent, fraction.as_ref(), field)?;
     Ok(Mirror {
-        target: backend(backend_ref, &format!("{field}.backendRef")),
+        target: backend(backend_ref, &format!("{field}.backendRef"), None),
         share,
     })
 }

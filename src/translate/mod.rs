@@ -11,6 +11,7 @@ mod conflict;
 mod cors;
 mod data_plane;
 mod duration;
+mod external_auth;
 mod filter;
 mod frontend;
 mod gateway;

@@ -234,7 +234,7 @@ impl RouteBuilder<'_> {
         let mut targets = Vec::with_capacity(references.len());
         for (index, reference) in references.iter().enumerate() {
             let field = format!("{field}.backendRefs[{index}]");
-            let target = self.resolve(&reference.backend, &field, rule);
+            let target = self.resolve(&reference.backend, &field, rule, None);
             let mut weighted = WeightedBackend {
                 weight: reference.weight.min(MAX_WEIGHT),
                 target,
@@ -296,19 +296,21 @@ impl RouteBuilder<'_> {
         rule
     }
 
-    /// Resolves the reference at `field` to a backend, for requests of the rule of this name.
+    /// Resolves the reference at `field` to a backend, for requests of the rule of this name. They are HTTP or gRPC as
+    /// `requests` says, by default as those of the route.
     pub(super) fn resolve(
         &mut self,
         reference: &BackendObjectRef,
         field: &str,
         rule: Option<&str>,
+        requests: Option<RouteKind>,
     ) -> Target {
         let name = reference.object_ref(&self.route.namespace);
         self.references.push(name.clone());
         let requests = Requests {
             route: self.route,
             rule,
-            are_grpc: self.kind == RouteKind::Grpc,
+            are_grpc: requests.unwrap_or(self.kind) == RouteKind::Grpc,
             consumer: self.consumer,
         };
         let resolution = self

@@ -14,11 +14,13 @@ pub(crate) fn references<'a>(
     let of_shares = backend_refs.iter();
     let of_rule = filters;
     let filters = of_shares.clone().flat_map(|share| &share.filters);
-    let mirrors = filters
-        .chain(of_rule)
-        .filter_map(|filter| filter.request_mirror.as_ref());
-    let of_mirrors = mirrors.map(|mirror| &mirror.backend_ref);
-    of_shares.map(|share| &share.backend).chain(of_mirrors)
+    let of_filters = filters.chain(of_rule).flat_map(|filter| {
+        let mirror = filter.request_mirror.iter();
+        let auth = filter.external_auth.iter();
+        let mirrored = mirror.map(|mirror| &mirror.backend_ref);
+        mirrored.chain(auth.map(|auth| &auth.backend_ref))
+    });
+    of_shares.map(|share| &share.backend).chain(of_filters)
 }
 
 fn reference(namespace: &str) -> Value {
@@ -26,14 +28,16 @@ fn reference(namespace: &str) -> Value {
 }
 
 #[test]
-fn backends_of_mirrors_are_in_the_closure_where_a_grant_permits_it() {
+fn backends_of_filters_are_in_the_closure_where_a_grant_permits_it() {
     let mirror = |namespace: &str| {
         let backend = reference(namespace);
         json!([{"type": "RequestMirror", "requestMirror": {"backendRef": backend}}])
     };
     let mut mirrored = route("apps", "r", "g", json!({"name": "app", "port": 80}));
     mirrored["spec"]["rules"][0]["filters"] = mirror("apps");
-    mirrored["spec"]["rules"][0]["backendRefs"][0]["filters"] = mirror("other");
+    let auth = json!({"protocol": "HTTP", "http": {}, "backendRef": reference("other")});
+    mirrored["spec"]["rules"][0]["backendRefs"][0]["filters"] =
+        json!([{"type": "ExternalAuth", "externalAuth": auth}]);
     let mut followed = Followed::new([
         class(),
         http("g"),

@@ -220,12 +220,12 @@ fn rule() -> impl Strategy<Value = Value> {
         6 => Just(json!([])),
         1 => Just(redirect),
         1 => Just(broken),
-        2 => mirrors(),
+        2 => referring_filters(),
     ];
-    let backends = vec((backend(), weighted(0.2, mirrors())), 0..3);
+    let backends = vec((backend(), weighted(0.2, referring_filters())), 0..3);
     (path, backends, filters).prop_map(|(path, backends, filters)| {
-        let backends = backends.into_iter().map(|(mut backend, mirrors)| {
-            backend["filters"] = mirrors.unwrap_or_else(|| json!([]));
+        let backends = backends.into_iter().map(|(mut backend, filters)| {
+            backend["filters"] = filters.unwrap_or_else(|| json!([]));
             backend
         });
         let backends: Vec<_> = backends.collect();
@@ -233,14 +233,21 @@ fn rule() -> impl Strategy<Value = Value> {
     })
 }
 
-fn mirrors() -> impl Strategy<Value = Value> {
-    let mirror = |mut backend: Value| {
+fn referring_filters() -> impl Strategy<Value = Value> {
+    let reference = |mut backend: Value| {
         if let Some(reference) = backend.as_object_mut() {
             reference.remove("weight");
         }
-        json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}})
+        backend
     };
-    vec(backend().prop_map(mirror), 1..3).prop_map(Value::from)
+    let filter = |(backend, is_auth): (Value, bool)| match is_auth {
+        true => json!({"type": "ExternalAuth", "externalAuth": {
+            "protocol": "HTTP", "http": {}, "backendRef": backend,
+        }}),
+        false => json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}}),
+    };
+    let filter = (backend().prop_map(reference), any::<bool>()).prop_map(filter);
+    vec(filter, 1..3).prop_map(Value::from)
 }
 
 fn http_route() -> impl Strategy<Value = Value> {

@@ -21,6 +21,8 @@ mod cors;
 mod cors_conformance;
 mod endpoints;
 mod external;
+mod external_auth;
+mod external_auth_grpc;
 mod filters;
 mod forwarding;
 mod grpc;

@@ -1,6 +1,7 @@
 //! Parts of the configuration in words. Knows nothing of the request that is asked about.
 
 use crate::ir::cors::{AllowedOrigins, Cors};
+use crate::ir::external_auth::{AuthProtocol, ExternalAuth};
 use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{
     Action, Match, PathMatch, Retry, Target, Timeouts, ValueMatch, WeightedBackend,
@@ -120,6 +121,7 @@ pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
             Filter::Rewrite(to) => vec![rewrite(to)],
             Filter::Cors(cors) => vec![cross_origin(cors)],
             Filter::Mirror(to) => vec![mirror(to)],
+            Filter::ExternalAuth(auth) => vec![external_auth(auth)],
         })
         .collect()
 }
@@ -193,6 +195,19 @@ fn mirror(Mirror { target, share }: &Mirror) -> String {
     match target {
         Target::Backend(id) => format!("mirror {requests} to {id}"),
         Target::Invalid(reason) => format!("mirror nothing: {reason}"),
+    }
+}
+
+fn external_auth(auth: &ExternalAuth) -> String {
+    let protocol = match &auth.protocol {
+        AuthProtocol::Http(_) => "HTTP",
+        AuthProtocol::Grpc(_) => "gRPC",
+    };
+    match &auth.target {
+        Target::Backend(id) => format!("ask {id} over {protocol} for permission"),
+        Target::Invalid(reason) => {
+            format!("answer 500, since nobody can permit the request: {reason}")
+        }
     }
 }
 

@@ -48,6 +48,7 @@ impl Collector for Metrics {
         let mut page = Page(encoder);
         self.rules(&mut page)?;
         self.backends(&mut page)?;
+        self.filter_requests(&mut page)?;
         self.releases(&mut page)?;
         self.connections(&mut page)?;
         self.configuration(&mut page)?;

@@ -223,10 +223,14 @@ impl<'a> Collector<'a> {
                 request_redirect: _,
                 url_rewrite: _,
                 cors: _,
+                external_auth,
                 extension_ref: _,
             } = filter;
             if let Some(mirror) = request_mirror {
                 self.backend(&mirror.backend_ref);
+            }
+            if let Some(auth) = external_auth {
+                self.backend(&auth.backend_ref);
             }
         }
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::{CODE_CLASSES, Metrics, Page};
-use crate::table::{Endpoints, MirrorResult, Release, Releases, TlsFailure, UpstreamFault};
+use crate::table::{
+    AuthResult, Endpoints, MirrorResult, Release, Releases, TlsFailure, UpstreamFault,
+};
 
 impl Metrics {
     pub(super) fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -40,18 +42,6 @@ impl Metrics {
             "Failed TLS handshakes with endpoints",
             tls_failures,
         )?;
-        let mirrored = backends.iter().flat_map(|(id, backend)| {
-            MirrorResult::ALL.into_iter().filter_map(move |result| {
-                let labels = [("backend", id.as_str()), ("result", result.name())];
-                let count = backend.stats.mirrored_requests(result);
-                (count > 0).then_some((labels, count))
-            })
-        });
-        page.counters(
-            "mirrored_requests",
-            "Copies of requests that mirrors sent to backends, by result",
-            mirrored,
-        )?;
         let hedged = backends
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.hedged_connects()));
@@ -78,6 +68,39 @@ impl Metrics {
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.endpoints().len() as i64));
         page.gauges("upstream_endpoints", "Usable endpoints", endpoints)
+    }
+
+    /// Requests that filters send to backends.
+    pub(super) fn filter_requests(&self, page: &mut Page<'_>) -> fmt::Result {
+        let backends: Vec<_> = self
+            .table
+            .backends()
+            .map(|backend| (backend.id.to_string(), backend))
+            .collect();
+        let mirrored = backends.iter().flat_map(|(id, backend)| {
+            MirrorResult::ALL.into_iter().filter_map(move |result| {
+                let labels = [("backend", id.as_str()), ("result", result.name())];
+                let count = backend.stats.mirrored_requests(result);
+                (count > 0).then_some((labels, count))
+            })
+        });
+        page.counters(
+            "mirrored_requests",
+            "Copies of requests that mirrors sent to backends, by result",
+            mirrored,
+        )?;
+        let authorizations = backends.iter().flat_map(|(id, backend)| {
+            AuthResult::ALL.into_iter().filter_map(move |result| {
+                let labels = [("backend", id.as_str()), ("result", result.name())];
+                let count = backend.stats.authorizations(result);
+                (count > 0).then_some((labels, count))
+            })
+        });
+        page.counters(
+            "authorizations",
+            "Requests that authorization servers decided about, by result",
+            authorizations,
+        )
     }
 
     /// Includes statuses that a release has not had, so that the rate of the first error is known.

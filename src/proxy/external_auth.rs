@@ -1,0 +1,317 @@
+//! ExternalAuth: asks an authorization server whether a request may go on. Whatever goes wrong, the
+//! request does not go on.
+
+mod grpc;
+mod message;
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION,
+    CONTENT_RANGE, CONTENT_TYPE, HOST, TRAILER,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, request};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::timeout;
+
+use super::error::Error;
+use super::forwarding::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID};
+use super::request::Exchange;
+use super::subrequest;
+use super::worker::Worker;
+use crate::filter::{Level, LocalResponse};
+use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
+use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::table::{AuthResult, Backend, Target};
+use crate::upstream::{BoxError, Replay};
+
+/// Maximum time of a response of the authorization server.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of the body of such a response.
+const MAX_RESPONSE: usize = 64 * 1024;
+
+/// Headers that describe the body or framing of the authorization server's response, so that they
+/// mean nothing in another message.
+const DESCRIBING: [HeaderName; 7] = [
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_LOCATION,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    TRAILER,
+];
+
+/// The verdict of an authorization server.
+enum Verdict {
+    /// The request goes on.
+    Allow,
+    /// The client gets this response.
+    Deny(LocalResponse),
+}
+
+/// Asks for permission. Returns the response to the client if the request is denied.
+pub(super) async fn authorize(
+    exchange: &mut Exchange,
+    auth: &ExternalAuth,
+    target: Option<&Target>,
+    level: Level,
+) -> Result<Option<LocalResponse>, Error> {
+    let Some(Target::Backend(backend)) = target else {
+        return Err(Error::Broken);
+    };
+    let body = match auth.max_body {
+        0 => Bytes::new(),
+        max => {
+            // The client has no reason to wait any more.
+            exchange.expects_continue = false;
+            exchange.body.buffer(usize::from(max)).await?
+        }
+    };
+    let worker = Rc::clone(&exchange.client.worker);
+    let asked = async {
+        match &auth.protocol {
+            AuthProtocol::Http(http) => {
+                http_verdict(&worker, backend, http, &mut exchange.parts, body).await
+            }
+            AuthProtocol::Grpc(grpc) => {
+                grpc::verdict(&worker, backend, grpc, exchange, level, body).await
+            }
+        }
+    };
+    let verdict = timeout(TIMEOUT, asked)
+        .await
+        .unwrap_or(Err(Error::AuthorizationTimeout));
+    backend.stats.authorized(match &verdict {
+        Ok(Verdict::Allow) => AuthResult::Allowed,
+        Ok(Verdict::Deny(_)) => AuthResult::Denied,
+        Err(_) => AuthResult::Failed,
+    });
+    match verdict? {
+        Verdict::Allow => Ok(None),
+        Verdict::Deny(response) => {
+            exchange.record.denied();
+            Ok(Some(response))
+        }
+    }
+}
+
+/// Sends the request's head and `body` to the server. With its permission, `parts` gets headers of
+/// its response.
+async fn http_verdict(
+    worker: &Worker,
+    backend: &Backend,
+    http: &HttpAuth,
+    parts: &mut request::Parts,
+    body: Bytes,
+) -> Result<Verdict, Error> {
+    let head = http_head(http, parts, body.len())?;
+    let body = Buffered::new(body);
+    let response = subrequest::send(worker, backend, &head, body).await;
+    let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
+    let (status, headers) = (response.status, response.headers);
+    let body = subrequest::read(response.body, MAX_RESPONSE).await;
+    if status != StatusCode::OK {
+        let (body, _) = body.unwrap_or_default();
+        return Ok(Verdict::Deny(denial(status, headers, body)));
+    }
+    copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
+    Ok(Verdict::Allow)
+}
+
+/// The head of the request to the server (HTTPAuthConfig): method, prefixed path, and the headers
+/// that are always sent or allowed.
+fn http_head(
+    http: &HttpAuth,
+    parts: &request::Parts,
+    length: usize,
+) -> Result<request::Parts, Error> {
+    const ALWAYS: [HeaderName; 6] = [
+        HOST,
+        AUTHORIZATION,
+        X_FORWARDED_FOR,
+        X_FORWARDED_PROTO,
+        X_FORWARDED_HOST,
+        X_REQUEST_ID,
+    ];
+    let mut head = subrequest::head(parts);
+    let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    // The target of `OPTIONS *` is no path.
+    let target = if target.starts_with('/') { target } else { "/" };
+    let target = format!("{}{target}", http.path_prefix);
+    head.uri = Uri::try_from(target).map_err(|_| Error::Filter)?;
+    let allowed = http.headers.iter().filter(|name| !ALWAYS.contains(name));
+    for name in ALWAYS.iter().chain(allowed) {
+        for value in parts.headers.get_all(name) {
+            let appended = head.headers.try_append(name, value.clone());
+            appended.map_err(|_| Error::Filter)?;
+        }
+    }
+    head.headers
+        .insert(CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(head)
+}
+
+/// Whether a header of the server's response can be part of another message.
+fn is_independent(name: &HeaderName) -> bool {
+    !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
+}
+
+/// Replaces headers of a request by those of the server's response; by all of them if none is
+/// listed.
+fn copy_headers(
+    from: &HeaderMap,
+    listed: &[HeaderName],
+    request: &mut HeaderMap,
+) -> Result<(), Error> {
+    let is_copied = |name: &HeaderName| {
+        *name != HOST && is_independent(name) && (listed.is_empty() || listed.contains(name))
+    };
+    for name in from.keys().filter(|name| is_copied(name)) {
+        request.remove(name);
+        for value in from.get_all(name) {
+            let appended = request.try_append(name, value.clone());
+            appended.map_err(|_| Error::Filter)?;
+        }
+    }
+    Ok(())
+}
+
+/// The response to a client whose request is denied: that of the server, unless its status would
+/// tell the client that the request has succeeded.
+fn denial(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse {
+    let is_kept = status.is_client_error()
+        || status.is_server_error()
+        || status.is_redirection() && status != StatusCode::NOT_MODIFIED;
+    if !is_kept {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        return Box::new(response);
+    }
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    for name in HOP_BY_HOP.iter().chain(&[CONTENT_LENGTH, TRAILER]) {
+        response.headers_mut().remove(name);
+    }
+    Box::new(response)
+}
+
+/// A body in memory.
+struct Buffered {
+    data: Bytes,
+    is_sent: bool,
+}
+
+impl Buffered {
+    fn new(data: Bytes) -> Self {
+        Self {
+            data,
+            is_sent: false,
+        }
+    }
+}
+
+impl Body for Buffered {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let is_ended = self.is_end_stream();
+        self.is_sent = true;
+        Poll::Ready((!is_ended).then(|| Ok(Frame::data(self.data.clone()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_sent || self.data.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let remaining = if self.is_sent { 0 } else { self.data.len() };
+        SizeHint::with_exact(remaining as u64)
+    }
+}
+
+impl Replay for Buffered {
+    fn rewind(&mut self) -> bool {
+        self.is_sent = false;
+        true
+    }
+
+    fn forget(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+        let of = of.iter().map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        });
+        of.collect()
+    }
+
+    #[test]
+    fn permission_replaces_headers_of_the_request() {
+        let from = headers(&[
+            ("x-user", "42"),
+            ("x-other", "1"),
+            ("host", "auth"),
+            ("content-type", "text/plain"),
+            ("content-length", "5"),
+            ("connection", "close"),
+        ]);
+        let request = headers(&[
+            ("x-user", "forged"),
+            ("host", "a.com"),
+            ("content-type", "json"),
+        ]);
+        let mut all = request.clone();
+        copy_headers(&from, &[], &mut all).unwrap();
+        let expected = [
+            ("x-user", "42"),
+            ("x-other", "1"),
+            ("host", "a.com"),
+            ("content-type", "json"),
+        ];
+        assert_eq!(all, headers(&expected));
+        let mut listed = request;
+        let names = ["x-user", "host"].map(HeaderName::from_static);
+        copy_headers(&from, &names, &mut listed).unwrap();
+        let expected = [
+            ("x-user", "42"),
+            ("host", "a.com"),
+            ("content-type", "json"),
+        ];
+        assert_eq!(listed, headers(&expected));
+    }
+
+    #[test]
+    fn denial_never_looks_like_success() {
+        for (status, expected) in [
+            (201, 403),
+            (204, 403),
+            (302, 302),
+            (304, 403),
+            (401, 401),
+            (500, 500),
+            (600, 403),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let denial = denial(status, HeaderMap::new(), Bytes::new());
+            assert_eq!(denial.status().as_u16(), expected);
+        }
+    }
+}

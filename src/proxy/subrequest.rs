@@ -1,0 +1,77 @@
+//! Requests that filters send to backends of their own, beside the request of the client.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Request, request};
+use http_body::Body;
+
+use super::worker::Worker;
+use crate::table::Backend;
+use crate::upstream::{
+    Attempts, FailedAttempt, Outgoing, Replay, Response, ResponseBody, SendError,
+};
+
+/// A head without headers, and without extensions, which belong to the client's connection.
+pub(super) fn head(of: &request::Parts) -> request::Parts {
+    let (mut head, ()) = Request::new(()).into_parts();
+    head.method = of.method.clone();
+    head.uri = of.uri.clone();
+    head.version = of.version;
+    head
+}
+
+/// Sends a request until there is a response or no further attempt is safe.
+pub(super) async fn send<B: Replay>(
+    worker: &Worker,
+    backend: &Backend,
+    parts: &request::Parts,
+    mut body: B,
+) -> Result<Response<B>, SendError> {
+    let outgoing = Outgoing {
+        parts,
+        added: &[],
+        upgrade: None,
+        expect_continue: false,
+        informational: None,
+        try_timeout: None,
+        keeps_body: false,
+    };
+    let mut attempts = Attempts::default();
+    loop {
+        let attempt = worker
+            .upstream
+            .attempt(backend, None, &mut attempts, &outgoing, body);
+        match attempt.await {
+            Ok(response) => {
+                if let Some(release) = attempts.release() {
+                    release.record(response.status.as_u16());
+                }
+                return Ok(response);
+            }
+            Err(FailedAttempt {
+                body: Some(again), ..
+            }) => body = again,
+            Err(FailedAttempt { error, .. }) => return Err(error),
+        }
+    }
+}
+
+/// Reads a response body and its trailers. `None` if it has more than `max` bytes or breaks off.
+pub(super) async fn read<B: Replay>(
+    mut body: ResponseBody<B>,
+    max: usize,
+) -> Option<(Bytes, HeaderMap)> {
+    let (mut read, mut trailers) = (BytesMut::new(), HeaderMap::new());
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        match frame.ok()?.into_data() {
+            Ok(data) => read.extend_from_slice(&data),
+            Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
+        }
+        if read.len() > max {
+            return None;
+        }
+    }
+    Some((read.freeze(), trailers))
+}

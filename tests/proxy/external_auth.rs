@@ -1,0 +1,306 @@
+//! The ExternalAuth filter over HTTP, with a real authorization server.
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::admin::metric;
+use crate::client::{Client, connect, get, hear, say};
+use crate::cors::{METHOD, ORIGIN, clients, fetch, gateway, start};
+use crate::harness::PATIENCE;
+use crate::mirror::{Recorder, mirror};
+use crate::origin::{Origin, full};
+use crate::scene::{Objects, Scene, prefix};
+
+/// A rule with filters.
+pub(crate) fn with_filters(path: &str, filters: Value) -> Value {
+    let mut rule = prefix(path, "app");
+    rule["filters"] = filters;
+    rule
+}
+
+/// An ExternalAuth filter with these settings of HTTP.
+fn auth(service: &str, http: &Value) -> Value {
+    json!({"type": "ExternalAuth", "externalAuth": {
+        "protocol": "HTTP", "backendRef": {"name": service, "port": 80}, "http": http,
+    }})
+}
+
+/// The same with bodies of this size.
+fn with_body(max_size: u32) -> Value {
+    let mut filter = auth("auth", &json!({}));
+    filter["externalAuth"]["forwardBody"] = json!({"maxSize": max_size});
+    filter
+}
+
+/// A request that an authorization server has received.
+pub(crate) struct Asked {
+    head: http::request::Parts,
+    body: String,
+}
+
+impl Asked {
+    fn header(&self, name: &str) -> &str {
+        let value = self.head.headers.get(name);
+        value.map_or("", |value| value.to_str().expect("text"))
+    }
+}
+
+/// An authorization server: the status is the last segment of the path.
+struct Server {
+    origin: Origin,
+    asked: mpsc::UnboundedReceiver<Asked>,
+}
+
+impl Server {
+    async fn new() -> Self {
+        let (sender, asked) = mpsc::unbounded_channel();
+        let origin = Origin::new(move |request: Request<Incoming>| {
+            let sender = sender.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.expect("whole").to_bytes();
+                let status = head.uri.path().rsplit('/').next();
+                let status = status.and_then(|status| status.parse().ok());
+                let answer = Response::builder()
+                    .status(status.unwrap_or(200_u16))
+                    .header("x-user", "42")
+                    .header("x-received", body.len())
+                    .header("location", "/login");
+                let body = String::from_utf8(body.to_vec()).expect("text");
+                let _ = sender.send(Asked { head, body });
+                answer.body(full("the server's word")).expect("a response")
+            }
+        })
+        .await;
+        Self { origin, asked }
+    }
+
+    async fn next(&mut self) -> Asked {
+        let next = timeout(PATIENCE, self.asked.recv()).await;
+        next.expect("a request in time").expect("a request")
+    }
+}
+
+#[tokio::test]
+async fn server_decides_which_requests_go_on() {
+    let (app, mut server) = (Origin::echo("app").await, Server::new().await);
+    let http = json!({"path": "/check/", "allowedHeaders": ["X-Sent"], "allowedResponseHeaders": ["X-User"]});
+    let rules = [
+        with_filters("/listed", json!([auth("auth", &http)])),
+        with_filters("/all", json!([auth("auth", &json!({}))])),
+    ];
+    let objects = gateway()
+        .service("app", &[app.address])
+        .service("auth", &[server.origin.address]);
+    let scene = start(objects.route("route", &rules));
+    let fields = [
+        ("authorization", "Basic secret"),
+        ("cookie", "a=b"),
+        ("x-sent", "1"),
+        ("x-user", "forged"),
+    ];
+    for mut client in clients(&scene).await {
+        for (path, asked_at, is_listed) in [
+            ("/listed/200?a=b", "/check/listed/200?a=b", true),
+            ("/all/200", "/all/200", false),
+        ] {
+            let answer = fetch(&mut client, "DELETE", path, &fields).await;
+            let received = answer.received();
+            let header = |name: &str| received["headers"][name].as_str().unwrap_or_default();
+            assert_eq!((header("x-user"), header("host")), ("42", "a.com"));
+            assert_eq!(header("authorization"), "Basic secret");
+            assert_eq!(header("x-received").is_empty(), is_listed, "{path}");
+            let asked = server.next().await;
+            assert_eq!(asked.head.method, Method::DELETE);
+            assert_eq!(asked.head.uri.to_string(), asked_at);
+            for (name, expected) in [
+                ("host", "a.com"),
+                ("authorization", "Basic secret"),
+                ("content-length", "0"),
+                ("x-forwarded-proto", "https"),
+                ("x-sent", if is_listed { "1" } else { "" }),
+                ("cookie", ""),
+                ("x-user", ""),
+            ] {
+                assert_eq!(asked.header(name), expected, "{path} {name}");
+            }
+            assert_eq!(asked.header("x-request-id"), header("x-request-id"));
+        }
+        let before = app.requests();
+        for (sent, expected, body) in [
+            ("401", 401, "the server's word"),
+            ("403", 403, "the server's word"),
+            ("302", 302, "the server's word"),
+            ("503", 503, "the server's word"),
+            // A success that is none: only 200 allows.
+            ("201", 403, ""),
+        ] {
+            let answer = fetch(&mut client, "GET", &format!("/all/{sent}"), &fields).await;
+            assert_eq!((answer.status, answer.text()), (expected, body), "{sent}");
+            let location = if body.is_empty() { "" } else { "/login" };
+            assert_eq!(answer.header("location"), location, "{sent}");
+            server.next().await;
+        }
+        assert_eq!(app.requests(), before);
+    }
+    let count = |result: &str| {
+        format!(r#"authorizations_total{{backend="Service default/auth:80",result="{result}"}}"#)
+    };
+    assert_eq!(metric(&scene, &count("allowed")).await, 4.0);
+    assert_eq!(metric(&scene, &count("denied")).await, 10.0);
+}
+
+#[tokio::test]
+async fn body_goes_to_the_server_and_then_to_the_backend() {
+    let (app, mut server) = (Origin::echo("app").await, Server::new().await);
+    let mut copies = Recorder::new().await;
+    let rules = [
+        with_filters("/body", json!([with_body(10), mirror("copies")])),
+        with_filters("/none", json!([with_body(0)])),
+    ];
+    let objects = Objects::http()
+        .service("app", &[app.address])
+        .service("copies", &[copies.origin.address])
+        .service("auth", &[server.origin.address]);
+    let scene = Scene::start(&objects.route("route", &rules));
+    for http2 in [false, true] {
+        let mut client = match http2 {
+            false => Client::http1(scene.at(80)).await,
+            true => Client::http2(scene.at(80)).await,
+        };
+        let answer = client.post("a.com", "/body/200", "0123456789").await;
+        assert_eq!(answer.received()["received"], 10);
+        let asked = server.next().await;
+        assert_eq!(
+            (&*asked.body, asked.header("content-length")),
+            ("0123456789", "10")
+        );
+        assert_eq!(copies.next().await.body, "0123456789");
+
+        let answer = client.post("a.com", "/none/200", "0123456789a").await;
+        assert_eq!(answer.received()["received"], 11);
+        let asked = server.next().await;
+        assert_eq!((&*asked.body, asked.header("content-length")), ("", "0"));
+
+        let answer = client.post("a.com", "/body/403", "0123456789").await;
+        assert_eq!((answer.status, answer.header("x-received")), (403, "10"));
+        assert_eq!(server.next().await.body, "0123456789");
+
+        let answer = client.post("a.com", "/body/200", "0123456789a").await;
+        assert_eq!(answer.status, 413);
+    }
+    assert_eq!((app.requests(), server.origin.requests()), (4, 6));
+    assert_eq!(copies.origin.requests(), 2);
+}
+
+#[tokio::test]
+async fn client_that_waits_for_100_sends_its_body() {
+    let (app, mut server) = (Origin::echo("app").await, Server::new().await);
+    let objects = Objects::http()
+        .service("app", &[app.address])
+        .service("auth", &[server.origin.address]);
+    let rules = [with_filters("/", json!([with_body(10)]))];
+    let scene = Scene::start(&objects.route("route", &rules));
+    let mut client = connect(scene.at(80)).await;
+    let head =
+        "POST /200 HTTP/1.1\r\nHost: a.com\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+    say(&mut client, head).await;
+    assert_eq!(
+        hear(&mut client, "\r\n\r\n").await,
+        "HTTP/1.1 100 Continue\r\n\r\n"
+    );
+    say(&mut client, "body").await;
+    let answer = hear(&mut client, "\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(server.next().await.body, "body");
+    app.until_requests(1).await;
+}
+
+#[tokio::test]
+async fn requests_are_refused_when_nobody_can_allow_them() {
+    let app = Origin::echo("app").await;
+    let broken = Origin::raw(|mut stream| async move {
+        hear(&mut stream, "\r\n\r\n").await;
+        say(&mut stream, "no HTTP\r\n\r\n").await;
+    })
+    .await;
+    let silent = Origin::new(|_| std::future::pending()).await;
+    let names = ["dead", "empty", "broken", "missing", "silent"];
+    let rules = names.map(|name| {
+        let mut rule = with_filters(&format!("/{name}"), json!([auth(name, &json!({}))]));
+        if name == "silent" {
+            rule["timeouts"] = json!({"request": "300ms"});
+        }
+        rule
+    });
+    let objects = Objects::http()
+        .service("app", &[app.address])
+        .service("dead", &[Origin::dead()])
+        .service("empty", &[])
+        .service("broken", &[broken.address])
+        .service("silent", &[silent.address]);
+    let scene = Scene::start(&objects.route("route", &rules));
+    for (name, status) in names.into_iter().zip([503, 503, 503, 500, 504]) {
+        let answer = get(scene.at(80), "a.com", &format!("/{name}")).await;
+        assert_eq!(answer.status, status, "{name}");
+    }
+    assert_eq!(app.requests(), 0);
+    let failed = r#"authorizations_total{backend="Service default/dead:80",result="failed"}"#;
+    assert_eq!(metric(&scene, failed).await, 1.0);
+}
+
+#[tokio::test]
+async fn filters_see_the_request_in_list_order() {
+    let (app, mut server) = (Origin::echo("app").await, Server::new().await);
+    let copies = Recorder::new().await;
+    let set = |value: &str| {
+        json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {
+            "set": [{"name": "Authorization", "value": value}],
+        }})
+    };
+    let shared = json!({"type": "CORS", "cors": {"allowOrigins": ["https://a.org"]}});
+    let mut of_share = prefix("/share", "app");
+    of_share["backendRefs"][0]["filters"] = json!([auth("auth", &json!({}))]);
+    let rules = [
+        with_filters("/before", json!([set("changed"), auth("auth", &json!({}))])),
+        with_filters("/after", json!([auth("auth", &json!({})), set("changed")])),
+        with_filters(
+            "/mirror",
+            json!([auth("auth", &json!({})), mirror("copies")]),
+        ),
+        with_filters("/cors", json!([auth("auth", &json!({})), shared])),
+        of_share,
+    ];
+    let objects = gateway()
+        .service("app", &[app.address])
+        .service("copies", &[copies.origin.address])
+        .service("auth", &[server.origin.address]);
+    let scene = start(objects.route("route", &rules));
+    for mut client in clients(&scene).await {
+        for (path, asked) in [("/before/200", "changed"), ("/after/200", "sent")] {
+            let answer = fetch(&mut client, "GET", path, &[("authorization", "sent")]).await;
+            assert_eq!(answer.received()["headers"]["authorization"], "changed");
+            assert_eq!(server.next().await.header("authorization"), asked);
+        }
+        let before = server.origin.requests();
+        let preflight = [(ORIGIN, "https://a.org"), (METHOD, "PUT")];
+        let answer = fetch(&mut client, "OPTIONS", "/cors/403", &preflight).await;
+        assert_eq!(answer.status, 204);
+        assert_eq!(server.origin.requests(), before);
+        for path in ["/cors/403", "/mirror/403", "/share/403"] {
+            let answer = fetch(&mut client, "GET", path, &preflight[..1]).await;
+            assert_eq!((answer.status, answer.text()), (403, "the server's word"));
+            let allowed = answer.header("access-control-allow-origin");
+            assert_eq!(allowed == "https://a.org", path == "/cors/403");
+            server.next().await;
+        }
+        let answer = fetch(&mut client, "GET", "/share/200", &[]).await;
+        assert_eq!(answer.received()["headers"]["x-user"], "42");
+        server.next().await;
+    }
+    assert_eq!(copies.origin.requests(), 0);
+}
