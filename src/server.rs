@@ -4,6 +4,7 @@
 mod announce;
 pub mod controller;
 mod serves;
+mod session_key;
 mod stream;
 
 use std::net::SocketAddr;
@@ -143,8 +144,9 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let objects = Objects::open(settings, &runtime)?;
-        let stream = matches!(objects, Objects::Stream(_)).then(Arc::<StreamStats>::default);
+        let session_key = session_key::open(settings)?;
+        let objects = Objects::open(settings, &runtime, &session_key)?;
+        let stream = matches!(objects, Objects::Stream(..)).then(Arc::<StreamStats>::default);
         let access_log = if settings.access_log {
             AccessLog::start().context("cannot start the access log")?
         } else {
@@ -161,7 +163,7 @@ impl Server {
             settings,
             table.clone(),
             access_log.clone(),
-            session_key(settings)?,
+            session_key,
             stats.connections.clone(),
             shutdown.clone(),
         )
@@ -213,19 +215,6 @@ impl Server {
     }
 }
 
-/// The key of session tokens, from its file if there is one.
-fn session_key(settings: &Settings) -> anyhow::Result<Arc<SessionKey>> {
-    let Some(file) = &settings.session_key_file else {
-        return Ok(Arc::default());
-    };
-    let read = || {
-        let secret = std::fs::read(file)?;
-        SessionKey::from_secret(secret.trim_ascii()).map_err(anyhow::Error::msg)
-    };
-    let key = read().with_context(|| format!("cannot use the session key {}", file.display()))?;
-    Ok(Arc::new(key))
-}
-
 /// Converts a panic of the control thread into an error.
 fn ended(control: thread::Result<()>) -> anyhow::Result<()> {
     control.map_err(|panic| {
@@ -244,12 +233,16 @@ enum Objects {
     Folder(FileProvider, Load),
     /// A Kubernetes API server.
     Cluster(KubernetesProvider),
-    /// A controller.
-    Stream(StreamProvider),
+    /// A controller, and the key of session tokens that follows it, unless there is one of a file.
+    Stream(StreamProvider, Option<Arc<SessionKey>>),
 }
 
 impl Objects {
-    fn open(settings: &Settings, runtime: &tokio::runtime::Runtime) -> anyhow::Result<Self> {
+    fn open(
+        settings: &Settings,
+        runtime: &tokio::runtime::Runtime,
+        session_key: &Arc<SessionKey>,
+    ) -> anyhow::Result<Self> {
         match &settings.source {
             Source::Folder(folder) => {
                 let mut provider = FileProvider::new(folder.clone());
@@ -269,7 +262,11 @@ impl Objects {
                     None => provider,
                 }))
             }
-            Source::Stream(source) => Ok(Self::Stream(stream_provider(source))),
+            Source::Stream(source) => {
+                let follows = settings.session_key_file.is_none();
+                let key = follows.then(|| session_key.clone());
+                Ok(Self::Stream(stream_provider(source), key))
+            }
         }
     }
 
@@ -278,7 +275,7 @@ impl Objects {
         match self {
             Self::Folder(..) => Mode::Standalone,
             Self::Cluster(_) => Mode::Kubernetes,
-            Self::Stream(_) => Mode::Dedicated,
+            Self::Stream(..) => Mode::Dedicated,
         }
     }
 
@@ -310,11 +307,17 @@ impl Objects {
                     () = provider.watch(sender, || state.stats.config.contacted()) => {}
                 }
             }
-            Self::Stream(provider) => {
+            Self::Stream(provider, key) => {
                 let (sender, loads) = watch::channel(Arc::default());
+                let on_event = |event: StreamEvent<'_>| match (event, &key) {
+                    (StreamEvent::SessionSecret(secret), Some(key)) => {
+                        session_key::follow(key, secret)
+                    }
+                    (event, _) => note(event, state),
+                };
                 tokio::select! {
                     () = run_from_first(loads, options, names, outputs) => {}
-                    () = provider.watch(sender, reports, |event| note(event, state)) => {}
+                    () = provider.watch(sender, reports, on_event) => {}
                 }
             }
         }
@@ -366,6 +369,7 @@ fn note(event: StreamEvent<'_>, state: &AdminState) {
         StreamEvent::Connected => stats.connected(),
         StreamEvent::Disconnected => stats.disconnected(),
         StreamEvent::Committed(position) => stats.committed(position.revision),
+        StreamEvent::SessionSecret(_) => {}
         StreamEvent::Waiting(reason) => state.waiting.store(Some(Arc::new(reason))),
     }
 }

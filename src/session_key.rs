@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand::Rng;
@@ -109,6 +110,19 @@ impl SessionKey {
     }
 }
 
+/// A secret of its own for each `purpose`, from which `master` cannot be inferred.
+pub fn derived_secret(master: &str, purpose: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, master.as_bytes());
+    URL_SAFE_NO_PAD.encode(hmac::sign(&key, purpose.as_bytes()))
+}
+
+/// A random secret.
+pub fn random_secret() -> String {
+    let mut secret = [0; 32];
+    rand::rng().fill_bytes(&mut secret);
+    URL_SAFE_NO_PAD.encode(secret)
+}
+
 /// Time since 1970; zero before.
 pub fn now() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -166,6 +180,15 @@ mod tests {
         assert!(SessionKey::from_secret(&[7; 31]).is_err());
         one.replace(SessionKey::default());
         assert_eq!(one.open(token.as_bytes(), "a"), None);
+    }
+
+    #[test]
+    fn derived_secrets_are_keys_and_differ_by_purpose() {
+        let derived = |purpose| derived_secret("master", purpose);
+        assert_eq!(derived("a"), derived("a"));
+        assert_ne!(derived("a"), derived("b"));
+        assert!(SessionKey::from_secret(derived("a").as_bytes()).is_ok());
+        assert!(SessionKey::from_secret(random_secret().as_bytes()).is_ok());
     }
 
     #[test]

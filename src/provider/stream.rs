@@ -54,6 +54,8 @@ pub enum StreamEvent<'a> {
     Connected,
     /// No controller is streaming.
     Disconnected,
+    /// The secret of session tokens of the state that is published next.
+    SessionSecret(&'a str),
     /// A state is complete and published.
     Committed(&'a Position),
     /// Nothing is published yet; contains the reason.

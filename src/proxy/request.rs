@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
 use rand::RngExt;
 use tokio::time::Instant;
@@ -220,15 +220,28 @@ impl Exchange {
         response
     }
 
-    /// Applies response filters to the response of a filter.
+    /// Applies response filters to the response of a filter. To a gRPC call an error is a response of
+    /// headers only with the status in `grpc-status`.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
-        let (mut head, body) = response.into_parts();
+        let (mut head, mut body) = response.into_parts();
         self.record.responded(head.status.as_u16());
+        if is_grpc(&self.parts.headers)
+            && (head.status.is_client_error() || head.status.is_server_error())
+        {
+            let message = head.status.canonical_reason().unwrap_or_default();
+            grpc::GrpcStatus::from(head.status).insert_into(&mut head.headers, message);
+            head.headers.remove(CONTENT_LENGTH);
+            head.headers.insert(CONTENT_TYPE, GRPC);
+            (head.status, body) = (StatusCode::OK, Bytes::new());
+        }
         self.response_phase.apply(&mut head.headers);
         let body = ResponseBody::new(BodySource::Memory(body), self.record);
         Response::from_parts(head, body)
     }
 }
+
+/// Content type of responses to gRPC calls.
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// The deadline of the rule, or that of a gRPC client if it is earlier.
 fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
@@ -309,7 +322,7 @@ impl ErrorResponse {
         if is_grpc {
             // A response of headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no
             // message.
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert(CONTENT_TYPE, GRPC);
             error.grpc_status().insert_into(headers, message);
         } else {
             let text = HeaderValue::from_static("text/plain; charset=utf-8");

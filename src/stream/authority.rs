@@ -18,10 +18,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::session_key::random_secret;
+
 /// Secret key with all trusted CA certificates.
 const BUNDLE: &str = "ca.crt";
 const SIGNER: (&str, &str) = ("tls.crt", "tls.key");
 const NEXT: (&str, &str) = ("next.crt", "next.key");
+/// Secret key with the master secret of session tokens.
+const SESSION: &str = "session.key";
 
 /// Validity of a CA in days.
 const CA_DAYS: i64 = 365;
@@ -44,6 +48,8 @@ pub(super) struct Authority {
     next: Option<Certified>,
     /// Certificates of previous CAs that have not expired.
     previous: Vec<String>,
+    /// Master secret of session tokens, which outlives the CAs.
+    session: Option<String>,
 }
 
 /// Never prints a private key.
@@ -67,6 +73,7 @@ impl Authority {
             signer: Certified::new(today)?,
             next: None,
             previous: Vec::new(),
+            session: Some(random_secret()),
         })
     }
 
@@ -95,10 +102,12 @@ impl Authority {
         };
         let mut previous = certificates(&text(BUNDLE)?);
         previous.retain(|one| !is_known(one));
+        let session = data.contains_key(SESSION).then(|| text(SESSION));
         Ok(Self {
             signer,
             next,
             previous,
+            session: session.transpose()?,
         })
     }
 
@@ -110,7 +119,15 @@ impl Authority {
             data.insert(keys.0.to_owned(), one.certificate.clone().into_bytes());
             data.insert(keys.1.to_owned(), one.key.clone().into_bytes());
         }
+        if let Some(session) = &self.session {
+            data.insert(SESSION.to_owned(), session.clone().into_bytes());
+        }
         data
+    }
+
+    /// The master secret of session tokens.
+    pub(super) fn session_secret(&self) -> Option<&str> {
+        self.session.as_deref()
     }
 
     /// All trusted CA certificates as PEM.
@@ -126,6 +143,7 @@ impl Authority {
         let is_over =
             |certificate: &str| validity(certificate).is_ok_and(|(_, until)| until < today);
         renewed.previous.retain(|previous| !is_over(previous));
+        renewed.session.get_or_insert_with(random_secret);
         let (_, until) = self.signer.validity()?;
         if renewed.next.is_none() && days(today, until) < RENEWAL_DAYS {
             let next = Certified::new(today).map_err(|error| error.to_string())?;

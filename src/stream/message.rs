@@ -71,6 +71,11 @@ pub enum Update {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base: Option<u64>,
     },
+    /// The secret of the Gateway's session tokens, which all of its pods share.
+    SessionSecret {
+        /// Text of 32 bytes or more.
+        secret: String,
+    },
     /// Creates or replaces an object: canonical JSON with `apiVersion` and `kind`.
     Put(Value),
     /// Deletes an object.
@@ -143,6 +148,11 @@ mod tests {
         assert_eq!(
             shown(&begin(Some(3))),
             json!({"begin": {"instance": "5f2c", "base": 3}})
+        );
+        let secret = "s".to_owned();
+        assert_eq!(
+            shown(&Update::SessionSecret { secret }),
+            json!({"sessionSecret": {"secret": "s"}})
         );
         assert_eq!(
             shown(&Update::Commit { revision: 4 }),

@@ -96,6 +96,7 @@ impl Stream {
             hub: self.hub.clone(),
             authenticator: Authenticator::new(client.clone()),
             leadership: inputs.leadership,
+            session_secret: outputs.trust.session_secret.subscribe(),
             stats,
             refusals: server::Refusals::default(),
         });

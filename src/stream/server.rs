@@ -32,6 +32,7 @@ use super::hub::{Hub, Session};
 use super::message::{POSITION, Position, Report};
 use super::session::{self, SessionInputs};
 use crate::ir::ObjectRef;
+use crate::session_key::derived_secret;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
 
@@ -61,8 +62,18 @@ pub(super) struct Shared {
     pub(super) hub: Arc<Hub>,
     pub(super) authenticator: Authenticator,
     pub(super) leadership: watch::Receiver<Leadership>,
+    pub(super) session_secret: watch::Receiver<Option<Arc<str>>>,
     pub(super) stats: Arc<SessionStats>,
     pub(super) refusals: Refusals,
+}
+
+/// The secret of a Gateway's session tokens. Its pods cannot infer that of another one.
+fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
+    let master = shared.session_secret.borrow();
+    let purpose = format!("sessions of {gateway}");
+    master
+        .as_deref()
+        .map(|master| derived_secret(master, &purpose))
 }
 
 /// Logged refusals, since a rejected client keeps retrying.
@@ -225,6 +236,7 @@ async fn respond(
     let inputs = SessionInputs {
         revisions,
         leadership: shared.leadership.clone(),
+        session_secret: session_secret(&shared, &gateway),
     };
     let incoming = request.into_body();
     tokio::spawn(async move {

@@ -17,6 +17,8 @@ pub(super) struct SessionInputs {
     pub(super) revisions: watch::Receiver<u64>,
     /// Current leader.
     pub(super) leadership: watch::Receiver<Leadership>,
+    /// Secret of the Gateway's session tokens.
+    pub(super) session_secret: Option<String>,
 }
 
 /// The receiver is dropped, or the Gateway is deleted.
@@ -34,6 +36,7 @@ pub(super) async fn run(
     let sender = Sender {
         hub,
         session,
+        session_secret: inputs.session_secret.take(),
         lines,
     };
     let _: Result<(), Ended> = sender.run(&mut inputs, have).await;
@@ -42,6 +45,7 @@ pub(super) async fn run(
 struct Sender<'a> {
     hub: &'a Arc<Hub>,
     session: &'a Session,
+    session_secret: Option<String>,
     lines: mpsc::Sender<Bytes>,
 }
 
@@ -97,7 +101,11 @@ impl Sender<'_> {
 
     async fn begin(&self, base: Option<u64>) -> Result<(), Ended> {
         let instance = self.hub.instance().to_owned();
-        self.send_update(&Update::Begin { instance, base }).await
+        self.send_update(&Update::Begin { instance, base }).await?;
+        match self.session_secret.clone() {
+            Some(secret) => self.send_update(&Update::SessionSecret { secret }).await,
+            None => Ok(()),
+        }
     }
 
     async fn send_update(&self, update: &Update) -> Result<(), Ended> {

@@ -40,6 +40,8 @@ pub struct Trust {
     pub tls: watch::Sender<Option<Arc<ServerConfig>>>,
     /// CA bundle for pods, as PEM.
     pub bundle: watch::Sender<Option<Arc<str>>>,
+    /// Master secret of session tokens.
+    pub session_secret: watch::Sender<Option<Arc<str>>>,
 }
 
 /// Creates and renews the Secret while polled. Runs on the leader only.
@@ -124,6 +126,8 @@ pub async fn follow(client: &Client, namespace: &str, host: &str, trust: &Trust)
             Some(event) = events.next() => match event {
                 Ok(Some(secret)) => match Authority::from_data(&data(&secret)) {
                     Ok(read) if authority.as_ref() != Some(&read) => {
+                        let secret = read.session_secret().map(Arc::from);
+                        trust.session_secret.send_replace(secret);
                         trust.bundle.send_replace(Some(read.bundle().into()));
                         (authority, issued) = (Some(read), None);
                     }

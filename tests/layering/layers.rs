@@ -179,6 +179,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "ir",
             "provider",
             "provision",
+            "session_key",
             "snapshot",
             "status::lease",
             "telemetry",

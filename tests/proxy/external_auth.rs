@@ -155,6 +155,26 @@ async fn server_decides_which_requests_go_on() {
 }
 
 #[tokio::test]
+async fn denied_grpc_call_gets_a_grpc_status() {
+    let (app, server) = (Origin::echo("app").await, Server::new().await);
+    let objects = gateway()
+        .service("app", &[app.address])
+        .service("auth", &[server.origin.address]);
+    let rules = [with_filters("/", json!([auth("auth", &json!({}))]))];
+    let scene = start(objects.route("route", &rules));
+    let fields = [("content-type", "application/grpc")];
+    for mut client in clients(&scene).await {
+        for (path, status) in [("/401", "16"), ("/403", "7"), ("/503", "14")] {
+            let answer = fetch(&mut client, "POST", path, &fields).await;
+            assert_eq!((answer.status, answer.text()), (200, ""), "{path}");
+            assert_eq!(answer.header("grpc-status"), status, "{path}");
+            assert_eq!(answer.header("content-type"), "application/grpc");
+        }
+    }
+    assert_eq!(app.requests(), 0);
+}
+
+#[tokio::test]
 async fn body_goes_to_the_server_and_then_to_the_backend() {
     let (app, mut server) = (Origin::echo("app").await, Server::new().await);
     let mut copies = Recorder::new().await;

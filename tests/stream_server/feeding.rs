@@ -3,7 +3,7 @@
 use portcullis::status::lease::Leadership;
 use serde_json::json;
 
-use crate::scene::{Controller, Pod, block_on, gateway, route, summary};
+use crate::scene::{Controller, Pod, block_on, gateway, route, summary, token};
 
 /// Reads `begin`, the objects up to the first commit, and the leader's address.
 async fn begin(pod: &mut Pod) -> Vec<serde_json::Value> {
@@ -30,6 +30,7 @@ fn pod_gets_only_its_gateways_objects_and_secrets() {
         assert_eq!(
             seen,
             [
+                "sessionSecret",
                 "put GatewayClass portcullis",
                 "put Gateway edge",
                 "put HTTPRoute a",
@@ -71,8 +72,33 @@ fn reconnecting_pod_gets_the_changes() {
             .pod(Some(&format!("{instance}/{revision}")))
             .await;
         let lines = pod.change().await;
-        assert_eq!(summary(&lines), ["begin", "put HTTPRoute a", "commit"]);
+        assert_eq!(
+            summary(&lines),
+            ["begin", "sessionSecret", "put HTTPRoute a", "commit"]
+        );
         assert_eq!(lines[0]["begin"]["base"], *revision);
+    });
+}
+
+#[test]
+fn pods_of_one_gateway_share_a_session_secret() {
+    block_on(async {
+        let controller = Controller::start().await;
+        controller.add_workload("other");
+        let secret = async |gateway: &str, account: &str, pod: &str| {
+            let token = token(&json!({"sub": pod}));
+            controller.accept(&token, account, pod);
+            let request = controller.request(gateway, &token, None);
+            let (_, mut pod) = controller.send(request).await;
+            let lines = pod.change().await;
+            lines[1]["sessionSecret"]["secret"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        let edge = secret("edge", "edge-portcullis", "edge-1").await;
+        assert_eq!(edge, secret("edge", "edge-portcullis", "edge-1").await);
+        assert_ne!(edge, secret("other", "other-portcullis", "other-1").await);
     });
 }
 

@@ -46,7 +46,7 @@ fn uses_an_existing_ca_secret() {
         let (kind, namespace, name) = SECRET;
         let secret = controller.api.object(kind, namespace, name);
         let keys: Vec<_> = secret["data"].as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["ca.crt", "tls.crt", "tls.key"]);
+        assert_eq!(keys, ["ca.crt", "session.key", "tls.crt", "tls.key"]);
         let (status, _) = controller
             .send(controller.request("edge", &controller.token("edge-1"), None))
             .await;

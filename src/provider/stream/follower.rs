@@ -242,6 +242,9 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 
     fn publish(&mut self) {
+        if let Some(secret) = &self.state.session_secret {
+            (self.notify)(StreamEvent::SessionSecret(secret));
+        }
         self.loads.send_replace(Arc::new(self.state.load()));
         if let Some(position) = &self.state.position {
             (self.notify)(StreamEvent::Committed(position));

@@ -18,6 +18,8 @@ pub(super) struct State {
     pub(super) position: Option<Position>,
     /// The valid objects. An object whose current version is invalid keeps its previous version.
     pub(super) snapshot: Snapshot,
+    /// Secret of the Gateway's session tokens.
+    pub(super) session_secret: Option<Arc<str>>,
     unreadable: BTreeMap<ObjectRef, Unreadable>,
 }
 
@@ -55,7 +57,9 @@ impl State {
         let unreadable = self.unreadable.values().map(|it| (*it.value).clone());
         let puts = readable.chain(unreadable).map(Update::Put);
         let commit = Update::Commit { revision };
-        Some([begin].into_iter().chain(puts).chain([commit]))
+        let secret = self.secret_update();
+        let begin = [begin].into_iter().chain(secret);
+        Some(begin.chain(puts).chain([commit]))
     }
 
     /// The lines that change `previous` into this state; `None` if the states are from different
@@ -85,10 +89,18 @@ impl State {
                 updates.push(Update::Delete(deleted(&name)));
             }
         }
+        if self.session_secret != previous.session_secret {
+            updates.extend(self.secret_update());
+        }
         updates.push(Update::Commit {
             revision: position.revision,
         });
         Some(updates)
+    }
+
+    fn secret_update(&self) -> Option<Update> {
+        let secret = self.session_secret.as_ref()?.to_string();
+        Some(Update::SessionSecret { secret })
     }
 
     fn problems(&self) -> Vec<Problem> {
@@ -229,6 +241,13 @@ impl UpdateDecoder {
             // state.
             (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
             (_, None) => Err("the stream does not begin with `begin`".to_owned()),
+            (Update::SessionSecret { secret }, Some(begun)) => {
+                // Most streams resume with the secret that the pod has.
+                if state.session_secret.as_deref() != Some(&secret) {
+                    begun.staged(state).state.session_secret = Some(secret.into());
+                }
+                Ok(Step::Staged)
+            }
             (Update::Put(value), Some(begun)) => {
                 let staged = begun.staged(state);
                 let name = staged.state.put(value)?;

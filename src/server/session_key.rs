@@ -1,0 +1,29 @@
+//! The key of session tokens: from a file, or from the controller.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::session_key::SessionKey;
+use crate::settings::Settings;
+
+/// The key of session tokens, from its file if there is one.
+pub(super) fn open(settings: &Settings) -> anyhow::Result<Arc<SessionKey>> {
+    let Some(file) = &settings.session_key_file else {
+        return Ok(Arc::default());
+    };
+    let read = || {
+        let secret = std::fs::read(file)?;
+        SessionKey::from_secret(secret.trim_ascii()).map_err(anyhow::Error::msg)
+    };
+    let key = read().with_context(|| format!("cannot use the session key {}", file.display()))?;
+    Ok(Arc::new(key))
+}
+
+/// Makes the controller's secret the key of session tokens.
+pub(super) fn follow(key: &SessionKey, secret: &str) {
+    match SessionKey::from_secret(secret.as_bytes()) {
+        Ok(new) => key.replace(new),
+        Err(error) => tracing::warn!("the controller's session key is left out: {error}"),
+    }
+}
