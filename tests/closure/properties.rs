@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis::api::gateway::{Gateway, ListenerSet};
 use portcullis::api::reference::{ObjectReference, SecretRef};
-use portcullis::api::{ObjectMeta, ObjectRef, Resource};
+use portcullis::api::{ObjectRef, Resource};
 use portcullis::data_plane::DataPlane;
 use portcullis::ir::{Backend, BackendId, Ir, Port};
 use portcullis::snapshot::Snapshot;
@@ -22,10 +22,10 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 use serde_json::Value;
 
-use crate::filters;
 use crate::objects::{CONTROLLER, object};
 use crate::releases::check_pods;
 use crate::stories::cluster;
+use crate::xbackends;
 use crate::{decode, snapshot};
 
 /// What happens to a cluster.
@@ -163,7 +163,7 @@ impl Part {
     }
 }
 
-fn sets_of<'a>(
+pub(crate) fn sets_of<'a>(
     objects: &'a Snapshot,
     gateway: &ObjectRef,
 ) -> impl Iterator<Item = &'a ListenerSet> {
@@ -316,7 +316,7 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
     });
     let permitted: BTreeSet<_> = own
         .chain(of_sets)
-        .chain(of_xbackends(cluster, &name))
+        .chain(xbackends::client_certificates(cluster, gateway))
         .filter_map(|(from, secret)| {
             let namespace = secret
                 .namespace
@@ -332,51 +332,6 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
             "{secret} in the closure of {name}"
         );
     }
-}
-
-/// The client certificates of XBackends that routes of their namespaces refer to, which name the Gateway or a ListenerSet
-/// of it.
-fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, SecretRef)> {
-    let sets = sets_of(cluster, gateway).map(Resource::object_ref);
-    let parents: BTreeSet<_> = sets.chain([gateway.clone()]).collect();
-    let http = cluster.http_routes.iter().map(|route| {
-        let rules = route.spec.rules.iter();
-        let references: Vec<_> = rules
-            .flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters))
-            .collect();
-        (&route.metadata, &route.spec.parent_refs, references)
-    });
-    let grpc = cluster.grpc_routes.iter().map(|route| {
-        let rules = route.spec.rules.iter();
-        let references: Vec<_> = rules
-            .flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters))
-            .collect();
-        (&route.metadata, &route.spec.parent_refs, references)
-    });
-    let routes = http.chain(grpc).filter(|(own, named, _)| {
-        named.iter().any(|parent| {
-            let namespace = parent.namespace.as_ref().unwrap_or(&own.namespace);
-            let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
-            parents.contains(&name)
-        })
-    });
-    let mut found = Vec::new();
-    for (ObjectMeta { namespace, .. }, _, references) in routes {
-        for reference in references {
-            let foreign = reference.namespace.as_ref();
-            let foreign = foreign.is_some_and(|it| it != namespace);
-            if reference.kind != "XBackend" || foreign {
-                continue;
-            }
-            let backend = cluster.xbackends.get(namespace, &reference.name);
-            let client = backend.and_then(|backend| {
-                let tls = backend.spec.tls.as_ref()?;
-                Some((backend.object_ref(), tls.client_certificate_ref.clone()?))
-            });
-            found.extend(client);
-        }
-    }
-    found
 }
 
 fn secret_ref(reference: &ObjectReference) -> SecretRef {

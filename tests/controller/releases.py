@@ -1,5 +1,6 @@
 """Requests that are shifted between two installations of one unmodified chart, by a ReleaseBackend."""
 
+import http.client
 import os
 import subprocess
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 from api import has, wait_for
 from checks import check
 from cluster import frozen, metrics
-from objects import gateway, namespace, release_backend, to_releases
+from objects import gateway, namespace, release_backend, to_backend, to_releases
 from survival import scale_controllers
 from traffic import Load, status_of
 
@@ -104,6 +105,34 @@ def status(cluster):
         {"value": NEW, "ready": 2, "weight": 25, "effectivePercent": 25},
     ]
     assert releases == expected, releases
+
+
+@check("a session that one pod of a Gateway began is known to the other")
+def sessions(cluster):
+    route = to_backend(NS, "sessions", ["edge"], f"{OLD}-shop")
+    route["spec"]["rules"][0] |= {
+        "matches": [{"path": {"type": "Exact", "value": "/session"}}],
+        "sessionPersistence": {"type": "Header", "sessionName": "X-Session"},
+    }
+    cluster.apply(route)
+    addresses = [pod["status"]["podIP"] for pod in cluster.replicas(NS, "edge", 2)]
+    tokens = [wait_for("a session begins", lambda: session(address), 20) for address in addresses]  # noqa: B023
+    for token in tokens:
+        for address in addresses:
+            assert session(address, token) == "", "a pod does not know the session of another one"
+    assert session(addresses[0], "A" * 72), "a forged session is taken for one"
+
+
+def session(address: str, token: str = "") -> str:
+    """The new session of a response; empty if it has none."""
+    connection = http.client.HTTPConnection(address, 8080, timeout=5)
+    try:
+        connection.request("GET", "/session", headers={"X-Session": token} if token else {})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.getheader("X-Session") or ""
+    finally:
+        connection.close()
 
 
 @check("while the leader stands still, new pods of a release get their share")
