@@ -83,9 +83,14 @@ impl Fixture {
     pub(crate) fn is_well(&self, requests: usize) {
         let seen = self.origin.requests();
         assert_eq!(seen.len(), requests, "requests at the origin: {seen:#?}");
+        self.serves();
+        assert_eq!(self.origin.last().target(), "/fresh");
+    }
+
+    /// Fails the test unless a new request succeeds.
+    pub(crate) fn serves(&self) {
         let answer = get(self.http(), HOST, "/fresh");
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
-        assert_eq!(self.origin.last().target(), "/fresh");
     }
 }
 

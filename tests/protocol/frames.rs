@@ -71,25 +71,41 @@ impl Raw {
     /// The next relevant frame; `None` at EOF. Responds to SETTINGS and PING.
     pub(crate) fn next(&mut self) -> Option<Frame> {
         loop {
-            let head = self.client.wire.take(9).ok()?;
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let payload = self.client.wire.take(length).ok()?;
-            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            let (kind, flags) = (head[3], head[4]);
-            match kind {
-                SETTINGS | PING if flags & ACK == 0 => {
-                    let answer = if kind == PING { &payload[..] } else { &[] };
-                    self.send(kind, ACK, 0, answer);
-                }
-                SETTINGS | PING | WINDOW_UPDATE => {}
-                _ => {
-                    return Some(Frame {
-                        kind,
-                        flags,
-                        stream,
-                        payload,
-                    });
-                }
+            let frame = self.any()?;
+            if ![SETTINGS, PING, WINDOW_UPDATE].contains(&frame.kind) {
+                return Some(frame);
+            }
+        }
+    }
+
+    /// The next frame of any kind; `None` at EOF. Responds to SETTINGS and PING.
+    fn any(&mut self) -> Option<Frame> {
+        let head = self.client.wire.take(9).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let payload = self.client.wire.take(length).ok()?;
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let (kind, flags) = (head[3], head[4]);
+        if [SETTINGS, PING].contains(&kind) && flags & ACK == 0 {
+            let answer = if kind == PING { &payload[..] } else { &[] };
+            self.send(kind, ACK, 0, answer);
+        }
+        Some(Frame {
+            kind,
+            flags,
+            stream,
+            payload,
+        })
+    }
+
+    /// Waits until the proxy has read everything that was sent. Returns its GOAWAY if there is one.
+    pub(crate) fn until_read(&mut self) -> Option<Frame> {
+        self.send(PING, 0, 0, &[0; 8]);
+        loop {
+            let frame = self.any().expect("the connection stays open");
+            match frame.kind {
+                GOAWAY => return Some(frame),
+                PING if frame.flags & ACK != 0 => return None,
+                _ => {}
             }
         }
     }

@@ -7,8 +7,8 @@ use portcullis::telemetry::metrics::TimeoutKind;
 
 use crate::fixture::{Fixture, HOST, scripted};
 use crate::frames::{
-    DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, Outcome, RST_STREAM, Raw, WINDOW_UPDATE,
-    block, frame, get,
+    DATA, END_HEADERS, END_STREAM, Frame, HEADERS, Outcome, RST_STREAM, Raw, WINDOW_UPDATE, block,
+    frame, get,
 };
 use crate::harness::origin::Origin;
 
@@ -178,16 +178,14 @@ fn sends_goaway_before_closing_a_flood_of_cancelled_requests() {
         .origin
         .until("the request", |origin| origin.requests().len() == 1);
     let mut first = 3;
-    raw.client.patience(Duration::from_millis(1));
     let goaway = loop {
         cancel_unseen(&mut raw, first, 15);
         first += 30;
         assert!(first < 40_000, "the flood is never ended");
-        if let Some(goaway) = std::iter::from_fn(|| raw.next()).find(|frame| frame.kind == GOAWAY) {
+        if let Some(goaway) = raw.until_read() {
             break goaway;
         }
     };
-    raw.client.patience(crate::harness::PATIENCE);
     let last = u32::from_be_bytes(goaway.payload[..4].try_into().expect("four bytes"));
     assert_eq!(goaway.payload[4..8], ENHANCE_YOUR_CALM.to_be_bytes());
     assert!(last < first, "{last} of {first}");
@@ -200,7 +198,7 @@ fn sends_goaway_before_closing_a_flood_of_cancelled_requests() {
     let data = std::iter::from_fn(|| raw.next()).find(|frame| frame.kind == DATA);
     assert_eq!(data.expect("the response in flight").payload, b"hello");
     raw.client.rest();
-    fixture.is_well(fixture.origin.requests().len());
+    fixture.serves();
 }
 
 #[test]
@@ -214,9 +212,10 @@ fn closes_continued_flood_of_cancelled_requests() {
         first += 30;
     }
     assert!(first < 2 * STREAMS, "the flood is never ended");
+    // Requests of the flood may still be on their way to the origin.
+    fixture.serves();
     let seen = fixture.origin.requests().len();
     assert!(seen < 1000, "{seen} requests reached the origin");
-    fixture.is_well(seen);
 }
 
 /// Requests that are cancelled at once in separate writes: the proxy may forward them before the
