@@ -1,5 +1,5 @@
-//! The body of a client's request, for HTTP/1 and HTTP/2. The only module that names the body types
-//! of hyper and h2.
+//! The body of a client's request, for HTTP/1 and HTTP/2. The only module that reads bodies from hyper
+//! and h2.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,6 +15,8 @@ use crate::upstream::BoxError;
 
 /// A request body that the client is sending.
 pub(crate) enum Incoming {
+    /// No body.
+    Empty,
     /// HTTP/1 request body.
     Http1(hyper::body::Incoming),
     /// HTTP/2 stream body.
@@ -77,6 +79,7 @@ impl Body for Incoming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
+            Self::Empty => Poll::Ready(None),
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BoxError::from),
             Self::Http2(body) => body.poll_frame(cx),
         }
@@ -84,6 +87,7 @@ impl Body for Incoming {
 
     fn is_end_stream(&self) -> bool {
         match self {
+            Self::Empty => true,
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.stream.is_end_stream(),
         }
@@ -91,6 +95,7 @@ impl Body for Incoming {
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Empty => SizeHint::with_exact(0),
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body
                 .remaining

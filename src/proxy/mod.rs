@@ -33,9 +33,11 @@ mod response_body;
 mod retries;
 mod session;
 mod stream;
+mod stream_io;
 mod subrequest;
 pub mod target;
 mod upgrade;
+mod websocket;
 mod worker;
 
 use std::collections::BTreeMap;

@@ -26,6 +26,7 @@ use super::record::Record;
 use super::request_body::RequestBody;
 use super::response_body::{BodySource, ResponseBody};
 use super::upgrade::Tunnel;
+use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
 use crate::ir::grpc::is_grpc;
 use crate::ir::{Filter, RouteKind};
@@ -44,6 +45,8 @@ pub(super) struct Exchange {
     pub(super) host: Host,
     /// Requested upgrade protocol.
     pub(super) upgrade: Option<HeaderValue>,
+    /// Handshake of a WebSocket over HTTP/2.
+    pub(super) websocket: Option<Handshake>,
     /// Matched rule.
     pub(super) rule: Arc<Rule>,
     /// Modifications of the response by filters.
@@ -148,13 +151,17 @@ impl Exchange {
         mut record: Record,
     ) -> Result<Box<Self>, Box<ErrorResponse>> {
         match admit(&client, &mut parts, &mut record) {
-            Ok((normalized, added, rule)) => Ok(Box::new(Self {
+            Ok((normalized, websocket, added, rule)) => Ok(Box::new(Self {
                 client,
                 expires: expiry(&rule, &parts.headers),
                 parts,
                 added,
                 host: normalized.host,
-                upgrade: normalized.upgrade,
+                upgrade: match websocket {
+                    Some(_) => Some(Handshake::upgrade()),
+                    None => normalized.upgrade,
+                },
+                websocket,
                 response_phase: ResponsePhase::default(),
                 is_mirrored: false,
                 body,
@@ -199,20 +206,29 @@ impl Exchange {
         mut self: Box<Self>,
         response: upstream::Response<RequestBody>,
     ) -> Response<ResponseBody> {
-        let (status, mut headers, body) = (response.status, response.headers, response.body);
+        let (mut status, mut headers, body) = (response.status, response.headers, response.body);
+        let switches = status == StatusCode::SWITCHING_PROTOCOLS;
+        if switches && self.websocket.is_some() {
+            status = StatusCode::OK;
+            Handshake::remove_headers(&mut headers);
+        }
         self.record.responded(status.as_u16());
         self.response_phase.apply(&mut headers);
         if headers.contains_key(UPGRADE) {
             // RFC 9110, 7.8: hop-by-hop, like all connection headers.
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
-        let body = match status {
-            StatusCode::SWITCHING_PROTOCOLS => {
-                let tunnel = Tunnel::new(body, self.record);
-                *self.client.tunnel.borrow_mut() = tunnel.map(Box::new);
-                ResponseBody::empty()
+        let body = if switches {
+            let tunnel = Tunnel::new(body, self.record).map(Box::new);
+            match (&self.websocket, tunnel) {
+                (Some(_), Some(tunnel)) => ResponseBody::tunnel(tunnel),
+                (_, tunnel) => {
+                    *self.client.tunnel.borrow_mut() = tunnel;
+                    ResponseBody::empty()
+                }
             }
-            _ => ResponseBody::new(BodySource::Backend(body), self.record),
+        } else {
+            ResponseBody::new(BodySource::Backend(body), self.record)
         };
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -223,6 +239,10 @@ impl Exchange {
     /// Applies response filters to the response of a filter.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
         let (mut head, body) = response.into_parts();
+        if self.websocket.is_some() && head.status.is_success() {
+            // A 2xx would tell the client that the tunnel is open.
+            head.status = StatusCode::FORBIDDEN;
+        }
         self.record.responded(head.status.as_u16());
         self.response_phase.apply(&mut head.headers);
         let body = ResponseBody::new(BodySource::Memory(body), self.record);
@@ -246,7 +266,16 @@ fn admit(
     client: &Client,
     parts: &mut request::Parts,
     record: &mut Record,
-) -> Result<(NormalizedRequest, AddedHeaders, Arc<Rule>), Error> {
+) -> Result<
+    (
+        NormalizedRequest,
+        Option<Handshake>,
+        AddedHeaders,
+        Arc<Rule>,
+    ),
+    Error,
+> {
+    let websocket = websocket::begin(parts)?;
     let max_headers = client.worker.limits.max_headers;
     let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
     record.directed(&normalized.host);
@@ -275,7 +304,7 @@ fn admit(
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }
-    Ok((normalized, added, rule.clone()))
+    Ok((normalized, websocket, added, rule.clone()))
 }
 
 /// A request with an error response.

@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use super::headers;
 use super::record::Record;
 use super::request_body::RequestBody;
+use super::upgrade::Tunnel;
 use crate::upstream::{self, BoxError};
 
 /// Source of a response body.
@@ -18,6 +19,8 @@ pub(crate) enum BodySource {
     Empty,
     /// In memory: an error message or a filter's response.
     Memory(Bytes),
+    /// A tunnel, which the stream relays in place of a body.
+    Tunnel(Box<Tunnel>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
@@ -47,8 +50,28 @@ impl ResponseBody {
 
     /// An empty body without a record.
     pub(crate) fn empty() -> Self {
+        Self::without_record(BodySource::Empty)
+    }
+
+    /// The tunnel of a stream, which has the record.
+    pub(crate) fn tunnel(tunnel: Box<Tunnel>) -> Self {
+        Self::without_record(BodySource::Tunnel(tunnel))
+    }
+
+    /// The tunnel, if this is one.
+    pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
+        match std::mem::replace(&mut self.source, BodySource::Empty) {
+            BodySource::Tunnel(tunnel) => Some(tunnel),
+            source => {
+                self.source = source;
+                None
+            }
+        }
+    }
+
+    fn without_record(source: BodySource) -> Self {
         Self {
-            source: BodySource::Empty,
+            source,
             record: None,
             is_end_hidden: false,
         }
@@ -71,7 +94,7 @@ impl ResponseBody {
 impl BodySource {
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Empty => true,
+            Self::Empty | Self::Tunnel(_) => true,
             Self::Memory(bytes) => bytes.is_empty(),
             Self::Backend(body) => body.is_end_stream(),
         }
@@ -79,7 +102,7 @@ impl BodySource {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self {
-            Self::Empty => Poll::Ready(None),
+            Self::Empty | Self::Tunnel(_) => Poll::Ready(None),
             Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
@@ -129,7 +152,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             _ if self.is_end_hidden => SizeHint::default(),
-            BodySource::Empty => SizeHint::with_exact(0),
+            BodySource::Empty | BodySource::Tunnel(_) => SizeHint::with_exact(0),
             BodySource::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodySource::Backend(body) => body.size_hint(),
         }
