@@ -42,4 +42,5 @@ mod timeouts;
 mod tls;
 mod upgrade;
 mod upstream;
+mod websocket_http2;
 mod weights;
