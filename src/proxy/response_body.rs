@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use super::grpc_web_body::WebBody;
 use super::headers;
 use super::record::Record;
 use super::request_body::RequestBody;
@@ -21,6 +22,8 @@ pub(crate) enum BodySource {
     Memory(Bytes),
     /// A tunnel, which the stream relays in place of a body.
     Tunnel(Box<Tunnel>),
+    /// A backend, for a gRPC-Web client.
+    GrpcWeb(Box<WebBody>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
@@ -96,6 +99,7 @@ impl BodySource {
         match self {
             Self::Empty | Self::Tunnel(_) => true,
             Self::Memory(bytes) => bytes.is_empty(),
+            Self::GrpcWeb(body) => body.is_ended(),
             Self::Backend(body) => body.is_end_stream(),
         }
     }
@@ -105,6 +109,7 @@ impl BodySource {
             Self::Empty | Self::Tunnel(_) => Poll::Ready(None),
             Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::GrpcWeb(body) => body.poll_frame(cx),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -152,6 +157,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             _ if self.is_end_hidden => SizeHint::default(),
+            BodySource::GrpcWeb(_) => SizeHint::default(),
             BodySource::Empty | BodySource::Tunnel(_) => SizeHint::with_exact(0),
             BodySource::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodySource::Backend(body) => body.size_hint(),
