@@ -27,6 +27,7 @@ mod filters;
 mod forwarding;
 mod grpc;
 mod grpc_streams;
+mod grpc_web;
 mod lifecycle;
 mod mirror;
 mod mirror_bodies;
