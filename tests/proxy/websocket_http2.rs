@@ -36,7 +36,7 @@ use crate::tls_origin::Authority;
 const LARGE: usize = 24 * 1024 * 1024;
 
 /// An extended CONNECT with the headers of a WebSocket client.
-pub(crate) fn connect(path: &str, protocol: &str) -> Request<()> {
+fn connect(path: &str, protocol: &str) -> Request<()> {
     Request::connect(format!("http://a.com{path}"))
         .extension(Protocol::from(protocol))
         .header("sec-websocket-version", "13")
@@ -48,7 +48,7 @@ pub(crate) fn connect(path: &str, protocol: &str) -> Request<()> {
 }
 
 /// Opens a stream; the settings of the proxy have arrived.
-pub(crate) async fn open(
+async fn open(
     sender: &SendRequest<Bytes>,
     request: Request<()>,
 ) -> (Response<RecvStream>, SendStream<Bytes>) {
@@ -64,7 +64,10 @@ pub(crate) async fn open(
 }
 
 /// Opens a tunnel.
-async fn tunnel(sender: &SendRequest<Bytes>, path: &str) -> (RecvStream, SendStream<Bytes>) {
+pub(crate) async fn tunnel(
+    sender: &SendRequest<Bytes>,
+    path: &str,
+) -> (RecvStream, SendStream<Bytes>) {
     let (response, stream) = open(sender, connect(path, "websocket")).await;
     assert_eq!(response.status(), 200);
     (response.into_body(), stream)
@@ -107,7 +110,7 @@ fn header(head: &str, name: &str) -> String {
 }
 
 /// Reads a request for an upgrade and switches protocols.
-async fn switch<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> String {
+pub(crate) async fn switch<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> String {
     let head = hear(stream, "\r\n\r\n").await;
     let accept = accept_of(&head);
     say(
