@@ -1,22 +1,52 @@
-//! What marks a request as gRPC (gRPC over HTTP/2, "Requests").
+//! What marks a request as gRPC (gRPC over HTTP/2, "Requests") or as gRPC-Web.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 
-/// Whether a request is gRPC: a POST whose headers say so.
+/// Encoding of the body of a gRPC-Web call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WebFormat {
+    /// `application/grpc-web`: messages as in gRPC.
+    Binary,
+    /// `application/grpc-web-text`: in base64.
+    Text,
+}
+
+/// Whether a request is gRPC or gRPC-Web: a POST whose headers say so.
 pub fn is_request(method: &Method, headers: &HeaderMap) -> bool {
-    *method == Method::POST && is_grpc(headers)
+    *method == Method::POST && (is_grpc(headers) || web_format(headers).is_some())
 }
 
 /// Whether headers mark a gRPC message: the media type is `application/grpc`, with or without the encoding of messages.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let Some((media_type, rest)) = value.and_then(|value| value.split_at_checked(GRPC.len()))
-    else {
-        return false;
-    };
-    media_type.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+    value.is_some_and(|value| is_type(value, b"application/grpc"))
+}
+
+/// The format of a gRPC-Web message, if headers mark one.
+pub fn web_format(headers: &HeaderMap) -> Option<WebFormat> {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| web_format_of(value.as_bytes()))
+}
+
+/// The format that a media type names.
+pub fn web_format_of(value: &[u8]) -> Option<WebFormat> {
+    if is_type(value, b"application/grpc-web-text") {
+        Some(WebFormat::Text)
+    } else {
+        is_type(value, b"application/grpc-web").then_some(WebFormat::Binary)
+    }
+}
+
+/// Whether a media type is `name`, with or without a suffix and parameters.
+fn is_type(value: &[u8], name: &[u8]) -> bool {
+    value
+        .split_at_checked(name.len())
+        .is_some_and(|(media_type, rest)| {
+            media_type.eq_ignore_ascii_case(name)
+                && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+        })
 }
 
 #[cfg(test)]
@@ -37,9 +67,25 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(value));
             assert_eq!(is_grpc(&headers), expected, "{value}");
-            assert_eq!(is_request(&Method::POST, &headers), expected, "{value}");
-            assert!(!is_request(&Method::GET, &headers), "{value}");
+            let is_web = value.starts_with("application/grpc-web");
+            let is_request = is_request(&Method::POST, &headers);
+            assert_eq!(is_request, expected || is_web, "{value}");
+            assert!(!super::is_request(&Method::GET, &headers), "{value}");
         }
         assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn recognizes_formats_of_grpc_web() {
+        for (value, expected) in [
+            ("application/grpc-web", Some(WebFormat::Binary)),
+            ("Application/gRPC-Web+proto", Some(WebFormat::Binary)),
+            ("application/grpc-web-text", Some(WebFormat::Text)),
+            ("application/grpc-web-text+proto;a=b", Some(WebFormat::Text)),
+            ("application/grpc-website", None),
+            ("application/grpc", None),
+        ] {
+            assert_eq!(web_format_of(value.as_bytes()), expected, "{value}");
+        }
     }
 }

@@ -54,7 +54,12 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
                 let attempts = is_failure.then_some(&mut exchange.record.attempts);
                 match attempts.and_then(|attempts| response.discard(attempts)) {
                     Some(body) => body,
-                    None => return Ok(finish(exchange, response, place)),
+                    None => {
+                        if let Some(websocket) = &exchange.websocket {
+                            websocket.check(response.status, &response.headers)?;
+                        }
+                        return Ok(finish(exchange, response, place));
+                    }
                 }
             }
             Err(FailedAttempt {

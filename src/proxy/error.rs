@@ -24,6 +24,8 @@ pub(crate) enum Error {
     BadRequest(&'static str),
     /// A method that a reverse proxy must not serve.
     MethodNotAllowed,
+    /// An extended CONNECT with a protocol other than `websocket`.
+    UnsupportedProtocol,
     /// An expectation other than `100-continue`.
     ExpectationFailed,
     /// Too many headers.
@@ -60,6 +62,7 @@ impl Error {
         match self {
             Self::BadRequest(_)
             | Self::MethodNotAllowed
+            | Self::UnsupportedProtocol
             | Self::ExpectationFailed
             | Self::TooManyHeaders
             | Self::Misdirected
@@ -81,6 +84,8 @@ impl Error {
         match self {
             Self::BadRequest(_) | Self::Send(SendError::RequestBody) => StatusCode::BAD_REQUEST,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            // RFC 9220, 3, for the same request over HTTP/3.
+            Self::UnsupportedProtocol => StatusCode::NOT_IMPLEMENTED,
             Self::ExpectationFailed => StatusCode::EXPECTATION_FAILED,
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
@@ -122,6 +127,7 @@ impl Error {
         match self {
             Self::BadRequest(reason) | Self::NotFound(reason) => reason,
             Self::MethodNotAllowed => "method not allowed",
+            Self::UnsupportedProtocol => "unsupported protocol of an extended CONNECT",
             Self::ExpectationFailed => "unsupported expectation",
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",

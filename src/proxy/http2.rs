@@ -76,7 +76,8 @@ fn server(client: &Client) -> Builder {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
-        .max_local_error_reset_streams(Some(LOCAL_RESETS));
+        .max_local_error_reset_streams(Some(LOCAL_RESETS))
+        .enable_connect_protocol();
     builder
 }
 
@@ -181,7 +182,7 @@ impl Server {
             respond.send_reset(Reason::PROTOCOL_ERROR);
             return;
         }
-        let stream = Stream::new(self.shared.clone(), request.headers(), respond);
+        let mut stream = Stream::new(self.shared.clone(), request.headers(), respond);
         let is_head = request.method() == Method::HEAD;
         let request = stream.open(request);
         spawn_local(in_place(|| stream::serve(stream, request, is_head)));

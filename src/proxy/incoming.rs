@@ -1,5 +1,5 @@
-//! The body of a client's request, for HTTP/1 and HTTP/2. The only module that names the body types
-//! of hyper and h2.
+//! The body of a client's request, for HTTP/1 and HTTP/2. The only module that reads bodies from hyper
+//! and h2.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,15 +10,20 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
+use super::grpc_web_body::Base64Body;
 use super::interim::Interim;
 use crate::upstream::BoxError;
 
 /// A request body that the client is sending.
 pub(crate) enum Incoming {
+    /// No body.
+    Empty,
     /// HTTP/1 request body.
     Http1(hyper::body::Incoming),
     /// HTTP/2 stream body.
     Http2(StreamBody),
+    /// Decodes another body.
+    Base64(Box<Base64Body>),
 }
 
 /// Receiving half of an HTTP/2 stream.
@@ -68,6 +73,14 @@ fn length(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
 
+impl Incoming {
+    /// Decodes the body, which is in base64.
+    pub(super) fn decode_base64(&mut self) {
+        let text = std::mem::replace(self, Self::Empty);
+        *self = Self::Base64(Box::new(Base64Body::new(text)));
+    }
+}
+
 impl Body for Incoming {
     type Data = Bytes;
     type Error = BoxError;
@@ -77,21 +90,28 @@ impl Body for Incoming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
+            Self::Empty => Poll::Ready(None),
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BoxError::from),
             Self::Http2(body) => body.poll_frame(cx),
+            Self::Base64(body) => body.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
+            Self::Empty => true,
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.stream.is_end_stream(),
+            // The end may be in the middle of a group.
+            Self::Base64(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Empty => SizeHint::with_exact(0),
             Self::Http1(body) => body.size_hint(),
+            Self::Base64(_) => SizeHint::default(),
             Self::Http2(body) => body
                 .remaining
                 .map_or_else(SizeHint::default, SizeHint::with_exact),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
 use rand::RngExt;
 use tokio::time::Instant;
@@ -16,9 +16,12 @@ use super::activity::{Activity, Phase};
 use super::attempts::{self, Outcome};
 use super::client::Client;
 use super::error::Error;
+use super::error_response::{self, ErrorFormat, ErrorResponse};
 use super::filters;
 use super::forwarding::AddedHeaders;
 use super::grpc;
+use super::grpc_web;
+use super::grpc_web_body::WebBody;
 use super::headers::{self, Host, NormalizedRequest};
 use super::incoming::Incoming;
 use super::interim::Interim;
@@ -26,8 +29,9 @@ use super::record::Record;
 use super::request_body::RequestBody;
 use super::response_body::{BodySource, ResponseBody};
 use super::upgrade::Tunnel;
+use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
-use crate::ir::grpc::is_grpc;
+use crate::ir::grpc::WebFormat;
 use crate::ir::{Filter, RouteKind};
 use crate::table::{RequestView, Rule};
 use crate::upstream;
@@ -44,6 +48,10 @@ pub(super) struct Exchange {
     pub(super) host: Host,
     /// Requested upgrade protocol.
     pub(super) upgrade: Option<HeaderValue>,
+    /// Handshake of a WebSocket over HTTP/2.
+    pub(super) websocket: Option<Handshake>,
+    /// Format of the response to a gRPC-Web call that is translated.
+    pub(super) grpc_web: Option<WebFormat>,
     /// Matched rule.
     pub(super) rule: Arc<Rule>,
     /// Modifications of the response by filters.
@@ -120,7 +128,8 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
         Ok(Outcome::Backend(response)) => exchange.respond(response),
         Ok(Outcome::Filter(response)) => exchange.respond_locally(*response),
         Err(error) => {
-            let refused = ErrorResponse::new(error, &exchange.parts, exchange.record);
+            let format = exchange.error_format();
+            let refused = ErrorResponse::new(error, format, exchange.record);
             let mut response = refused.respond();
             exchange.response_phase.apply_cors(response.headers_mut());
             response
@@ -144,17 +153,22 @@ impl Exchange {
         client: Rc<Client>,
         interim: Interim,
         mut parts: request::Parts,
-        body: RequestBody,
+        mut body: RequestBody,
         mut record: Record,
     ) -> Result<Box<Self>, Box<ErrorResponse>> {
         match admit(&client, &mut parts, &mut record) {
-            Ok((normalized, added, rule)) => Ok(Box::new(Self {
+            Ok((normalized, websocket, added, rule)) => Ok(Box::new(Self {
+                grpc_web: translate_grpc_web(&rule, &mut parts, &mut body),
                 client,
                 expires: expiry(&rule, &parts.headers),
                 parts,
                 added,
                 host: normalized.host,
-                upgrade: normalized.upgrade,
+                upgrade: match websocket {
+                    Some(_) => Some(Handshake::upgrade()),
+                    None => normalized.upgrade,
+                },
+                websocket,
                 response_phase: ResponsePhase::default(),
                 is_mirrored: false,
                 body,
@@ -164,7 +178,17 @@ impl Exchange {
                 rule,
                 record,
             })),
-            Err(error) => Err(Box::new(ErrorResponse::new(error, &parts, record))),
+            Err(error) => {
+                let format = ErrorFormat::of(&parts.headers);
+                Err(Box::new(ErrorResponse::new(error, format, record)))
+            }
+        }
+    }
+
+    fn error_format(&self) -> ErrorFormat {
+        match self.grpc_web {
+            Some(format) => ErrorFormat::GrpcWeb(format),
+            None => ErrorFormat::of(&self.parts.headers),
         }
     }
 
@@ -199,20 +223,39 @@ impl Exchange {
         mut self: Box<Self>,
         response: upstream::Response<RequestBody>,
     ) -> Response<ResponseBody> {
-        let (status, mut headers, body) = (response.status, response.headers, response.body);
+        let (mut status, mut headers, body) = (response.status, response.headers, response.body);
+        let switches = status == StatusCode::SWITCHING_PROTOCOLS;
+        if switches && self.websocket.is_some() {
+            status = StatusCode::OK;
+            Handshake::remove_headers(&mut headers);
+        }
         self.record.responded(status.as_u16());
+        let grpc_web = self
+            .grpc_web
+            .filter(|_| grpc_web::is_translatable(&headers))
+            .map(|format| (format, grpc_web::translate_response(format, &mut headers)));
         self.response_phase.apply(&mut headers);
         if headers.contains_key(UPGRADE) {
             // RFC 9110, 7.8: hop-by-hop, like all connection headers.
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
-        let body = match status {
-            StatusCode::SWITCHING_PROTOCOLS => {
-                let tunnel = Tunnel::new(body, self.record);
-                *self.client.tunnel.borrow_mut() = tunnel.map(Box::new);
-                ResponseBody::empty()
+        let body = if switches {
+            let tunnel = Tunnel::new(body, self.record).map(Box::new);
+            match (&self.websocket, tunnel) {
+                (Some(_), Some(tunnel)) => ResponseBody::tunnel(tunnel),
+                (_, tunnel) => {
+                    *self.client.tunnel.borrow_mut() = tunnel;
+                    ResponseBody::empty()
+                }
             }
-            _ => ResponseBody::new(BodySource::Backend(body), self.record),
+        } else {
+            let source = match grpc_web {
+                Some((format, status)) => {
+                    BodySource::GrpcWeb(Box::new(WebBody::new(body, format, status)))
+                }
+                None => BodySource::Backend(body),
+            };
+            ResponseBody::new(source, self.record)
         };
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -224,24 +267,19 @@ impl Exchange {
     /// headers only with the status in `grpc-status`.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
         let (mut head, mut body) = response.into_parts();
+        if self.websocket.is_some() && head.status.is_success() {
+            // A 2xx would tell the client that the tunnel is open.
+            head.status = StatusCode::FORBIDDEN;
+        }
         self.record.responded(head.status.as_u16());
-        if is_grpc(&self.parts.headers)
-            && (head.status.is_client_error() || head.status.is_server_error())
-        {
-            let message = head.status.canonical_reason().unwrap_or_default();
-            grpc::GrpcStatus::from(head.status).insert_into(&mut head.headers, message);
-            head.headers.remove(CONTENT_LENGTH);
-            head.headers.insert(CONTENT_TYPE, GRPC);
-            (head.status, body) = (StatusCode::OK, Bytes::new());
+        if ErrorFormat::of(&self.parts.headers) == ErrorFormat::Grpc {
+            body = error_response::as_grpc(&mut head, body);
         }
         self.response_phase.apply(&mut head.headers);
         let body = ResponseBody::new(BodySource::Memory(body), self.record);
         Response::from_parts(head, body)
     }
 }
-
-/// Content type of responses to gRPC calls.
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// The deadline of the rule, or that of a gRPC client if it is earlier.
 fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
@@ -259,7 +297,16 @@ fn admit(
     client: &Client,
     parts: &mut request::Parts,
     record: &mut Record,
-) -> Result<(NormalizedRequest, AddedHeaders, Arc<Rule>), Error> {
+) -> Result<
+    (
+        NormalizedRequest,
+        Option<Handshake>,
+        AddedHeaders,
+        Arc<Rule>,
+    ),
+    Error,
+> {
+    let websocket = websocket::begin(parts)?;
     let max_headers = client.worker.limits.max_headers;
     let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
     record.directed(&normalized.host);
@@ -288,54 +335,23 @@ fn admit(
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }
-    Ok((normalized, added, rule.clone()))
+    Ok((normalized, websocket, added, rule.clone()))
 }
 
-/// A request with an error response.
-struct ErrorResponse {
-    error: Error,
-    is_grpc: bool,
-    record: Record,
-}
-
-impl ErrorResponse {
-    fn new(error: Error, parts: &request::Parts, record: Record) -> Self {
-        Self {
-            error,
-            is_grpc: is_grpc(&parts.headers),
-            record,
-        }
+/// Translates a gRPC-Web call that a GRPCRoute matches to gRPC. Returns the format of its response.
+fn translate_grpc_web(
+    rule: &Rule,
+    parts: &mut request::Parts,
+    body: &mut RequestBody,
+) -> Option<WebFormat> {
+    let format = grpc_web::response_format(&parts.headers)?;
+    if rule.kind() != RouteKind::Grpc {
+        return None;
     }
-
-    fn respond(self) -> Response<ResponseBody> {
-        let Self {
-            error,
-            is_grpc,
-            mut record,
-        } = self;
-        record.refused(error);
-        let message = error.message();
-        let body = if is_grpc { "" } else { message };
-        let body = BodySource::Memory(Bytes::from_static(body.as_bytes()));
-        let mut response = Response::new(ResponseBody::new(body, record));
-        let headers = response.headers_mut();
-        if is_grpc {
-            // A response of headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no
-            // message.
-            headers.insert(CONTENT_TYPE, GRPC);
-            error.grpc_status().insert_into(headers, message);
-        } else {
-            let text = HeaderValue::from_static("text/plain; charset=utf-8");
-            headers.insert(CONTENT_TYPE, text);
-        }
-        if error.closes() {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        if !is_grpc {
-            *response.status_mut() = error.status();
-        }
-        response
+    if grpc_web::translate_request(&mut parts.headers) {
+        body.decode_base64();
     }
+    Some(format)
 }
 
 /// Ready when the backend or the client's body has stalled, or the route's timeout has passed, and

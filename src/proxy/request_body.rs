@@ -76,6 +76,13 @@ impl RequestBody {
         }
     }
 
+    /// Decodes the body, of which nothing was read, from base64.
+    pub(super) fn decode_base64(&mut self) {
+        if let Self::Client(body) = self {
+            body.incoming.decode_base64();
+        }
+    }
+
     /// A copy of the body for a mirror. What was read of the body must be buffered.
     pub(super) fn copy(&mut self, permit: CopyPermit) -> BodyCopy {
         match self {

@@ -7,9 +7,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use super::grpc_web_body::WebBody;
 use super::headers;
 use super::record::Record;
 use super::request_body::RequestBody;
+use super::upgrade::Tunnel;
 use crate::upstream::{self, BoxError};
 
 /// Source of a response body.
@@ -18,6 +20,10 @@ pub(crate) enum BodySource {
     Empty,
     /// In memory: an error message or a filter's response.
     Memory(Bytes),
+    /// A tunnel, which the stream relays in place of a body.
+    Tunnel(Box<Tunnel>),
+    /// A backend, for a gRPC-Web client.
+    GrpcWeb(Box<WebBody>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
@@ -47,8 +53,28 @@ impl ResponseBody {
 
     /// An empty body without a record.
     pub(crate) fn empty() -> Self {
+        Self::without_record(BodySource::Empty)
+    }
+
+    /// The tunnel of a stream, which has the record.
+    pub(crate) fn tunnel(tunnel: Box<Tunnel>) -> Self {
+        Self::without_record(BodySource::Tunnel(tunnel))
+    }
+
+    /// The tunnel, if this is one.
+    pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
+        match std::mem::replace(&mut self.source, BodySource::Empty) {
+            BodySource::Tunnel(tunnel) => Some(tunnel),
+            source => {
+                self.source = source;
+                None
+            }
+        }
+    }
+
+    fn without_record(source: BodySource) -> Self {
         Self {
-            source: BodySource::Empty,
+            source,
             record: None,
             is_end_hidden: false,
         }
@@ -71,17 +97,19 @@ impl ResponseBody {
 impl BodySource {
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Empty => true,
+            Self::Empty | Self::Tunnel(_) => true,
             Self::Memory(bytes) => bytes.is_empty(),
+            Self::GrpcWeb(body) => body.is_ended(),
             Self::Backend(body) => body.is_end_stream(),
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self {
-            Self::Empty => Poll::Ready(None),
+            Self::Empty | Self::Tunnel(_) => Poll::Ready(None),
             Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::GrpcWeb(body) => body.poll_frame(cx),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -129,7 +157,8 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             _ if self.is_end_hidden => SizeHint::default(),
-            BodySource::Empty => SizeHint::with_exact(0),
+            BodySource::GrpcWeb(_) => SizeHint::default(),
+            BodySource::Empty | BodySource::Tunnel(_) => SizeHint::with_exact(0),
             BodySource::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodySource::Backend(body) => body.size_hint(),
         }

@@ -21,6 +21,9 @@ use super::incoming::Incoming;
 use super::interim::Interim;
 use super::request::{self, Admitted};
 use super::response_body::ResponseBody;
+use super::stream_io::{StreamReader, StreamWriter};
+use super::upgrade::{Tunnel, TunnelEnd};
+use super::websocket;
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 
@@ -29,6 +32,8 @@ pub(super) struct Stream {
     connection: Rc<Shared>,
     activity: Rc<Activity>,
     respond: Rc<RefCell<SendResponse<Bytes>>>,
+    /// What the client of an extended CONNECT sends.
+    tunneled: Option<RecvStream>,
     is_grpc: bool,
 }
 
@@ -39,7 +44,7 @@ impl Drop for Stream {
 }
 
 /// Serves a stream until it ends.
-pub(super) async fn serve(stream: Stream, request: Admitted, is_head: bool) {
+pub(super) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) {
     let handled = {
         let mut handling = pin!(request.serve());
         poll_fn(|cx| match handling.as_mut().poll(cx) {
@@ -48,9 +53,14 @@ pub(super) async fn serve(stream: Stream, request: Admitted, is_head: bool) {
         })
         .await
     };
-    let Some(response) = handled else {
+    let Some(mut response) = handled else {
         return;
     };
+    if let Some(tunnel) = response.body_mut().take_tunnel() {
+        return Box::pin(stream.relay(response, *tunnel)).await;
+    }
+    // Only the task may hold the stream open now.
+    stream.tunneled = None;
     let (sender, body) = match stream.send_head(response, is_head) {
         Ok(Some(streaming)) => streaming,
         Ok(None) => return,
@@ -88,15 +98,21 @@ impl Stream {
             connection,
             activity,
             respond: Rc::new(RefCell::new(respond)),
+            tunneled: None,
             is_grpc: is_grpc(headers),
         }
     }
 
     /// Opens the request before the task is spawned, since its head is large to move.
-    pub(super) fn open(&self, request: Request<RecvStream>) -> Admitted {
+    pub(super) fn open(&mut self, request: Request<RecvStream>) -> Admitted {
         let interim = Interim::Http2(self.respond.clone());
         let (parts, body) = request.into_parts();
-        let body = Incoming::http2(body, &parts.headers, &interim);
+        let body = if websocket::is_extended_connect(&parts) {
+            self.tunneled = Some(body);
+            Incoming::Empty
+        } else {
+            Incoming::http2(body, &parts.headers, &interim)
+        };
         let client = self.connection.client.clone();
         request::open(client, self.activity.clone(), interim, parts, body)
     }
@@ -108,6 +124,31 @@ impl Stream {
             return Poll::Ready(());
         }
         self.poll_timeout(cx)
+    }
+
+    /// Sends the head of a tunnel and relays until it ends.
+    async fn relay(&mut self, response: Response<ResponseBody>, tunnel: Tunnel) {
+        let Some(input) = self.tunneled.take() else {
+            return self.reset();
+        };
+        let (mut head, _) = response.into_parts();
+        let worker = self.connection.client.worker.clone();
+        self.complete_headers(&mut head.headers);
+        let head = Response::from_parts(head, ());
+        let Ok(sender) = self.respond.borrow_mut().send_response(head, false) else {
+            return self.on_lost();
+        };
+        let mut writer = StreamWriter::new(sender);
+        let reader = StreamReader::new(input);
+        let idle = worker.limits.tunnel_idle_timeout;
+        match tunnel
+            .relay_stream(reader, &mut writer, &worker.clock, idle)
+            .await
+        {
+            TunnelEnd::Complete => {}
+            TunnelEnd::ClientFailed => self.on_lost(),
+            TunnelEnd::BackendFailed | TunnelEnd::TimedOut => writer.reset(),
+        }
     }
 
     fn poll_timeout(&self, cx: &mut Context<'_>) -> Poll<()> {
@@ -136,6 +177,13 @@ impl Stream {
         }
     }
 
+    fn complete_headers(&self, headers: &mut HeaderMap) {
+        let worker = &self.connection.client.worker;
+        remove_connection_headers(headers);
+        let date = || worker.date.header(&worker.clock);
+        headers.entry(DATE).or_insert_with(date);
+    }
+
     /// Sends a response head. Returns the sender of the body, if there is one.
     fn send_head(
         &self,
@@ -143,10 +191,7 @@ impl Stream {
         is_head: bool,
     ) -> Result<Option<(SendStream<Bytes>, ResponseBody)>, h2::Error> {
         let (mut head, mut body) = response.into_parts();
-        let worker = &self.connection.client.worker;
-        remove_connection_headers(&mut head.headers);
-        let date = || worker.date.header(&worker.clock);
-        head.headers.entry(DATE).or_insert_with(date);
+        self.complete_headers(&mut head.headers);
         let mut is_empty = body.is_end_stream();
         if !is_empty {
             if let Some(length) = body.size_hint().exact() {

@@ -3,7 +3,7 @@
 //! failed.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::io::ClientIo;
 use super::record::Record;
 use super::request_body::RequestBody;
+use super::stream_io::{StreamReader, StreamWriter};
 use crate::clock::{Clock, Deadline};
 use crate::telemetry::metrics::TimeoutKind;
 use crate::upstream::{ResponseBody, Upgraded};
@@ -34,45 +35,116 @@ impl Tunnel {
         Some(Self { backend, record })
     }
 
-    /// Copies until both directions have ended, or no bytes have moved for `idle`.
+    /// Copies between the backend and a connection of HTTP/1, whose first bytes were read as `sent`.
     pub(crate) async fn relay(
-        mut self,
+        self,
         client: ClientIo,
         sent: Bytes,
         clock: &Rc<Clock>,
         idle: Duration,
     ) {
+        let (reader, writer) = tokio::io::split(client);
+        self.copy(reader, writer, &sent, clock, idle, false).await;
+    }
+
+    /// Copies between the backend and a stream of HTTP/2, where a failure of one side ends both
+    /// (RFC 8441, 5).
+    pub(crate) async fn relay_stream(
+        self,
+        reader: StreamReader,
+        writer: &mut StreamWriter,
+        clock: &Rc<Clock>,
+        idle: Duration,
+    ) -> TunnelEnd {
+        self.copy(reader, writer, &[], clock, idle, true).await
+    }
+
+    /// Copies until both directions have ended, or no bytes have moved for `idle`. With
+    /// `ends_on_failure`, also until one side has failed.
+    async fn copy<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        mut self,
+        client_read: R,
+        client_write: W,
+        sent: &[u8],
+        clock: &Rc<Clock>,
+        idle: Duration,
+        ends_on_failure: bool,
+    ) -> TunnelEnd {
         let deadline = clock.deadline();
         deadline.set(idle);
-        let (client_read, client_write) = tokio::io::split(client);
         let (backend_read, backend_write) = tokio::io::split(&mut self.backend.io);
         let watch = IdleDeadline {
             deadline: &deadline,
             idle,
         };
-        let mut up = pin!(Direction::new(client_read, backend_write, &sent, watch));
-        let mut down = pin!(Direction::new(
-            backend_read,
-            client_write,
-            &self.backend.first,
-            watch
-        ));
-        let (mut up_done, mut down_done) = (false, false);
-        let timed_out = std::future::poll_fn(|cx| {
-            up_done = up_done || up.as_mut().poll(cx).is_ready();
-            down_done = down_done || down.as_mut().poll(cx).is_ready();
-            if up_done && down_done {
-                return Poll::Ready(false);
+        let mut up = Direction::new(client_read, backend_write, sent, watch);
+        let mut down = Direction::new(backend_read, client_write, &self.backend.first, watch);
+        up.is_strict = ends_on_failure;
+        down.is_strict = ends_on_failure;
+        let (mut up_end, mut down_end) = (None, None);
+        let end = std::future::poll_fn(|cx| {
+            poll_end(&mut up, &mut up_end, cx);
+            poll_end(&mut down, &mut down_end, cx);
+            match (up_end, down_end) {
+                (Some(End::SourceFailed), _) | (_, Some(End::TargetFailed)) if ends_on_failure => {
+                    Poll::Ready(TunnelEnd::ClientFailed)
+                }
+                (_, Some(End::SourceFailed)) if ends_on_failure => {
+                    Poll::Ready(TunnelEnd::BackendFailed)
+                }
+                (Some(_), Some(_)) => Poll::Ready(TunnelEnd::Complete),
+                _ => deadline.poll_due(cx).map(|()| TunnelEnd::TimedOut),
             }
-            deadline.poll_due(cx).map(|()| true)
         })
         .await;
         self.record.sent(down.moved);
-        if timed_out {
+        if end == TunnelEnd::TimedOut {
             self.record.timed_out(TimeoutKind::TunnelIdle);
         }
         self.record.complete();
+        drop((up, down));
+        if end == TunnelEnd::ClientFailed {
+            self.backend.io.abort();
+        }
+        end
     }
+}
+
+/// Polls a direction that has not ended.
+fn poll_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    direction: &mut Direction<'_, R, W>,
+    end: &mut Option<End>,
+    cx: &mut Context<'_>,
+) {
+    if end.is_none()
+        && let Poll::Ready(reached) = direction.poll_io(cx)
+    {
+        *end = Some(reached);
+    }
+}
+
+/// How a tunnel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TunnelEnd {
+    /// Both directions have ended.
+    Complete,
+    /// The client has reset the stream, or its connection has ended.
+    ClientFailed,
+    /// The backend has reset the connection.
+    BackendFailed,
+    /// No bytes have moved for the idle timeout.
+    TimedOut,
+}
+
+/// How a direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The source has ended, and all of its bytes are written.
+    Complete,
+    /// The source has failed.
+    SourceFailed,
+    /// The target has failed.
+    TargetFailed,
 }
 
 /// The idle deadline, shared by both directions.
@@ -90,6 +162,8 @@ struct Direction<'a, R, W> {
     filled: usize,
     written: usize,
     ended: bool,
+    /// Whether a failed source is not the end of the bytes, so that the target is not closed.
+    is_strict: bool,
     moved: usize,
     watch: IdleDeadline<'a>,
 }
@@ -105,12 +179,19 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
             filled: first.len(),
             written: 0,
             ended: false,
+            is_strict: false,
             moved: 0,
             watch,
         }
     }
 
-    fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.try_poll(cx)
+            .map(|end| end.unwrap_or(End::TargetFailed))
+    }
+
+    /// Fails if the target does.
+    fn try_poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<End>> {
         loop {
             while self.written < self.filled {
                 let count = ready!(
@@ -124,7 +205,8 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                 self.watch.deadline.set(self.watch.idle);
             }
             if self.ended {
-                return Pin::new(&mut self.to).poll_shutdown(cx);
+                ready!(Pin::new(&mut self.to).poll_shutdown(cx))?;
+                return Poll::Ready(Ok(End::Complete));
             }
             let mut window = ReadBuf::new(&mut self.buffer);
             match Pin::new(&mut self.from).poll_read(cx, &mut window) {
@@ -132,6 +214,9 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                     (self.filled, self.written) = (window.filled().len(), 0);
                     self.ended = self.filled == 0;
                     self.watch.deadline.set(self.watch.idle);
+                }
+                Poll::Ready(Err(_)) if self.is_strict => {
+                    return Poll::Ready(Ok(End::SourceFailed));
                 }
                 // A failed source ends the direction after its received bytes are written.
                 Poll::Ready(Err(_)) => (self.filled, self.written, self.ended) = (0, 0, true),
@@ -141,13 +226,5 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                 }
             }
         }
-    }
-}
-
-impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Future for Direction<'_, R, W> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.poll_io(cx).map(drop)
     }
 }

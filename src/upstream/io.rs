@@ -3,7 +3,9 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -34,6 +36,16 @@ impl Io {
                 )
                 .is_pending(),
         }
+    }
+
+    /// Resets the connection when it is dropped, since the peer of its tunnel has failed.
+    pub fn abort(&self) {
+        let socket = match self {
+            Self::Plain(io) => io,
+            Self::Tls(io) => io.get_ref().0,
+        };
+        // Without it, the backend reads an end in place of a reset.
+        let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     }
 
     /// Whether ALPN selected HTTP/2.

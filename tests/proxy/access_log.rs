@@ -5,17 +5,21 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use http::Response;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use crate::client::{Client, connect, hear_out, say};
+use crate::harness::h2::{self as peer, block_on};
 use crate::harness::ports::closed_address;
 use crate::harness::{PATIENCE, yaml};
 use crate::origin::{Origin, empty, stream};
 use crate::scene::{Objects, http, prefix, write};
+use crate::websocket_http2::{switch, tunnel};
 
 /// A running program.
 struct Program {
@@ -153,6 +157,33 @@ async fn logs_one_line_per_request_without_credentials() {
         .expect("no panic");
     assert_lines(&lines);
     assert_eq!(lines[0]["upstream"], echo.address.to_string());
+}
+
+#[test]
+fn logs_tunnel_of_websocket_over_http2() {
+    block_on(async {
+        let origin = Origin::raw(|mut stream| async move {
+            switch(&mut stream).await;
+            stream.shutdown().await.expect("ended");
+            hear_out(&mut stream).await;
+        })
+        .await;
+        let (objects, address) = objects(&origin);
+        let program = Program::start(&objects);
+        let (sender, _ended) = peer::connect(address).await;
+        let (body, mut stream) = tunnel(&sender, "/echo/room").await;
+        stream.send_data(Bytes::new(), true).expect("sent");
+        assert_eq!(peer::read(body).await.bytes, b"welcome");
+        drop((stream, sender));
+        let lines = program.stop();
+        let line = lines.iter().find(|line| line["path"] == "/echo/room");
+        let line = line.expect("a line");
+        assert_eq!(line["method"], "CONNECT");
+        assert_eq!(line["protocol"], "HTTP/2");
+        assert_eq!(line["status"], 200);
+        assert_eq!(line["bytes_sent"], 7);
+        assert!(line["error"].is_null(), "{line}");
+    });
 }
 
 #[tokio::test]

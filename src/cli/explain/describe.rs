@@ -42,7 +42,10 @@ fn rule_name(id: &RuleId) -> String {
 fn differs(mismatch: &Mismatch<'_>) -> String {
     match mismatch {
         Mismatch::Path => "another path".to_owned(),
-        Mismatch::Grpc => "not gRPC, which is a POST with content-type application/grpc".to_owned(),
+        Mismatch::Grpc => {
+            "not gRPC, which is a POST with content-type application/grpc or application/grpc-web"
+                .to_owned()
+        }
         Mismatch::Method => "another method".to_owned(),
         Mismatch::Header(name) => format!("header {name} is not so"),
         Mismatch::Query(name) => format!("query parameter {name} is not so"),

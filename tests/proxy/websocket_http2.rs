@@ -1,0 +1,542 @@
+//! WebSocket over HTTP/2 (RFC 8441): extended CONNECT to backends that speak HTTP/1.1. The bytes in
+//! the tunnel are not WebSocket frames: the proxy does not read them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::ext::Protocol;
+use h2::{Reason, RecvStream, SendStream};
+use http::{Request, Response};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::backend_tls::{NAME, authorities, policy, trust};
+use crate::client::{get, hear, hear_out, say};
+use crate::harness::PATIENCE;
+use crate::harness::h2::{self as peer, block_on};
+use crate::harness::tls::Certificate;
+use crate::harness::yaml;
+use crate::origin::Origin;
+use crate::scene::{Objects, Scene, http, https, prefix, secret};
+use crate::tls_origin::Authority;
+
+/// Larger than every window and socket buffer on the way.
+const LARGE: usize = 24 * 1024 * 1024;
+
+/// An extended CONNECT with the headers of a WebSocket client.
+fn connect(path: &str, protocol: &str) -> Request<()> {
+    Request::connect(format!("http://a.com{path}"))
+        .extension(Protocol::from(protocol))
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-protocol", "chat, superchat")
+        .header("sec-websocket-extensions", "permessage-deflate")
+        .header("origin", "https://a.com")
+        .body(())
+        .expect("a request")
+}
+
+/// Opens a stream; the settings of the proxy have arrived.
+async fn open(
+    sender: &SendRequest<Bytes>,
+    request: Request<()>,
+) -> (Response<RecvStream>, SendStream<Bytes>) {
+    if !sender.is_extended_connect_protocol_enabled() {
+        let answer = peer::ask(sender, peer::get("http://unknown.host/")).await;
+        answer.expect("an answer");
+        assert!(sender.is_extended_connect_protocol_enabled());
+    }
+    let mut sender = sender.clone().ready().await.expect("open");
+    let (response, stream) = sender.send_request(request, false).expect("sent");
+    let response = timeout(PATIENCE, response).await.expect("in time");
+    (response.expect("a response"), stream)
+}
+
+/// Opens a tunnel.
+pub(crate) async fn tunnel(
+    sender: &SendRequest<Bytes>,
+    path: &str,
+) -> (RecvStream, SendStream<Bytes>) {
+    let (response, stream) = open(sender, connect(path, "websocket")).await;
+    assert_eq!(response.status(), 200);
+    (response.into_body(), stream)
+}
+
+/// Reads `count` bytes.
+async fn take(body: &mut RecvStream, count: usize) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        let data = timeout(PATIENCE, body.data()).await.expect("in time");
+        let data = data.expect("not the end").expect("data");
+        // A stream that has ended has no window to release.
+        let _ = body.flow_control().release_capacity(data.len());
+        taken.extend_from_slice(&data);
+    }
+    taken
+}
+
+async fn tell(stream: &mut SendStream<Bytes>, text: &'static str) {
+    let written = peer::write(stream, Bytes::from_static(text.as_bytes()), false);
+    written.await.expect("taken");
+}
+
+fn accept_of(head: &str) -> String {
+    let key = header(head, "sec-websocket-key");
+    assert_eq!(STANDARD.decode(&key).expect("base64").len(), 16);
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
+}
+
+/// The only header of this name.
+fn header(head: &str, name: &str) -> String {
+    let mut values = head.lines().filter_map(|line| {
+        let (found, value) = line.split_once(": ")?;
+        found.eq_ignore_ascii_case(name).then(|| value.to_owned())
+    });
+    let value = values.next();
+    assert!(values.next().is_none(), "several {name}: {head}");
+    value.unwrap_or_else(|| panic!("no {name}: {head}"))
+}
+
+/// Reads a request for an upgrade and switches protocols.
+pub(crate) async fn switch<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> String {
+    let head = hear(stream, "\r\n\r\n").await;
+    let accept = accept_of(&head);
+    say(
+        stream,
+        format!(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: chat\r\n\r\nwelcome"
+        ),
+    )
+    .await;
+    head
+}
+
+/// Switches protocols and echoes until the client ends, then says a last word.
+async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+    let head = switch(&mut stream).await;
+    assert!(head.starts_with("GET /chat"), "{head}");
+    for (name, value) in [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("host", "a.com"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-protocol", "chat, superchat"),
+        ("sec-websocket-extensions", "permessage-deflate"),
+        ("origin", "https://a.com"),
+    ] {
+        assert_eq!(header(&head, name), value, "{head}");
+    }
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+        say(&mut stream, &buffer[..count]).await;
+    }
+    say(&mut stream, "goodbye").await;
+    let _ = stream.shutdown().await;
+}
+
+fn objects(origin: &Origin) -> Objects {
+    let mut rule = prefix("/chat", "chat");
+    rule["matches"][0]["method"] = json!("GET");
+    let listeners = [
+        http("http", 80, ""),
+        https("tls", 443, "", &["certificate"]),
+    ];
+    Objects::gateway(&listeners)
+        .with(secret("certificate", &Certificate::new(&["a.com"])))
+        .service("chat", &[origin.address])
+        .route("route", &[rule])
+}
+
+#[test]
+fn relays_both_directions_and_their_ends() {
+    block_on(async {
+        let origin = Origin::raw(echo).await;
+        let scene = Scene::start(&objects(&origin));
+        for is_tls in [false, true] {
+            let (sender, _ended) = if is_tls {
+                peer::connect_tls(scene.at(443), "a.com").await
+            } else {
+                peer::connect(scene.at(80)).await
+            };
+            // Several tunnels of one connection.
+            let mut tunnels = Vec::new();
+            for _ in 0..3 {
+                let request = connect("/chat?room=1", "websocket");
+                let (response, mut stream) = open(&sender, request).await;
+                assert_eq!(response.status(), 200);
+                let headers = response.headers();
+                assert_eq!(headers["sec-websocket-protocol"], "chat");
+                assert!(headers.contains_key("date"));
+                for name in ["sec-websocket-accept", "upgrade", "connection"] {
+                    assert!(!headers.contains_key(name), "{name}");
+                }
+                let mut body = response.into_body();
+                assert_eq!(take(&mut body, 7).await, b"welcome");
+                tell(&mut stream, "hello").await;
+                assert_eq!(take(&mut body, 5).await, b"hello");
+                tunnels.push((body, stream));
+            }
+            for (body, mut stream) in tunnels {
+                stream.send_data(Bytes::new(), true).expect("sent");
+                let rest = peer::read(body).await;
+                assert!(rest.error.is_none(), "{:?}", rest.error);
+                assert_eq!(rest.bytes, b"goodbye");
+            }
+        }
+    });
+}
+
+#[test]
+fn backend_may_end_first() {
+    block_on(async {
+        let (report, mut reports) = mpsc::channel(1);
+        let origin = Origin::raw(move |mut stream| {
+            let report = report.clone();
+            async move {
+                switch(&mut stream).await;
+                stream.shutdown().await.expect("ended");
+                let heard = hear_out(&mut stream).await;
+                report.send(heard).await.expect("reported");
+            }
+        })
+        .await;
+        let scene = Scene::start(&objects(&origin));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (body, mut stream) = tunnel(&sender, "/chat").await;
+        let received = peer::read(body).await;
+        assert!(received.error.is_none(), "{:?}", received.error);
+        assert_eq!(received.bytes, b"welcome");
+        // The other direction stays open.
+        tell(&mut stream, "noted").await;
+        stream.send_data(Bytes::new(), true).expect("sent");
+        let heard = timeout(PATIENCE, reports.recv()).await.expect("in time");
+        assert_eq!(heard.expect("a report"), b"noted");
+    });
+}
+
+#[test]
+fn relays_large_data_within_the_windows() {
+    block_on(async {
+        let origin = Origin::raw(echo).await;
+        let scene = Scene::start(&objects(&origin));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (mut body, mut stream) = tunnel(&sender, "/chat").await;
+        assert_eq!(take(&mut body, 7).await, b"welcome");
+        let data: Vec<u8> = (0..LARGE).map(|index| (index / 1000) as u8).collect();
+        let data = Bytes::from(data);
+        let sent = data.clone();
+        tokio::task::spawn_local(async move {
+            peer::write(&mut stream, sent, true).await.expect("taken");
+        });
+        let received = peer::read(body).await;
+        assert!(received.error.is_none(), "{:?}", received.error);
+        assert_eq!(received.bytes.len(), LARGE + 7);
+        assert!(received.bytes[..LARGE] == data);
+    });
+}
+
+/// Writes until nothing is taken for a while. Returns the number of bytes.
+async fn fill(stream: &mut TcpStream) -> usize {
+    let (data, mut count) = (vec![b'x'; 64 * 1024], 0);
+    while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&data)).await {
+        count += written.expect("written");
+        assert!(count < 2 * LARGE, "the proxy reads without limit");
+    }
+    count
+}
+
+#[test]
+fn side_that_does_not_read_stops_the_other() {
+    block_on(async {
+        let (report, mut reports) = mpsc::channel(1);
+        let origin = Origin::raw(move |mut stream| {
+            let report = report.clone();
+            async move {
+                switch(&mut stream).await;
+                let count = fill(&mut stream).await;
+                stream.shutdown().await.expect("ended");
+                report.send(count).await.expect("reported");
+                // Reads only when it is told to.
+                std::future::pending::<()>().await;
+            }
+        })
+        .await;
+        let scene = Scene::start(&objects(&origin));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (body, mut stream) = tunnel(&sender, "/chat").await;
+        let filled = timeout(PATIENCE, reports.recv()).await.expect("in time");
+        let received = peer::read(body).await;
+        assert_eq!(received.bytes.len(), filled.expect("a report") + 7);
+        // The backend does not read: the window of the client closes.
+        let flood = peer::write(&mut stream, vec![b'y'; 2 * LARGE].into(), false);
+        let flooded = timeout(Duration::from_secs(1), flood).await;
+        assert!(flooded.is_err(), "the proxy reads without limit");
+    });
+}
+
+#[test]
+fn relays_responses_of_backends_that_refuse() {
+    block_on(async {
+        let accept = "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
+        let switched = "101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+        let rows = [
+            ("403 Forbidden\r\nX-Why: no\r\nContent-Length: 3\r\n\r\nno!".to_owned(), 403, "no!"),
+            ("426 Upgrade Required\r\nUpgrade: other\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n".to_owned(), 426, ""),
+            ("302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n".to_owned(), 302, ""),
+            ("200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned(), 502, "the backend did not switch to WebSocket"),
+            ("204 No Content\r\n\r\n".to_owned(), 502, "the backend did not switch to WebSocket"),
+            (format!("{switched}{accept}\r\n"), 502, "the backend's Sec-WebSocket-Accept does not fit the key"),
+            (format!("{switched}\r\n"), 502, "the backend's Sec-WebSocket-Accept does not fit the key"),
+        ];
+        for (answer, status, text) in rows {
+            let response = answer.clone();
+            let origin = Origin::raw(move |mut stream| {
+                let response = response.clone();
+                async move {
+                    hear(&mut stream, "\r\n\r\n").await;
+                    say(&mut stream, format!("HTTP/1.1 {response}")).await;
+                    hear_out(&mut stream).await;
+                }
+            })
+            .await;
+            let scene = Scene::start(&objects(&origin));
+            let (sender, _ended) = peer::connect(scene.at(80)).await;
+            let (response, _stream) = open(&sender, connect("/chat", "websocket")).await;
+            assert_eq!(response.status(), status, "{answer}");
+            assert!(!response.headers().contains_key("upgrade"), "{answer}");
+            let received = peer::read(response.into_body()).await;
+            assert_eq!(String::from_utf8_lossy(&received.bytes), text, "{answer}");
+        }
+    });
+}
+
+#[test]
+fn refuses_bad_requests_itself() {
+    block_on(async {
+        let origin = Origin::raw(|_| async { panic!("a connection") }).await;
+        let scene = Scene::start(&objects(&origin));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let with = |name: &'static str, value: &'static str| {
+            let mut request = connect("/chat", "websocket");
+            request
+                .headers_mut()
+                .insert(name, value.parse().expect("a value"));
+            request
+        };
+        let plain = Request::connect("a.com:80").body(()).expect("a request");
+        for (request, status) in [
+            (connect("/chat", "connect-udp"), 501),
+            (connect("/chat", ""), 501),
+            (plain, 405),
+            (connect("/chat/..%2fadmin", "websocket"), 400),
+            (connect("/elsewhere", "websocket"), 404),
+            (with("content-length", "0"), 400),
+            (with("host", "b.com"), 400),
+            (with("expect", "something"), 417),
+        ] {
+            let what = format!("{request:?}");
+            let (response, _stream) = open(&sender, request).await;
+            assert_eq!(response.status(), status, "{what}");
+        }
+        assert_eq!(origin.connections(), 0);
+    });
+}
+
+#[test]
+fn filters_apply() {
+    block_on(async {
+        let origin = Origin::raw(|mut stream| async move {
+            let head = switch(&mut stream).await;
+            assert!(head.starts_with("GET /v2/room HTTP/1.1\r\n"), "{head}");
+            assert_eq!(header(&head, "x-added"), "yes");
+            hear_out(&mut stream).await;
+        })
+        .await;
+        let mut rule = prefix("/chat", "chat");
+        rule["filters"] = json!([
+            {"type": "URLRewrite", "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/v2"}}},
+            {"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "x-added", "value": "yes"}]}},
+            {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": [{"name": "x-response", "value": "too"}]}},
+        ]);
+        let objects = Objects::http().service("chat", &[origin.address]);
+        let scene = Scene::start(&objects.route("route", &[rule]));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (response, _stream) = open(&sender, connect("/chat/room", "websocket")).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["x-response"], "too");
+        let mut body = response.into_body();
+        assert_eq!(take(&mut body, 7).await, b"welcome");
+    });
+}
+
+#[test]
+fn tunnel_survives_configuration_change_and_drains() {
+    block_on(async {
+        let origin = Origin::raw(echo).await;
+        let mut scene = Scene::start(&objects(&origin));
+        let (sender, ended) = peer::connect(scene.at(80)).await;
+        let (mut body, mut stream) = tunnel(&sender, "/chat").await;
+        assert_eq!(take(&mut body, 7).await, b"welcome");
+        scene.replace(&Objects::http()).await;
+        assert_eq!(get(scene.at(80), "a.com", "/chat").await.status, 404);
+        tell(&mut stream, "still here").await;
+        assert_eq!(take(&mut body, 10).await, b"still here");
+        // The port is closed.
+        let elsewhere = Objects::gateway(&[http("elsewhere", 81, "")]);
+        scene.replace(&elsewhere).await;
+        tell(&mut stream, "and still").await;
+        assert_eq!(take(&mut body, 9).await, b"and still");
+        // The program waits for the tunnel.
+        let stopped = scene.begin_shutdown();
+        tell(&mut stream, "to the end").await;
+        assert_eq!(take(&mut body, 10).await, b"to the end");
+        stream.send_data(Bytes::new(), true).expect("sent");
+        assert_eq!(peer::read(body).await.bytes, b"goodbye");
+        drop((stream, sender));
+        timeout(PATIENCE, stopped)
+            .await
+            .expect("in time")
+            .expect("stopped");
+        // Ignored: how the connection ends.
+        let _ = ended.await;
+    });
+}
+
+#[test]
+fn resets_cross_the_tunnel() {
+    block_on(async {
+        let (report, mut reports) = mpsc::channel(1);
+        let origin = Origin::raw(move |mut stream| {
+            let report = report.clone();
+            async move {
+                let head = switch(&mut stream).await;
+                if head.starts_with("GET /chat/reset") {
+                    socket2::SockRef::from(&stream)
+                        .set_linger(Some(Duration::ZERO))
+                        .expect("set");
+                    return;
+                }
+                let end = stream.read(&mut [0; 16]).await;
+                let end = end.map_err(|error| error.kind());
+                report.send(end).await.expect("reported");
+            }
+        })
+        .await;
+        let scene = Scene::start(&objects(&origin));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (body, _stream) = tunnel(&sender, "/chat/reset").await;
+        let error = peer::read(body).await.error.expect("a reset");
+        assert_eq!(error.reason(), Some(Reason::CANCEL));
+        let (mut body, mut stream) = tunnel(&sender, "/chat").await;
+        assert_eq!(take(&mut body, 7).await, b"welcome");
+        stream.send_reset(Reason::CANCEL);
+        let end = timeout(PATIENCE, reports.recv()).await.expect("in time");
+        let end = end.expect("a report");
+        assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset));
+    });
+}
+
+#[test]
+fn idle_tunnel_is_reset() {
+    block_on(async {
+        let origin = Origin::raw(echo).await;
+        let scene = Scene::with(&objects(&origin), |settings| {
+            settings.limits.tunnel_idle_timeout = Duration::from_millis(300);
+        });
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (body, _stream) = tunnel(&sender, "/chat").await;
+        let received = peer::read(body).await;
+        assert_eq!(received.bytes, b"welcome");
+        let error = received.error.expect("a reset");
+        assert_eq!(error.reason(), Some(Reason::CANCEL));
+        let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
+        let counted = "timeouts_total{kind=\"tunnel_idle\"} 1";
+        assert!(metrics.text().contains(counted), "{}", metrics.text());
+        // The connection still serves requests.
+        let answer = peer::ask(&sender, peer::get("http://a.com/elsewhere")).await;
+        assert_eq!(answer.expect("an answer").0.status, 404);
+    });
+}
+
+#[test]
+fn route_timeout_ends_with_the_handshake() {
+    block_on(async {
+        let origin = Origin::raw(echo).await;
+        let mut rule = prefix("/chat", "chat");
+        rule["timeouts"] = json!({"request": "300ms"});
+        let objects = Objects::http().service("chat", &[origin.address]);
+        let scene = Scene::start(&objects.route("route", &[rule]));
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (mut body, mut stream) = tunnel(&sender, "/chat").await;
+        assert_eq!(take(&mut body, 7).await, b"welcome");
+        let silence = timeout(Duration::from_millis(600), body.data()).await;
+        assert!(silence.is_err(), "the tunnel ended: {silence:?}");
+        tell(&mut stream, "still here").await;
+        assert_eq!(take(&mut body, 10).await, b"still here");
+    });
+}
+
+#[test]
+fn tunnels_to_ports_of_ws_and_wss() {
+    block_on(async {
+        let authority = Authority::new();
+        let certificate = authority.issue(&[NAME]);
+        let key = PrivateKeyDer::from_pem_slice(certificate.key_pem.as_bytes()).expect("a key");
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der.clone()], key)
+            .expect("a configuration");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let secure = Origin::raw(move |stream| {
+            let acceptor = acceptor.clone();
+            async move {
+                let stream = acceptor.accept(stream).await.expect("a handshake");
+                echo(stream).await;
+            }
+        })
+        .await;
+        let plain = Origin::raw(echo).await;
+        let service = |name: &str, origin: &Origin| {
+            let protocol = format!("kubernetes.io/{name}");
+            yaml::service_of(name, &[origin.address], &protocol)
+        };
+        let objects = Objects::http()
+            .with(service("ws", &plain))
+            .with(service("wss", &secure))
+            .route(
+                "route",
+                &[prefix("/chat/ws", "ws"), prefix("/chat/wss", "wss")],
+            );
+        // Without a policy, nothing goes to a port of wss.
+        let mut scene = Scene::start(&objects);
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (response, _stream) = open(&sender, connect("/chat/wss", "websocket")).await;
+        assert_eq!(response.status(), 500);
+        assert_eq!(secure.connections(), 0);
+        let objects = objects
+            .with(policy("wss", &trust(NAME), &json!({})))
+            .with(authorities("ca", &authority.pem));
+        scene.replace(&objects).await;
+        for path in ["/chat/ws", "/chat/wss"] {
+            let (mut body, mut stream) = tunnel(&sender, path).await;
+            assert_eq!(take(&mut body, 7).await, b"welcome", "{path}");
+            stream
+                .send_data(Bytes::from_static(b"hello"), true)
+                .expect("sent");
+            assert_eq!(peer::read(body).await.bytes, b"hellogoodbye", "{path}");
+        }
+    });
+}
