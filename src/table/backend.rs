@@ -298,6 +298,7 @@ mod tests {
             tls: None,
             endpoints: ports.iter().copied().map(address).collect(),
             slow_start: None,
+            traffic: None,
         }
     }
 

@@ -216,6 +216,7 @@ mod tests {
                 releases: vec![release("v1", 3, 1..4), release("v2", 1, 0..0)],
             }),
             slow_start: None,
+            traffic: None,
         };
         let ir = Ir {
             ports: Vec::new(),
