@@ -40,6 +40,7 @@ mod sessions;
 mod swap;
 mod timeouts;
 mod tls;
+mod traffic_policy;
 mod upgrade;
 mod upstream;
 mod weights;

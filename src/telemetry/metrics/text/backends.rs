@@ -50,6 +50,15 @@ impl Metrics {
             "Hedged connects to a second endpoint because the first was slow",
             hedged,
         )?;
+        let refused = backends.iter().filter_map(|(id, backend)| {
+            let count = backend.stats.refused_retries();
+            (count > 0).then_some(([("backend", id.as_str())], count))
+        });
+        page.counters(
+            "upstream_retries_over_budget",
+            "Retries that a traffic policy's retryConstraint did not permit",
+            refused,
+        )?;
         let ejections = backends
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
