@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use crate::admin::metric;
 use crate::client::{Answer, Client};
+use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, full};
-use crate::scene::{Objects, Scene, http, https, prefix, secret, to};
+use crate::scene::{Objects, Scene, https, prefix, secret, to};
 
-const OVER_BUDGET: &str =
-    r#"upstream_retries_over_budget_total{backend="Service default/app:80"}"#;
+const OVER_BUDGET: &str = r#"upstream_retries_over_budget_total{backend="Service default/app:80"}"#;
 const RETRIES: &str = r#"retries_total{route="HTTPRoute default/route",rule="0"}"#;
 
 /// A policy for Services.
@@ -67,7 +67,11 @@ async fn retries_over_the_budget_get_503() {
     for _ in 0..7 {
         let answer = client.get("a.com", "/").await;
         assert_eq!(answer.status, 503);
-        assert!(answer.text().contains("traffic policy"), "{}", answer.text());
+        assert!(
+            answer.text().contains("traffic policy"),
+            "{}",
+            answer.text()
+        );
     }
     assert_eq!(origin.requests(), 10 + 3);
     assert_eq!(metric(&scene, OVER_BUDGET).await, 7.0);
@@ -177,6 +181,26 @@ async fn session_of_a_backend_is_one_for_all_routes() {
 }
 
 #[tokio::test]
+async fn cookie_of_a_backend_over_tls_is_for_tls_only() {
+    let origin = Origin::echo("one").await;
+    let persistence = json!({
+        "sessionName": "s", "absoluteTimeout": "1h", "cookieConfig": {"lifetimeType": "Permanent"},
+    });
+    let objects = Objects::gateway(&[https("https", 443, "", &["key"])])
+        .with(secret("key", &Certificate::new(&["a.com"])))
+        .service("app", &[origin.address])
+        .route("route", &[prefix("/cart", "app")])
+        .with(policy(&["app"], json!({"sessionPersistence": persistence})));
+    let scene = Scene::start(&objects);
+    let config = tls::client(&["http/1.1"]);
+    let mut client = Client::tls(scene.at(443), "a.com", &config).await;
+    let answer = client.get("a.com", "/cart").await;
+    let set = answer.header("set-cookie");
+    let attributes = "; Path=/; HttpOnly; SameSite=Lax; Max-Age=3600; Secure";
+    assert!(set.starts_with("s=") && set.ends_with(attributes), "{set}");
+}
+
+#[tokio::test]
 async fn session_of_a_rule_goes_before_that_of_its_backend() {
     let origins = origins().await;
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
@@ -207,8 +231,7 @@ async fn session_of_a_backend_outlasts_changes_of_weights() {
     let origins = origins().await;
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
     let objects = |weights: [u32; 2]| {
-        let backend =
-            |name: &str, weight: u32| json!({"name": name, "port": 80, "weight": weight});
+        let backend = |name: &str, weight: u32| json!({"name": name, "port": 80, "weight": weight});
         let backends = [backend("a", weights[0]), backend("b", weights[1])];
         Objects::http()
             .service("a", &addresses[..2])
