@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// Kinds that have a table.
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     "GatewayClass",
     "Gateway",
     "ListenerSet",
     "HTTPRoute",
     "BackendTLSPolicy",
+    "XBackendTrafficPolicy",
     "ReferenceGrant",
 ];
 
