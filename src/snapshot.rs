@@ -16,6 +16,7 @@ use crate::api::pod::Pod;
 use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::service_import::ServiceImport;
+use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
@@ -272,6 +273,8 @@ snapshot! {
     backend_tls_policies: BackendTlsPolicy,
     /// BackendTLSOverrides.
     backend_tls_overrides: BackendTlsOverride,
+    /// XBackendTrafficPolicies.
+    backend_traffic_policies: BackendTrafficPolicy,
     /// XBackends.
     xbackends: XBackend,
     /// ReleaseBackends.

@@ -100,6 +100,7 @@ mod tests {
                 }],
             }),
             slow_start: None,
+            traffic: None,
         };
         let ir = Ir {
             ports: Vec::new(),

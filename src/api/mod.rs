@@ -19,6 +19,7 @@ pub mod release_backend;
 mod schema;
 pub mod service_import;
 pub mod session_persistence;
+pub mod traffic_policy;
 pub mod xbackend;
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::pod::Pod;
 use super::policy::{BackendTlsPolicy, UnservedRoute};
 use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
+use super::traffic_policy::BackendTrafficPolicy;
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -33,6 +34,7 @@ pub enum Object {
     UnservedRoute(Arc<UnservedRoute>),
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     BackendTlsOverride(Arc<BackendTlsOverride>),
+    BackendTrafficPolicy(Arc<BackendTrafficPolicy>),
     XBackend(Arc<XBackend>),
     ReleaseBackend(Arc<ReleaseBackend>),
     ServiceImport(Arc<ServiceImport>),
@@ -58,6 +60,7 @@ impl Object {
             Self::UnservedRoute(object) => &object.metadata,
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::BackendTlsOverride(object) => object.meta(),
+            Self::BackendTrafficPolicy(object) => object.meta(),
             Self::XBackend(object) => object.meta(),
             Self::ReleaseBackend(object) => object.meta(),
             Self::ServiceImport(object) => object.meta(),
@@ -85,6 +88,9 @@ impl Object {
             Self::UnservedRoute(route) => (GATEWAY_GROUP, route.kind.as_str()),
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
             Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
+            Self::BackendTrafficPolicy(_) => {
+                (BackendTrafficPolicy::GROUP, BackendTrafficPolicy::KIND)
+            }
             Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
             Self::ReleaseBackend(_) => (ReleaseBackend::GROUP, ReleaseBackend::KIND),
             Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
@@ -116,6 +122,7 @@ impl Object {
             Self::UnservedRoute(object) => serde_json::to_value(&**object),
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
             Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
+            Self::BackendTrafficPolicy(object) => serde_json::to_value(&**object),
             Self::XBackend(object) => serde_json::to_value(&**object),
             Self::ReleaseBackend(object) => serde_json::to_value(&**object),
             Self::ServiceImport(object) => serde_json::to_value(&**object),
@@ -335,6 +342,14 @@ static KINDS: &[Kind] = &[
         true,
         "xbackend",
         XBackend
+    ),
+    kind!(
+        EXPERIMENTAL_GROUP,
+        "XBackendTrafficPolicy",
+        ["v1alpha1"],
+        true,
+        "xbackendtrafficpolicy",
+        BackendTrafficPolicy
     ),
     kind!(
         parameters::GROUP,

@@ -4,6 +4,7 @@
 mod describe;
 mod policies;
 mod request;
+mod traffic;
 
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::traffic::TrafficPolicy;
 use super::{ClientTls, ObjectRef};
 
 /// The identity of a backend. Everything that must not be shared between two uses of the same object is part of it.
@@ -75,6 +76,9 @@ pub struct Backend {
     /// How long the share of an endpoint grows that is added to others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_start: Option<Duration>,
+    /// The traffic policy of the object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Arc<TrafficPolicy>>,
 }
 
 /// Where the endpoints of a backend are.

@@ -15,6 +15,7 @@ pub mod precedence;
 pub mod route;
 pub mod session;
 pub mod tls;
+pub mod traffic;
 
 use std::sync::Arc;
 

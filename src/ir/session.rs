@@ -1,4 +1,4 @@
-//! Session persistence of a rule (GEP-1619).
+//! Session persistence of a rule or of a backend (GEP-1619).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct SessionPersistence {
     pub carrier: Carrier,
     /// Time after which a session ends; `None` is never.
     pub absolute_timeout: Option<Duration>,
-    /// What a token is good for: the route.
+    /// What a token is good for: the route, or the backend.
     pub scope: Arc<str>,
 }
 
@@ -24,7 +24,7 @@ pub enum Carrier {
     Cookie {
         /// Name of the cookie.
         name: Arc<str>,
-        /// Attribute `Path`: the path that all requests of the rule have in common.
+        /// Attribute `Path`: the path that all requests of the rule have in common, `/` for a backend.
         path: Arc<str>,
         /// Whether the cookie lasts until the session ends, rather than until the browser closes.
         is_permanent: bool,

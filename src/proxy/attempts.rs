@@ -15,7 +15,7 @@ use super::retries::Retries;
 use super::session::{self, Place};
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
-use crate::table::{Backend, Rule, Target};
+use crate::table::{Backend, Rule, Target, Traffic};
 use crate::upstream::{self, FailedAttempt, Outgoing};
 
 /// Source of a response.
@@ -48,6 +48,9 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
         let Target::Backend(backend) = &selected.target else {
             return Err(Error::Broken);
         };
+        let traffic = backend.traffic();
+        let traffic = traffic.as_deref();
+        retries.begin(traffic);
         let body = match attempt(exchange, backend, retries.are_left()).await {
             Ok(mut response) => {
                 let is_failure = retries.allow_status(response.status);
@@ -58,7 +61,7 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
                         if let Some(websocket) = &exchange.websocket {
                             websocket.check(response.status, &response.headers)?;
                         }
-                        return Ok(finish(exchange, response, place));
+                        return Ok(finish(exchange, response, place, traffic));
                     }
                 }
             }
@@ -80,6 +83,7 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
             }
             Err(FailedAttempt { error, .. }) => return Err(error.into()),
         };
+        Retries::admit(backend, traffic)?;
         exchange.restore(unfiltered, body);
         rule.state.stats.retried();
         retries.wait().await;
@@ -111,26 +115,33 @@ async fn attempt(
     attempt.await
 }
 
-/// The place of the request's session, which its attempts then prefer.
+/// The place of the request's session, which its attempts then prefer. Session persistence of the
+/// rule takes the place of that of its backends.
 fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
-    let policy = rule.ir.session.as_ref()?;
     let key = &exchange.client.worker.session_key;
-    let place = session::find(policy, rule, &exchange.parts.headers, key)?;
+    let headers = &exchange.parts.headers;
+    let place = match &rule.ir.session {
+        Some(policy) => session::find(policy, rule, headers, key),
+        None => session::find_at_backends(rule, headers, key),
+    }?;
     exchange.record.attempts.prefer(place.endpoint);
     Some(place)
 }
 
-/// Completes the last response: no other attempt follows. `place` is that of the request's session.
+/// Completes the last response: no other attempt follows. `place` is that of the request's session,
+/// `traffic` the policy of the backend.
 fn finish(
     exchange: &mut Exchange,
     mut response: upstream::Response<RequestBody>,
     place: Option<Place>,
+    traffic: Option<&Traffic>,
 ) -> Outcome {
     response.accept();
     exchange.expire_by(exchange.attempt_expires);
     let is_secure = exchange.client.scheme() == Scheme::Https;
     let endpoint = response.body.endpoint();
-    if let Some(policy) = &exchange.rule.ir.session
+    let of_rule = exchange.rule.ir.session.as_ref();
+    if let Some(policy) = of_rule.or_else(|| traffic?.session())
         && place.is_none_or(|place| place.endpoint != endpoint)
     {
         let key = &exchange.client.worker.session_key;

@@ -38,6 +38,8 @@ pub(crate) enum Error {
     Broken,
     /// The rule has no backend.
     NoBackend,
+    /// The rule allows a retry, and the retry budget of the backend does not.
+    RetryBudget,
     /// The request body is larger than the limit of an ExternalAuth filter.
     BodyTooLarge,
     /// The authorization server failed or cannot be reached.
@@ -73,6 +75,7 @@ impl Error {
             Self::Broken | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
             Self::RequestTimeout
             | Self::BackendIdle
+            | Self::RetryBudget
             | Self::AuthorizationUnavailable
             | Self::AuthorizationTimeout
             | Self::Send(SendError::Backend(..)) => ErrorSource::Upstream,
@@ -95,7 +98,7 @@ impl Error {
                 StatusCode::GATEWAY_TIMEOUT
             }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::AuthorizationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RetryBudget | Self::AuthorizationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
                 UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
@@ -133,6 +136,9 @@ impl Error {
             Self::Misdirected => "this host is served on another connection",
             Self::Broken => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
+            Self::RetryBudget => {
+                "the backend failed, and its traffic policy permits no further retries at present"
+            }
             Self::Filter => "the route's filters do not fit this request",
             Self::RequestTimeout => "no complete response within the request timeout",
             Self::BodyTimeout => "timed out waiting for the request body",
@@ -182,6 +188,7 @@ mod tests {
             (Error::Misdirected, GrpcStatus::Unavailable),
             (Error::Broken, GrpcStatus::Unavailable),
             (Error::NoBackend, GrpcStatus::Unavailable),
+            (Error::RetryBudget, GrpcStatus::Unavailable),
             (Error::RequestTimeout, GrpcStatus::DeadlineExceeded),
             (Error::BackendIdle, GrpcStatus::DeadlineExceeded),
             (backend(UpstreamFault::NoEndpoint), GrpcStatus::Unavailable),

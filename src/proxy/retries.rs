@@ -1,4 +1,5 @@
-//! The retries that a rule allows (GEP-1731): after which failures, how many, and after what delay.
+//! The retries that a rule allows (GEP-1731): after which failures, how many, and after what delay. The backend's traffic
+//! policy may refuse them (GEP-3388).
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::time::sleep;
 
 use super::error::Error;
 use crate::ir::route::Retry;
-use crate::table::UpstreamFault;
+use crate::table::{Backend, Traffic, UpstreamFault};
 use crate::upstream::SendError;
 
 /// Maximum delay, as a multiple of the rule's backoff. The delay doubles with each retry.
@@ -19,12 +20,38 @@ pub(super) struct Retries<'a> {
     policy: Option<&'a Retry>,
     /// Retries so far.
     count: u32,
+    /// Whether the backend's budget has counted the request.
+    is_counted: bool,
 }
 
 impl<'a> Retries<'a> {
     /// The retries of a request to a rule with this policy.
     pub(super) fn new(policy: Option<&'a Retry>) -> Self {
-        Self { policy, count: 0 }
+        Self {
+            policy,
+            count: 0,
+            is_counted: false,
+        }
+    }
+
+    /// Counts the request for the backend's budget, before the first attempt.
+    pub(super) fn begin(&mut self, traffic: Option<&Traffic>) {
+        if let Some(traffic) = traffic.filter(|_| !self.is_counted) {
+            traffic.count_request();
+            self.is_counted = true;
+        }
+    }
+
+    /// Counts a retry that the rule allows for the backend's budget.
+    ///
+    /// # Errors
+    /// When the budget does not permit it.
+    pub(super) fn admit(backend: &Backend, traffic: Option<&Traffic>) -> Result<(), Error> {
+        if traffic.is_none_or(Traffic::try_retry) {
+            return Ok(());
+        }
+        backend.stats.retry_refused();
+        Err(Error::RetryBudget)
     }
 
     /// Whether the policy allows another retry.
@@ -93,7 +120,11 @@ mod tests {
         let policy = policy(40, &[]);
         let delay = |count, jitter| {
             let policy = Some(&policy);
-            Retries { policy, count }.delay(jitter).as_millis()
+            let retries = Retries {
+                count,
+                ..Retries::new(policy)
+            };
+            retries.delay(jitter).as_millis()
         };
         let delays = [0, 1, 2, 3, 4, 39].map(|count| delay(count, 0.0));
         assert_eq!(delays, [100, 200, 400, 800, 1000, 1000]);

@@ -31,20 +31,53 @@ pub(super) fn find(
     headers: &HeaderMap,
     key: &SessionKey,
 ) -> Option<Place> {
+    open(policy, headers, key, |endpoint| {
+        let mut backends = rule.backends().iter();
+        let backend = backends.position(|one| match &one.target {
+            Target::Backend(backend) => backend.endpoints().find(endpoint).is_some(),
+            Target::Invalid(_) => false,
+        })?;
+        Some(Place { backend, endpoint })
+    })
+}
+
+/// The place of the request's session at one of the backends with session persistence of their own.
+pub(super) fn find_at_backends(
+    rule: &Rule,
+    headers: &HeaderMap,
+    key: &SessionKey,
+) -> Option<Place> {
+    let mut backends = rule.backends().iter().enumerate();
+    backends.find_map(|(index, one)| {
+        let Target::Backend(backend) = &one.target else {
+            return None;
+        };
+        let traffic = backend.traffic()?;
+        open(traffic.session()?, headers, key, |endpoint| {
+            backend.endpoints().find(endpoint)?;
+            Some(Place {
+                backend: index,
+                endpoint,
+            })
+        })
+    })
+}
+
+/// Opens the tokens of a request, up to the first one of a session that lasts and that `locate`
+/// finds the endpoint of.
+fn open(
+    policy: &SessionPersistence,
+    headers: &HeaderMap,
+    key: &SessionKey,
+    locate: impl Fn(SocketAddr) -> Option<Place>,
+) -> Option<Place> {
     let locate = |token: &[u8]| {
         let session = key.open(token, &policy.scope)?;
         let age = session_key::now().saturating_sub(session.began);
         if policy.absolute_timeout.is_some_and(|limit| age >= limit) {
             return None;
         }
-        let backend = rule.backends().iter().position(|one| match &one.target {
-            Target::Backend(backend) => backend.endpoints().find(session.endpoint).is_some(),
-            Target::Invalid(_) => false,
-        })?;
-        Some(Place {
-            backend,
-            endpoint: session.endpoint,
-        })
+        locate(session.endpoint)
     };
     match &policy.carrier {
         Carrier::Cookie { name, .. } => {

@@ -211,7 +211,7 @@ impl Writer {
                 let status = report.release_backends.get(object)?;
                 Some(DesiredStatus::ReleaseBackend(status))
             }
-            "BackendTLSPolicy" | "BackendTLSOverride" => {
+            "BackendTLSPolicy" | "BackendTLSOverride" | "XBackendTrafficPolicy" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
                 Some(DesiredStatus::Policy(&self.controller, ancestors))
             }

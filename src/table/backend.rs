@@ -13,6 +13,7 @@ use rustls::pki_types::ServerName;
 
 use super::releases::{Release, Releases};
 use super::stats::BackendStats;
+use super::traffic::{Traffic, TrafficCell};
 use crate::ir;
 use crate::ir::{BackendId, UpstreamProtocol};
 use crate::tls::client_config;
@@ -31,6 +32,7 @@ pub struct Backend {
     pub stats: Arc<BackendStats>,
     /// In milliseconds; 0 is none.
     slow_start: AtomicU64,
+    traffic: TrafficCell,
     endpoints: ArcSwap<Endpoints>,
 }
 
@@ -101,11 +103,29 @@ impl Backend {
             protocol: ir.protocol,
             transport,
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
+            traffic: TrafficCell::new(ir.traffic.as_ref(), None),
             endpoints: ArcSwap::from_pointee(
                 Endpoints::default().configured(&ir.endpoints, &stats),
             ),
             stats,
         }
+    }
+
+    /// The same with the counts of a backend that it takes the place of.
+    pub(super) fn in_place_of(mut self, former: &Self, ir: &ir::Backend) -> Self {
+        self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&former.traffic));
+        self
+    }
+
+    /// The traffic policy of this moment.
+    #[inline]
+    pub fn traffic(&self) -> Option<Arc<Traffic>> {
+        self.traffic.get()
+    }
+
+    /// Replaces the traffic policy. Only one thread may do so at a time.
+    pub fn set_traffic(&self, policy: Option<&Arc<ir::traffic::TrafficPolicy>>) {
+        self.traffic.set(policy);
     }
 
     /// The endpoints of this moment.
@@ -298,6 +318,7 @@ mod tests {
             tls: None,
             endpoints: ports.iter().copied().map(address).collect(),
             slow_start: None,
+            traffic: None,
         }
     }
 

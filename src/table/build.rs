@@ -86,6 +86,7 @@ impl Backends {
                         node.configure_endpoints(&ir.endpoints);
                     }
                     node.set_slow_start(ir.slow_start);
+                    node.set_traffic(ir.traffic.as_ref());
                     node.clone()
                 }
                 changed => {
@@ -95,7 +96,11 @@ impl Backends {
                         .extend(changed.map(|(_, node)| Arc::as_ptr(node)));
                     let stats = changed.map(|(_, node)| node.stats.clone());
                     let stats = stats.unwrap_or_default();
-                    Arc::new(Backend::new(ir, Transport::new(ir.tls.as_ref()), stats))
+                    let node = Backend::new(ir, Transport::new(ir.tls.as_ref()), stats);
+                    Arc::new(match changed {
+                        Some((_, former)) => node.in_place_of(former, ir),
+                        None => node,
+                    })
                 }
             });
         }

@@ -9,10 +9,12 @@ mod hostname;
 mod listener;
 mod matcher;
 mod releases;
+mod retry_budget;
 mod route;
 mod router;
 mod rule;
 mod stats;
+mod traffic;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,6 +29,7 @@ pub use stats::{
     AuthResult, BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, MirrorResult, ReleaseStats,
     RuleStats, TlsFailure, UpstreamFault,
 };
+pub use traffic::Traffic;
 
 use self::route::Routes;
 use crate::ir;

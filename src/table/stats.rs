@@ -255,6 +255,7 @@ pub struct BackendStats {
     /// A moving average; 0 before the first connection.
     connect_micros: AtomicU64,
     hedged_connects: AtomicU64,
+    refused_retries: AtomicU64,
     ejections: AtomicU64,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
     tls_failures: [AtomicU64; TlsFailure::ALL.len()],
@@ -302,6 +303,16 @@ impl BackendStats {
     /// Counts a second connection that was tried because the first one took long.
     pub fn hedged(&self) {
         self.hedged_connects.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a retry that the backend's retry budget did not permit.
+    pub fn retry_refused(&self) {
+        self.refused_retries.fetch_add(1, Relaxed);
+    }
+
+    /// Retries that the backend's retry budget did not permit.
+    pub fn refused_retries(&self) -> u64 {
+        self.refused_retries.load(Relaxed)
     }
 
     /// Counts an endpoint that is avoided from now on.

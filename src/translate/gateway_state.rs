@@ -154,6 +154,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         unserved_routes,
         backend_tls_policies: _,
         backend_tls_overrides: _,
+        backend_traffic_policies: _,
         xbackends: _,
         release_backends: _,
         service_imports: _,

@@ -93,7 +93,7 @@ fn behaviour(
     } = spec;
     let session = session_persistence.as_ref();
     let session =
-        session.map(|spec| session_persistence::translate(spec, matches, builder.route, field));
+        session.map(|spec| session_persistence::of_rule(spec, matches, builder.route, field));
     Ok(Behaviour {
         filters: filters(builder, list, field, name.as_deref())?,
         session: session.transpose()?,

@@ -96,7 +96,7 @@ fn behaviour(
     let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
     let session = session_persistence.as_ref();
     let session =
-        session.map(|spec| session_persistence::translate(spec, matches, builder.route, field));
+        session.map(|spec| session_persistence::of_rule(spec, matches, builder.route, field));
     let resolve = &mut |reference: &_, field: &_, requests| {
         builder.resolve(reference, field, name.as_deref(), requests)
     };

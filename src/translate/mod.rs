@@ -24,6 +24,7 @@ mod listener_set;
 mod mirror;
 mod overlap;
 mod parameters;
+mod policy_status;
 mod priority;
 mod reason;
 mod reference_grant;
@@ -34,6 +35,7 @@ mod routes;
 mod selector;
 mod session_persistence;
 mod shadow;
+mod traffic_policy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -186,6 +188,7 @@ impl Translator {
         let routes_changed = self.routes.follow(&change, &mut self.backends);
         let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies
             || before.backend_tls_overrides != snapshot.backend_tls_overrides
+            || before.backend_traffic_policies != snapshot.backend_traffic_policies
             // Conditions tell of targets that no route refers to.
             || around.objects.iter().any(|object| self.backends.tls.target(object))
             || backends.have_other_statuses;
@@ -224,12 +227,15 @@ impl Translator {
         self.gateways.count_routes(totals, &mut report);
         report.routes = self.routes.statuses.clone();
         let policies = &self.backends.tls;
-        let uses = self.routes.uses(&self.gateways.parents, policies);
+        let uses = self.routes.uses(&self.gateways.parents, policies.targets());
         let senders = self.routes.senders(&self.gateways.parents, policies);
         report.policies = backend_tls::statuses(input, policies, &uses, &senders);
-        report
-            .notes
-            .extend(backend_tls::unused(input, policies, &report.policies));
+        let traffic = &self.backends.traffic;
+        let uses = self.routes.uses(&self.gateways.parents, traffic.targets());
+        report.policies.extend(traffic.statuses(input, &uses));
+        let names = policies.names().chain(traffic.names());
+        let unused = policy_status::unused(input, names, &report.policies);
+        report.notes.extend(unused);
         let senders = self.routes.backend_senders(&self.gateways.parents);
         report.backends = self.backends.statuses(input, senders);
         report.notes.extend(self.backends.notes());

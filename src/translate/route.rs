@@ -322,10 +322,8 @@ impl RouteBuilder<'_> {
             if kind.has_status {
                 self.with_status.push(name.clone());
             }
-            if kind.may_be_target() {
-                self.depends_on_consumer |= self.backends.tls.target(&name);
-                self.targetable.push((name, rule.map(Arc::from)));
-            }
+            self.depends_on_consumer |= kind.may_be_target() && self.backends.tls.target(&name);
+            self.targetable.push((name, rule.map(Arc::from)));
         }
         match resolution {
             Ok(Resolution::Backend(backend)) => Target::Backend(backend.id.clone()),

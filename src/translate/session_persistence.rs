@@ -1,7 +1,8 @@
-//! `sessionPersistence` of a rule (GEP-1619).
+//! `sessionPersistence` of a rule or of a traffic policy (GEP-1619).
 
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderName;
 
 use crate::api::session_persistence::SessionPersistence as Spec;
@@ -26,13 +27,52 @@ const RESERVED: [HeaderName; 6] = [
 ];
 
 /// Translates the `sessionPersistence` of the rule at `field` of `route`.
-pub(super) fn translate(
+pub(super) fn of_rule(
     spec: &Spec,
     matches: &[Match],
     route: &ObjectRef,
     field: &str,
 ) -> Result<SessionPersistence, Fault> {
-    let field = format!("{field}.sessionPersistence");
+    let owner = Owner {
+        object: route,
+        name: DEFAULT_NAME,
+        path: &common_path(matches),
+    };
+    translate(spec, &owner, &format!("{field}.sessionPersistence"))
+}
+
+/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. The session
+/// is the same for all rules that send requests there, so that the path of its cookie is `/`. The
+/// default name depends on the backend: sessions at two backends of one host need two cookies.
+pub(super) fn of_backend(spec: &Spec, backend: &ObjectRef) -> Result<SessionPersistence, Fault> {
+    let owner = Owner {
+        object: backend,
+        name: &default_name(backend),
+        path: "/",
+    };
+    translate(spec, &owner, "spec.sessionPersistence")
+}
+
+/// What sessions belong to.
+struct Owner<'a> {
+    object: &'a ObjectRef,
+    /// Default of `sessionName`.
+    name: &'a str,
+    /// Path of a cookie.
+    path: &'a str,
+}
+
+/// [`DEFAULT_NAME`] and the first 8 hexadecimal digits of SHA-256 over the backend's name, which
+/// are equal in all replicas.
+fn default_name(backend: &ObjectRef) -> String {
+    let digest = digest(&SHA256, backend.to_string().as_bytes());
+    let digits = digest.as_ref().iter().take(4);
+    let digits: String = digits.map(|byte| format!("{byte:02x}")).collect();
+    format!("{DEFAULT_NAME}-{digits}")
+}
+
+/// Translates a `sessionPersistence` at `field`.
+fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersistence, Fault> {
     let refused = |message: String| Err(Fault::new(Reason::UnsupportedValue, message));
     let absolute_timeout = spec.absolute_timeout.as_deref();
     let absolute_timeout = absolute_timeout
@@ -44,7 +84,7 @@ pub(super) fn translate(
     let lifetime = spec.cookie_config.as_ref();
     let lifetime = lifetime.and_then(|config| config.lifetime_type.as_deref());
     let name = spec.session_name.as_deref().filter(|name| !name.is_empty());
-    let name = name.unwrap_or(DEFAULT_NAME);
+    let name = name.unwrap_or(owner.name);
     let Ok(header) = name.parse::<HeaderName>() else {
         return refused(format!(
             "{field}.sessionName: {name:?} is not a token of letters, digits and !#$%&'*+-.^_`|~"
@@ -58,7 +98,7 @@ pub(super) fn translate(
         }
         (None | Some("Cookie"), None | Some("Session" | "Permanent")) => Carrier::Cookie {
             name: name.into(),
-            path: common_path(matches).into(),
+            path: owner.path.into(),
             is_permanent: lifetime == Some("Permanent"),
         },
         (Some("Header"), None) if RESERVED.contains(&header) || HOP_BY_HOP.contains(&header) => {
@@ -84,7 +124,7 @@ pub(super) fn translate(
     Ok(SessionPersistence {
         carrier,
         absolute_timeout,
-        scope: Arc::from(route.to_string()),
+        scope: Arc::from(owner.object.to_string()),
     })
 }
 

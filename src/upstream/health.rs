@@ -120,6 +120,7 @@ mod tests {
                 .map(|port| ([127, 0, 0, 1], port).into())
                 .collect(),
             slow_start: None,
+            traffic: None,
         };
         Backend::new(&ir, Transport::Plain, Arc::default())
     }

@@ -80,6 +80,12 @@ const KINDS: &[Kind] = &[
         true,
     ),
     kind(
+        "gateway.networking.x-k8s.io/v1alpha1",
+        "XBackendTrafficPolicy",
+        "xbackendtrafficpolicies",
+        true,
+    ),
+    kind(
         "portcullis.dev/v1alpha1",
         "ReleaseBackend",
         "releasebackends",

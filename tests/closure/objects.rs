@@ -38,6 +38,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         3 => slice(),
         2 => policy(),
         3 => tls_override(),
+        2 => traffic_policy(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),
@@ -363,6 +364,25 @@ fn policy() -> impl Strategy<Value = Value> {
         json!({
             "apiVersion": GATEWAY_API, "kind": "BackendTLSPolicy", "metadata": metadata,
             "spec": {"targetRefs": targets, "validation": {"hostname": "h", "caCertificateRefs": authorities}},
+        })
+    })
+}
+
+fn traffic_policy() -> impl Strategy<Value = Value> {
+    let external = named("x").prop_map(|name| ("gateway.networking.x-k8s.io", "XBackend", name));
+    let target = prop_oneof![4 => target_name(), 1 => external];
+    let target =
+        target.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
+    let spec = (vec(target, 1..3), of(0..=100), any::<bool>());
+    (metadata("t"), spec).prop_map(|(metadata, (targets, percent, persists))| {
+        let constraint = percent.map(|percent| json!({"budget": {"percent": percent}}));
+        json!({
+            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackendTrafficPolicy",
+            "metadata": metadata,
+            "spec": {
+                "targetRefs": targets, "retryConstraint": constraint,
+                "sessionPersistence": persists.then(|| json!({})),
+            },
         })
     })
 }

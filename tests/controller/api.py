@@ -36,6 +36,7 @@ KINDS = {
     "BackendTLSOverride": ("/apis/portcullis.dev/v1alpha1", "backendtlsoverrides", True),
     "ReleaseBackend": ("/apis/portcullis.dev/v1alpha1", "releasebackends", True),
     "XBackend": ("/apis/gateway.networking.x-k8s.io/v1alpha1", "xbackends", True),
+    "XBackendTrafficPolicy": ("/apis/gateway.networking.x-k8s.io/v1alpha1", "xbackendtrafficpolicies", True),
     "GatewayClass": (GATEWAY, "gatewayclasses", False),
     "Gateway": (GATEWAY, "gateways", True),
     "ListenerSet": (GATEWAY, "listenersets", True),

@@ -101,6 +101,16 @@ def external(namespace: str, name: str, hostname: str) -> dict:
     }
 
 
+def traffic_policy(namespace: str, name: str, service: str) -> dict:
+    """An XBackendTrafficPolicy that limits the retries to a Service."""
+    return {
+        "apiVersion": "gateway.networking.x-k8s.io/v1alpha1",
+        "kind": "XBackendTrafficPolicy",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": service}], "retryConstraint": {}},
+    }
+
+
 def release_backend(namespace: str, name: str, service: str, weights: dict[str, int], **spec) -> dict:
     """A ReleaseBackend over a chart's Service, with releases by `app.kubernetes.io/instance`."""
     instance = "app.kubernetes.io/instance"

@@ -8,12 +8,12 @@ from audit import WRITES
 from checks import check
 from cluster import SYSTEM
 from objects import backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace
-from objects import parameters, parameters_ref, to_backend
+from objects import parameters, parameters_ref, to_backend, traffic_policy
 from api import condition, wait_for
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides", "releasebackends", "xbackends"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
@@ -51,8 +51,10 @@ def prepare(cluster):
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
     edge["spec"]["listeners"].append(https_listener(8443, "keys"))
-    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"))
+    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"))
     cluster.gateway_is(NS, "edge")
+    traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("XBackendTrafficPolicy has a status", traffic, 10)
     told = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
     wait_for("the ListenerSet has a status", lambda: condition(told(), "Programmed").get("observedGeneration"), 10)
 

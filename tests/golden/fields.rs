@@ -15,6 +15,7 @@ const KINDS: [&str; 7] = [
     "HTTPRoute",
     "GRPCRoute",
     "BackendTLSPolicy",
+    "XBackendTrafficPolicy",
     "ReferenceGrant",
 ];
 

@@ -16,6 +16,30 @@ spec:
   port: {port: 443}
 ";
 
+const TRAFFIC_POLICY: &str = "
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackendTrafficPolicy
+metadata: {name: retries, namespace: default}
+spec:
+  targetRefs: [{group: '', kind: Service, name: app}]
+  retryConstraint: {}
+";
+
+#[test]
+fn traffic_policies_are_seen_once_their_definition_comes() {
+    let api = Api::start();
+    api.set_served("XBackendTrafficPolicy", false);
+    let watching = Watching::start(&api);
+    let load = watching.wait_for(|_| true);
+    assert!(load.snapshot.backend_traffic_policies.is_empty());
+    api.set_served("XBackendTrafficPolicy", true);
+    api.apply(TRAFFIC_POLICY);
+
+    let policies =
+        |load: &portcullis::provider::Load| load.snapshot.backend_traffic_policies.clone();
+    watching.wait_for(|load| policies(load).get("default", "retries").is_some());
+}
+
 #[test]
 fn objects_of_a_kind_are_seen_once_its_definition_comes() {
     let api = Api::start();

@@ -41,6 +41,7 @@ mod sessions;
 mod swap;
 mod timeouts;
 mod tls;
+mod traffic_policy;
 mod upgrade;
 mod upstream;
 mod websocket_http2;

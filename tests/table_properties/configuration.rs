@@ -267,6 +267,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                     tls: None,
                     endpoints: endpoints.into(),
                     slow_start: None,
+                    traffic: None,
                 })
             };
             Ir {

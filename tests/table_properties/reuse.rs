@@ -42,6 +42,7 @@ fn pair() -> Ir {
             tls: None,
             endpoints: vec![([127, 0, 0, 1], 1).into()].into(),
             slow_start: None,
+            traffic: None,
         })
     });
     Ir {

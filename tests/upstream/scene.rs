@@ -214,6 +214,7 @@ pub(crate) fn backend(
         tls: None,
         endpoints: endpoints.into(),
         slow_start: None,
+        traffic: None,
     };
     Backend::new(&ir, transport, Arc::default())
 }

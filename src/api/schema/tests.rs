@@ -3,6 +3,7 @@
 mod backend_tls;
 mod cors;
 mod release_backend;
+mod traffic_policy;
 
 use std::time::Instant;
 

@@ -1,5 +1,6 @@
 //! Parts of the configuration in words. Knows nothing of the request that is asked about.
 
+use super::traffic;
 use crate::ir::cors::{AllowedOrigins, Cors};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth};
 use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Scheme};
@@ -270,12 +271,16 @@ const GRPC: Refusals = Refusals {
     unavailable: "gRPC status UNAVAILABLE",
 };
 
-/// Shares with their endpoints, or why there are none.
-pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
-    let refusals = match rule.matches.iter().any(|it| it.grpc.is_some()) {
+fn refusals(rule: &Rule) -> &'static Refusals {
+    match rule.matches.iter().any(|it| it.grpc.is_some()) {
         true => &GRPC,
         false => &HTTP,
-    };
+    }
+}
+
+/// Shares with their endpoints, or why there are none.
+pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
+    let refusals = refusals(rule);
     let shares = match &rule.action {
         Action::Broken(reason) => {
             return vec![format!(
@@ -295,7 +300,7 @@ pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
     }
     shares
         .iter()
-        .flat_map(|share| share_lines(share, total, ir, refusals))
+        .flat_map(|share| share_lines(share, total, rule, ir))
         .collect()
 }
 
@@ -345,7 +350,8 @@ fn releases_line(Releases { cookie, releases }: &Releases) -> String {
     parts.join("; ")
 }
 
-fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir, refusals: &Refusals) -> Vec<String> {
+fn share_lines(share: &WeightedBackend, total: u64, rule: &Rule, ir: &Ir) -> Vec<String> {
+    let refusals = refusals(rule);
     let percent = f64::from(share.weight) * 100.0 / total as f64;
     let target = match &share.target {
         Target::Invalid(reason) => format!("{}: {reason}", refusals.invalid),
@@ -371,11 +377,11 @@ fn share_lines(share: &WeightedBackend, total: u64, ir: &Ir, refusals: &Refusals
         },
     };
     let mut lines = vec![format!("{percent:5.1} %  {target}")];
-    lines.extend(
-        filters(&share.filters)
-            .into_iter()
-            .map(|filter| format!("         {filter}")),
-    );
+    let backend = share.target.backend().and_then(|id| ir.backend(id));
+    let traffic = backend.and_then(|backend| backend.traffic.as_ref());
+    let policy = traffic.map(|traffic| traffic::policy(traffic, rule.session.is_some()));
+    let details = policy.into_iter().flatten().chain(filters(&share.filters));
+    lines.extend(details.map(|detail| format!("         {detail}")));
     lines
 }
 

@@ -121,6 +121,25 @@ fn shows_hostname_of_xbackend() {
 }
 
 #[test]
+fn shows_traffic_policies_of_backends() {
+    let page = include_str!("../../../docs/traffic-policy.md");
+    let example = page.split("```yaml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let text = explanation(example, "http://shop.example:8080/", Permissions::default());
+    for line in [
+        "XBackendTrafficPolicy default/shop: retries up to 20 % of the requests of 10s, and 10 in 1s in any case",
+        "XBackendTrafficPolicy default/shop: sessions by cookie cart",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let with_session = example.replace("    retry:", "    sessionPersistence: {}\n    retry:");
+    let url = "http://shop.example:8080/";
+    let text = explanation(&with_session, url, Permissions::default());
+    let line = "sessions: not used, because the rule has sessionPersistence";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
 fn shows_releases_of_release_backend() {
     let page = include_str!("../../../docs/release-backend.md");
     let example = page.split("```yaml\n").nth(1).unwrap();

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
 use crate::api::release_backend::ReleaseBackend;
+use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
 
@@ -61,6 +62,7 @@ fn text(text: Option<&str>) -> Box<str> {
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [
         BackendTlsOverride::KIND,
+        BackendTrafficPolicy::KIND,
         ReleaseBackend::KIND,
         XBackend::KIND,
     ];
@@ -98,7 +100,12 @@ mod tests {
             .iter()
             .filter(|kind| is_observed(kind))
             .collect();
-        for one in ["ListenerSet", "XBackend", "ReleaseBackend"] {
+        for one in [
+            "ListenerSet",
+            "XBackend",
+            "XBackendTrafficPolicy",
+            "ReleaseBackend",
+        ] {
             assert!(observed.iter().any(|kind| kind.kind == one));
         }
         for other in ["Service", "Pod", "Namespace", "ReferenceGrant"] {

@@ -41,6 +41,7 @@ fn backend(endpoints: ir::Endpoints) -> Backend {
         tls: None,
         endpoints,
         slow_start: None,
+        traffic: None,
     };
     Backend::new(&ir, Transport::Plain, Arc::default())
 }

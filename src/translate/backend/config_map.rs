@@ -64,6 +64,7 @@ impl Resolver for ConfigMaps {
                 tls: None,
                 endpoints: vec![address].into(),
                 slow_start: None,
+                traffic: None,
             },
             port: Port {
                 name: None,

@@ -40,6 +40,7 @@ use self::registry::{PartChanges, Resolver, enabled, unusable};
 use self::statuses::BackendSenders;
 use super::backend_tls::{Decision, Requests, TlsPolicies};
 use super::reason::{Fault, Reason};
+use super::traffic_policy::TrafficPolicies;
 use super::{Input, Options};
 
 /// What a backend is made of.
@@ -77,6 +78,7 @@ pub(super) struct Backends {
     location: Location,
     slices: SlicesByOwner,
     pub(super) tls: TlsPolicies,
+    pub(super) traffic: TrafficPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
     /// Whether some may be resolved that nobody has claimed.
     has_unclaimed: bool,
@@ -124,6 +126,7 @@ impl Backends {
             location: options.location.clone(),
             slices: SlicesByOwner::default(),
             tls: TlsPolicies::default(),
+            traffic: TrafficPolicies::default(),
             resolved: BTreeMap::new(),
             has_unclaimed: false,
             listed: None,
@@ -163,6 +166,7 @@ impl Backends {
             self.update_statuses(&changed);
             moved.extend(changed);
         }
+        moved.extend(self.traffic.follow(input, before));
         for object in objects.iter().chain(&moved) {
             self.resolve_again(now, object);
         }
@@ -293,6 +297,7 @@ impl Backends {
     fn add(&mut self, found: Found, used: BackendUse) -> Arc<Backend> {
         let Found { mut backend, port } = found;
         used.put_into(&mut backend);
+        backend.traffic = self.traffic.of(&backend.id.object).cloned();
         if let Some(known) = self.resolved.get_mut(&backend.id) {
             if *known.backend == backend {
                 return known.backend.clone();
@@ -423,6 +428,7 @@ impl Backends {
         backend.tls = same.cloned().or(tls);
         backend.id = id.clone();
         backend.protocol = protocol;
+        backend.traffic = self.traffic.of(&id.object).cloned();
         Some((backend, port))
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn resolve_with(
         tls: None,
         endpoints: endpoints(port),
         slow_start: None,
+        traffic: None,
     };
     Ok(Found {
         backend,

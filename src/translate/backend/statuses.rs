@@ -7,7 +7,8 @@ use crate::api::Key;
 use crate::ir::{BackendId, ObjectRef};
 use crate::status::{Note, ParentStatus, ReleaseBackendStatus};
 
-use super::super::{Input, backend_tls};
+use super::super::Input;
+use super::super::policy_status::parent_ref;
 use super::{Backends, EnabledKind};
 
 /// Who sends requests to a backend.
@@ -50,7 +51,7 @@ impl Backends {
             let key = Key::new(&object.namespace, &object.name);
             let conditions = self.enabled(object)?.resolver.conditions(&key)?;
             let entry = |gateway| ParentStatus {
-                parent_ref: backend_tls::parent_ref(gateway),
+                parent_ref: parent_ref(gateway),
                 controller_name: input.options.controller_name.clone(),
                 conditions: conditions.clone(),
             };

@@ -150,6 +150,7 @@ impl Resolver for XBackends {
                     port: external.port,
                 },
                 slow_start: None,
+                traffic: None,
             },
             port: Port {
                 name: None,

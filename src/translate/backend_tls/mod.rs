@@ -31,7 +31,7 @@ pub use self::explanation::{BackendPolicies, ConsideredPolicy, Criterion, Policy
 
 pub(super) use self::absent::Senders;
 pub(super) use self::settings::{TlsSettings, authority_names, is_dns_name, validated};
-pub(super) use self::status::{Use, Uses, parent_ref, statuses, unused};
+pub(super) use self::status::{Use, Uses, statuses};
 
 /// Who sends requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +124,11 @@ impl TlsPolicies {
                 known.push(policy.clone());
             }
         }
+    }
+
+    /// The names of all policies.
+    pub(super) fn names(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.by_name.keys()
     }
 
     /// The backends that policies target.

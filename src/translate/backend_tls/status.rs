@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::api::core::ServicePort;
 use crate::ir::{ListenerKey, ObjectRef};
-use crate::status::{AncestorStatus, Condition, Note, ParentRef};
+use crate::status::Condition;
 
+use super::super::policy_status::{self, PolicyStatuses};
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
-use super::super::{Input, Mode, backend};
+use super::super::{Input, backend};
 use super::TlsPolicies;
 use super::absent::{Senders, absent};
 use super::policy::{Path, Policy, Target};
@@ -48,7 +49,7 @@ pub(in crate::translate) fn statuses(
     policies: &TlsPolicies,
     uses: &Uses,
     senders: &Senders,
-) -> BTreeMap<ObjectRef, Vec<AncestorStatus>> {
+) -> PolicyStatuses {
     let of_policy = |policy: &Arc<Policy>| {
         let meant = meant_by_gateway(policy, uses);
         let mut of_gateways: BTreeMap<ObjectRef, Vec<Condition>> = BTreeMap::new();
@@ -59,13 +60,8 @@ pub(in crate::translate) fn statuses(
             let conditions = conditions(input, policies, policy, meant);
             of_gateways.insert((*gateway).clone(), conditions);
         }
-        let entry = |(gateway, conditions): (ObjectRef, Vec<Condition>)| AncestorStatus {
-            ancestor_ref: parent_ref(&gateway),
-            controller_name: input.options.controller_name.clone(),
-            conditions,
-        };
-        let entries = of_gateways.into_iter().map(entry);
-        (policy.name.clone(), entries.collect::<Vec<_>>())
+        let entries = policy_status::entries(input, of_gateways);
+        (policy.name.clone(), entries)
     };
     let all = policies.by_name.values().map(of_policy);
     all.filter(|(_, entries)| !entries.is_empty()).collect()
@@ -84,39 +80,6 @@ fn meant_by_gateway<'a>(policy: &'a Policy, uses: &'a Uses) -> BTreeMap<&'a Obje
         }
     }
     by_gateway
-}
-
-/// What to say of policies that mean nothing here: in a folder of ours that is a slip of the pen.
-pub(in crate::translate) fn unused(
-    input: &Input<'_>,
-    policies: &TlsPolicies,
-    statuses: &BTreeMap<ObjectRef, Vec<AncestorStatus>>,
-) -> Vec<Note> {
-    if input.options.mode != Mode::Standalone {
-        return Vec::new();
-    }
-    let names = policies.by_name.keys();
-    let unused = names.filter(|name| !statuses.contains_key(*name));
-    let note = |name: &ObjectRef| {
-        Note {
-        object: name.clone(),
-        message: "without effect: none of the routes that are served here sends requests that spec.targetRefs mean"
-            .to_owned(),
-    }
-    };
-    unused.map(note).collect()
-}
-
-/// A Gateway, as status names it.
-pub(in crate::translate) fn parent_ref(gateway: &ObjectRef) -> ParentRef {
-    ParentRef {
-        group: gateway.group.to_string(),
-        kind: gateway.kind.to_string(),
-        namespace: Some(gateway.namespace.to_string()),
-        name: gateway.name.to_string(),
-        section_name: None,
-        port: None,
-    }
 }
 
 /// The conditions of a policy for a Gateway that sends no requests that it means, since its targets do not exist.
@@ -147,20 +110,9 @@ fn conditions(
         .iter()
         .filter_map(|(target, _)| fault_of(input, policies, policy, target));
     let faults: Vec<Fault> = faults.collect();
-    let merged = merge(&faults);
     let generation = policy.generation;
-    let accepted = match (&policy.settings, &merged) {
-        (Err(fault), _) => fault.against(ConditionType::Accepted, generation),
-        // It applies to the other targets.
-        (Ok(_), Some(fault)) if faults.len() < meant.len() => {
-            let holds = Condition::holds(ConditionType::Accepted, Reason::Accepted, generation);
-            holds.with_message(&fault.message)
-        }
-        (Ok(_), fault) => {
-            let fault = fault.as_ref();
-            judge(ConditionType::Accepted, Reason::Accepted, fault, generation)
-        }
-    };
+    let unusable = policy.settings.as_ref().err();
+    let accepted = policy_status::accepted(unusable, &faults, meant.len(), generation);
     let is_accepted = accepted.reason == Reason::Accepted;
     let mut conditions = vec![accepted, resolved(policy)];
     let overridden = overridden(policies, policy, meant);

@@ -10,6 +10,7 @@ use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
 use crate::api::policy::{BackendTlsValidation, TlsPolicy, UnservedRoute};
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef, SecretRef};
+use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -59,6 +60,7 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
+        Object::BackendTrafficPolicy(policy) => collector.traffic_policy(policy),
         Object::Service(_)
         | Object::ServiceImport(_)
         | Object::XBackend(_)
@@ -261,6 +263,17 @@ impl<'a> Collector<'a> {
             self.links.belongs_to.extend(gateways);
         }
         self.config_maps(&spec.validation);
+    }
+
+    /// A policy on traffic belongs to the backends that it targets.
+    fn traffic_policy(&mut self, policy: &BackendTrafficPolicy) {
+        let namespace = &*self.name.namespace;
+        let kinds = &self.input.options.permissions.backend_kinds;
+        let targets = policy.spec.target_refs.iter();
+        let targets =
+            targets.filter(|it| backend::find_enabled(kinds, &it.group, &it.kind).is_some());
+        let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
+        self.links.belongs_to.extend(targets);
     }
 
     /// The authorities of a validation that are ConfigMaps.

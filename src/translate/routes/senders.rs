@@ -29,10 +29,14 @@ impl Routes {
         senders
     }
 
-    /// The requests to the backends that policies target.
-    pub(in crate::translate) fn uses(&self, parents: &Parents, policies: &TlsPolicies) -> Uses {
+    /// The requests to backends that policies target.
+    pub(in crate::translate) fn uses<'a>(
+        &self,
+        parents: &Parents,
+        targets: impl Iterator<Item = &'a ObjectRef>,
+    ) -> Uses {
         let mut uses = Uses::new();
-        for backend in policies.targets() {
+        for backend in targets {
             for entry in self.referrers_of(backend) {
                 let built = entry.any_variant().into_iter();
                 let rules = built.flat_map(|built| &built.targetable);

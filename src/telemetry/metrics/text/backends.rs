@@ -50,6 +50,15 @@ impl Metrics {
             "Hedged connects to a second endpoint because the first was slow",
             hedged,
         )?;
+        let refused = backends.iter().filter_map(|(id, backend)| {
+            let count = backend.stats.refused_retries();
+            (count > 0).then_some(([("backend", id.as_str())], count))
+        });
+        page.counters(
+            "upstream_retries_over_budget",
+            "Retries that a traffic policy's retryConstraint did not permit",
+            refused,
+        )?;
         let ejections = backends
             .iter()
             .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
@@ -216,6 +225,7 @@ mod tests {
                 releases: vec![release("v1", 3, 1..4), release("v2", 1, 0..0)],
             }),
             slow_start: None,
+            traffic: None,
         };
         let ir = Ir {
             ports: Vec::new(),

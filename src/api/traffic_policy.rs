@@ -1,0 +1,84 @@
+//! XBackendTrafficPolicy: a limit on retries to backends (GEP-3388) and session persistence of backends (GEP-1619).
+//! Experimental: its CRD is in the experimental channel of the Gateway API only.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+use super::reference::LocalObjectReference;
+use super::session_persistence::SessionPersistence;
+use super::xbackend::EXPERIMENTAL_GROUP;
+
+/// How requests to backends of its namespace are handled.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct BackendTrafficPolicy {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: BackendTrafficSpec,
+}
+resource!(
+    BackendTrafficPolicy,
+    EXPERIMENTAL_GROUP,
+    "XBackendTrafficPolicy"
+);
+
+/// Spec of an XBackendTrafficPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendTrafficSpec {
+    /// Backends in the policy's namespace.
+    pub target_refs: Vec<LocalObjectReference>,
+    /// Limit on retries; absent means none.
+    pub retry_constraint: Option<RetryConstraint>,
+    /// Session persistence; absent means none.
+    pub session_persistence: Option<SessionPersistence>,
+}
+
+/// Limit on retries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetryConstraint {
+    /// Maximum proportion of retries.
+    pub budget: RetryBudget,
+    /// Rate of retries that is always permitted.
+    pub min_retry_rate: RequestRate,
+}
+
+/// Maximum proportion of retries among the requests of an interval.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct RetryBudget {
+    /// Percentage, 0 to 100.
+    pub percent: u32,
+    /// Interval, 1 s to 1 h.
+    pub interval: String,
+}
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self {
+            percent: 20,
+            interval: "10s".to_owned(),
+        }
+    }
+}
+
+/// A rate of requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct RequestRate {
+    /// Requests per interval, 1 to 1,000,000.
+    pub count: u32,
+    /// Interval, longer than 0 s and up to 1 h.
+    pub interval: String,
+}
+
+impl Default for RequestRate {
+    fn default() -> Self {
+        Self {
+            count: 10,
+            interval: "1s".to_owned(),
+        }
+    }
+}

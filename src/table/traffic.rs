@@ -1,0 +1,82 @@
+//! The traffic policy of a backend at run time. It sits in a cell of its own, so that a policy changes without a new table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
+
+use super::retry_budget::RetryBudget;
+use crate::ir::session::SessionPersistence;
+use crate::ir::traffic::TrafficPolicy;
+use crate::uptime;
+
+/// The traffic policy of a backend.
+#[derive(Debug)]
+pub struct Traffic {
+    ir: Arc<TrafficPolicy>,
+    budget: Option<RetryBudget>,
+}
+
+impl Traffic {
+    /// Counts the first attempt of a request, if there is a retry budget.
+    pub fn count_request(&self) {
+        if let Some(budget) = &self.budget {
+            budget.count_request(uptime::now().get());
+        }
+    }
+
+    /// Counts a retry, if the retry budget permits it. Returns whether it does.
+    pub fn try_retry(&self) -> bool {
+        let budget = self.budget.as_ref();
+        budget.is_none_or(|budget| budget.try_retry(uptime::now().get()))
+    }
+
+    /// Session persistence of rules that have none of their own.
+    pub fn session(&self) -> Option<&SessionPersistence> {
+        self.ir.session.as_ref()
+    }
+}
+
+/// The present policy. Without one, reading it costs a load.
+#[derive(Debug, Default)]
+pub(super) struct TrafficCell {
+    is_set: AtomicBool,
+    policy: ArcSwapOption<Traffic>,
+}
+
+impl TrafficCell {
+    /// The cell of a backend that takes the place of one with the cell `former`.
+    pub(super) fn new(ir: Option<&Arc<TrafficPolicy>>, former: Option<&Self>) -> Self {
+        let cell = Self::default();
+        if let Some(former) = former {
+            cell.policy.store(former.policy.load_full());
+        }
+        cell.set(ir);
+        cell
+    }
+
+    /// Replaces the policy. The counts of its budget stay where they fit. Only one thread may do so at a time.
+    pub(super) fn set(&self, ir: Option<&Arc<TrafficPolicy>>) {
+        let former = self.policy.load();
+        if former.as_ref().map(|former| &former.ir) != ir {
+            let former = former.as_ref().and_then(|former| former.budget.as_ref());
+            let traffic = |ir: &Arc<TrafficPolicy>| {
+                let limits = ir.retry_budget;
+                Arc::new(Traffic {
+                    ir: ir.clone(),
+                    budget: limits.map(|limits| RetryBudget::new(limits, former)),
+                })
+            };
+            self.policy.store(ir.map(traffic));
+        }
+        self.is_set.store(ir.is_some(), Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> Option<Arc<Traffic>> {
+        if !self.is_set.load(Relaxed) {
+            return None;
+        }
+        self.policy.load_full()
+    }
+}

@@ -1,0 +1,274 @@
+//! XBackendTrafficPolicies: which of them applies to a backend, what it asks for, and its status. Follows policies from one
+//! translation to the next.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::Resource;
+use crate::api::traffic_policy::{BackendTrafficPolicy, BackendTrafficSpec, RetryConstraint};
+use crate::ir::ObjectRef;
+use crate::ir::traffic::{RetryBudget, TrafficPolicy};
+use crate::snapshot::Snapshot;
+use crate::status::Condition;
+
+use super::backend_tls::Uses;
+use super::policy_status::{self, PolicyStatuses};
+use super::reason::{Fault, Reason};
+use super::{Input, backend, duration, session_persistence};
+
+/// Permitted intervals of budgets.
+const BUDGET_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(3600);
+/// Permitted intervals of minimum rates.
+const RATE_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(3600);
+/// Permitted counts of minimum rates.
+const RATE_COUNTS: RangeInclusive<u32> = 1..=1_000_000;
+
+/// The traffic policies of a snapshot.
+#[derive(Default)]
+pub(super) struct TrafficPolicies {
+    by_name: BTreeMap<ObjectRef, Arc<Policy>>,
+    /// By the backends that they target, in order of precedence: the first one applies.
+    by_target: BTreeMap<ObjectRef, Vec<Arc<Policy>>>,
+}
+
+/// A traffic policy, read.
+struct Policy {
+    name: ObjectRef,
+    generation: i64,
+    created: Option<jiff::Timestamp>,
+    targets: Vec<ObjectRef>,
+    /// What it asks for at each target, or why it is not applied.
+    settings: Result<BTreeMap<ObjectRef, Arc<TrafficPolicy>>, Fault>,
+}
+
+impl TrafficPolicies {
+    /// Follows the change from one snapshot to the next. Returns the backends to which another policy may apply now; one may
+    /// come more than once.
+    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<ObjectRef> {
+        let now = &input.snapshot.backend_traffic_policies;
+        let changes = now.changes_since(&before.backend_traffic_policies);
+        let mut touched = Vec::new();
+        if changes.is_empty() {
+            return touched;
+        }
+        for change in changes {
+            if let Some(former) = change.before {
+                let former = self.by_name.remove(&former.object_ref());
+                touched.extend(former.iter().flat_map(|policy| policy.targets.clone()));
+            }
+            if let Some(object) = change.after {
+                let policy = Arc::new(Policy::read(input, object));
+                touched.extend(policy.targets.iter().cloned());
+                self.by_name.insert(policy.name.clone(), policy);
+            }
+        }
+        self.index();
+        touched
+    }
+
+    fn index(&mut self) {
+        self.by_target.clear();
+        let mut policies: Vec<_> = self.by_name.values().collect();
+        // Those of equal age are in order of namespace and name, and the sort is stable.
+        policies.sort_by_key(|policy| policy.created);
+        for policy in policies {
+            for target in &policy.targets {
+                let known = self.by_target.entry(target.clone()).or_default();
+                known.push(policy.clone());
+            }
+        }
+    }
+
+    /// The backends that policies target.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.by_target.keys()
+    }
+
+    /// The policy that applies to a backend. One that cannot be applied is not passed over.
+    pub(super) fn of(&self, backend: &ObjectRef) -> Option<&Arc<TrafficPolicy>> {
+        let winner = self.by_target.get(backend)?.first()?;
+        winner.settings.as_ref().ok()?.get(backend)
+    }
+
+    /// The names of all policies.
+    pub(super) fn names(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.by_name.keys()
+    }
+
+    /// The entries of every policy, one for each Gateway that sends requests to its targets.
+    pub(super) fn statuses(&self, input: &Input<'_>, uses: &Uses) -> PolicyStatuses {
+        let of_policy = |policy: &Arc<Policy>| {
+            let mut targets: BTreeMap<ObjectRef, Vec<&ObjectRef>> = BTreeMap::new();
+            for target in &policy.targets {
+                for one in uses.get(target).into_iter().flatten() {
+                    let known = targets.entry(one.gateway.clone()).or_default();
+                    if !known.contains(&target) {
+                        known.push(target);
+                    }
+                }
+            }
+            let conditions = targets.into_iter().map(|(gateway, targets)| {
+                let accepted = self.accepted(input, policy, &targets);
+                (gateway, vec![accepted])
+            });
+            let entries = policy_status::entries(input, conditions.collect());
+            (policy.name.clone(), entries)
+        };
+        let all = self.by_name.values().map(of_policy);
+        all.filter(|(_, entries)| !entries.is_empty()).collect()
+    }
+
+    fn accepted(&self, input: &Input<'_>, policy: &Policy, targets: &[&ObjectRef]) -> Condition {
+        let faults = targets.iter();
+        let faults = faults.filter_map(|target| self.fault_of(input, policy, target));
+        let faults: Vec<_> = faults.collect();
+        let unusable = policy.settings.as_ref().err();
+        policy_status::accepted(unusable, &faults, targets.len(), policy.generation)
+    }
+
+    /// Why a policy does not apply to one of its targets.
+    fn fault_of(&self, input: &Input<'_>, policy: &Policy, target: &ObjectRef) -> Option<Fault> {
+        if input.snapshot.object(target).is_none() {
+            let message = format!("spec.targetRefs: {target} does not exist");
+            return Some(Fault::new(Reason::TargetNotFound, message));
+        }
+        let winner = self.by_target.get(target)?.first()?;
+        (winner.name != policy.name).then(|| {
+            let message = format!(
+                "spec.targetRefs: {} is older, or its name comes first, and has the same target: {target}",
+                winner.name
+            );
+            Fault::new(Reason::Conflicted, message)
+        })
+    }
+}
+
+impl Policy {
+    fn read(input: &Input<'_>, object: &BackendTrafficPolicy) -> Self {
+        let BackendTrafficPolicy { metadata, spec } = object;
+        let kinds = &input.options.permissions.backend_kinds;
+        let targets = spec.target_refs.iter();
+        let targets =
+            targets.filter(|it| backend::find_enabled(kinds, &it.group, &it.kind).is_some());
+        let targets =
+            targets.map(|it| ObjectRef::new(&it.group, &it.kind, &metadata.namespace, &it.name));
+        let targets: Vec<_> = targets.collect();
+        let name = object.object_ref();
+        Self {
+            settings: settings(&name, spec, &targets).map_err(|fault| {
+                let message = format!("{}; the policy is not applied", fault.message);
+                Fault::new(Reason::Invalid, message)
+            }),
+            name,
+            generation: metadata.generation,
+            created: metadata.creation_timestamp,
+            targets,
+        }
+    }
+}
+
+/// What a policy asks for at each of its targets.
+fn settings(
+    policy: &ObjectRef,
+    spec: &BackendTrafficSpec,
+    targets: &[ObjectRef],
+) -> Result<BTreeMap<ObjectRef, Arc<TrafficPolicy>>, Fault> {
+    // Taken apart by name, so that a new field is not forgotten.
+    let BackendTrafficSpec {
+        target_refs: _,
+        retry_constraint,
+        session_persistence,
+    } = spec;
+    let retry_budget = retry_constraint.as_ref().map(retry_budget).transpose()?;
+    let at = |target: &ObjectRef| {
+        let session = session_persistence.as_ref();
+        let session = session.map(|spec| session_persistence::of_backend(spec, target));
+        let settings = TrafficPolicy {
+            policy: policy.clone(),
+            retry_budget,
+            session: session.transpose()?,
+        };
+        Ok((target.clone(), Arc::new(settings)))
+    };
+    targets.iter().map(at).collect()
+}
+
+/// Checks what the CRD of the API checks too: an object may come from an API server without its rules.
+fn retry_budget(constraint: &RetryConstraint) -> Result<RetryBudget, Fault> {
+    let RetryConstraint {
+        budget,
+        min_retry_rate,
+    } = constraint;
+    let refused = |message: String| Err(Fault::new(Reason::Invalid, message));
+    let field = |name: &str| format!("spec.retryConstraint.{name}");
+    if budget.percent > 100 {
+        let field = field("budget.percent");
+        return refused(format!("{field}: {} is not 0 to 100", budget.percent));
+    }
+    let interval = duration::parse(&budget.interval, &field("budget.interval"))?;
+    if !BUDGET_INTERVALS.contains(&interval) {
+        let field = field("budget.interval");
+        return refused(format!("{field}: {} is not 1s to 1h", budget.interval));
+    }
+    let count = min_retry_rate.count;
+    if !RATE_COUNTS.contains(&count) {
+        let field = field("minRetryRate.count");
+        return refused(format!("{field}: {count} is not 1 to 1000000"));
+    }
+    let min_interval = duration::parse(&min_retry_rate.interval, &field("minRetryRate.interval"))?;
+    if !RATE_INTERVALS.contains(&min_interval) {
+        let (field, interval) = (field("minRetryRate.interval"), &min_retry_rate.interval);
+        return refused(format!("{field}: {interval} is not 1ms to 1h"));
+    }
+    Ok(RetryBudget {
+        percent: budget.percent,
+        interval,
+        min_retries: count,
+        min_interval,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::traffic_policy::{RequestRate, RetryBudget as Budget};
+
+    fn read(percent: u32, interval: &str, count: u32, min_interval: &str) -> Option<String> {
+        let constraint = RetryConstraint {
+            budget: Budget {
+                percent,
+                interval: interval.to_owned(),
+            },
+            min_retry_rate: RequestRate {
+                count,
+                interval: min_interval.to_owned(),
+            },
+        };
+        retry_budget(&constraint).err().map(|fault| fault.message)
+    }
+
+    #[test]
+    fn values_beyond_those_of_the_crd_are_refused() {
+        assert_eq!(read(0, "1s", 1, "1ms"), None);
+        assert_eq!(read(100, "1h", 1_000_000, "1h"), None);
+        let refused = |found: Option<String>, field: &str| {
+            let message = found.unwrap();
+            assert!(
+                message.starts_with(&format!("spec.retryConstraint.{field}: ")),
+                "{message}"
+            );
+        };
+        refused(read(101, "10s", 1, "1s"), "budget.percent");
+        refused(read(20, "999ms", 1, "1s"), "budget.interval");
+        refused(read(20, "1h1ms", 1, "1s"), "budget.interval");
+        refused(read(20, "ten", 1, "1s"), "budget.interval");
+        refused(read(20, "10s", 0, "1s"), "minRetryRate.count");
+        refused(read(20, "10s", 1_000_001, "1s"), "minRetryRate.count");
+        refused(read(20, "10s", 1, "0s"), "minRetryRate.interval");
+        refused(read(20, "10s", 1, "1h1s"), "minRetryRate.interval");
+    }
+}
