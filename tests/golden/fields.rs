@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// Kinds that have a table.
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "GatewayClass",
     "Gateway",
     "ListenerSet",
