@@ -44,4 +44,5 @@ mod tls;
 mod upgrade;
 mod upstream;
 mod websocket_http2;
+mod websocket_refusals;
 mod weights;
