@@ -32,8 +32,10 @@ use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 use crate::tls_origin::Authority;
 
-/// Larger than every window and socket buffer on the way.
-const LARGE: usize = 24 * 1024 * 1024;
+/// Larger than every window on the way.
+const LARGE: usize = 4 * 1024 * 1024;
+/// Larger than all windows and socket buffers on the way.
+const HUGE: usize = 48 * 1024 * 1024;
 
 /// An extended CONNECT with the headers of a WebSocket client.
 pub(crate) fn connect(path: &str, protocol: &str) -> Request<()> {
@@ -253,7 +255,7 @@ async fn fill(stream: &mut TcpStream) -> usize {
     let (data, mut count) = (vec![b'x'; 64 * 1024], 0);
     while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&data)).await {
         count += written.expect("written");
-        assert!(count < 2 * LARGE, "the proxy reads without limit");
+        assert!(count < HUGE, "the proxy reads without limit");
     }
     count
 }
@@ -281,7 +283,7 @@ fn side_that_does_not_read_stops_the_other() {
         let received = peer::read(body).await;
         assert_eq!(received.bytes.len(), filled.expect("a report") + 7);
         // The backend does not read: the window of the client closes.
-        let flood = peer::write(&mut stream, vec![b'y'; 2 * LARGE].into(), false);
+        let flood = peer::write(&mut stream, vec![b'y'; HUGE].into(), false);
         let flooded = timeout(Duration::from_secs(1), flood).await;
         assert!(flooded.is_err(), "the proxy reads without limit");
     });
