@@ -133,6 +133,12 @@ impl Activity {
         self.enter(self.phase.get());
     }
 
+    /// Restarts the current timeout after it has passed.
+    pub(crate) fn extend(&self) {
+        self.ended_by.set(None);
+        self.restart();
+    }
+
     /// Whether written bytes are waiting for the client to read them.
     pub(crate) fn is_write_blocked(&self) -> bool {
         self.phase.get() == Phase::Write

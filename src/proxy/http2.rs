@@ -42,6 +42,25 @@ pub(super) struct Shared {
     pub(super) client: Rc<Client>,
     pub(super) activity: Rc<Activity>,
     pub(super) cancelled: Cancellations,
+    /// Number of open tunnels.
+    tunnels: Cell<u32>,
+}
+
+impl Shared {
+    /// Counts a tunnel, until dropped.
+    pub(super) fn open_tunnel(self: &Rc<Self>) -> OpenTunnel {
+        self.tunnels.set(self.tunnels.get() + 1);
+        OpenTunnel(self.clone())
+    }
+}
+
+/// An open tunnel, which has an idle timeout of its own.
+pub(super) struct OpenTunnel(Rc<Shared>);
+
+impl Drop for OpenTunnel {
+    fn drop(&mut self) {
+        self.0.tunnels.set(self.0.tunnels.get().saturating_sub(1));
+    }
 }
 
 /// Serves HTTP/2 on a connection whose first bytes were read as `prefix`.
@@ -60,6 +79,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
         farewell: GoAway::None,
         shared: Rc::new(Shared {
             cancelled: Cancellations::default(),
+            tunnels: Cell::new(0),
             activity,
             client,
         }),
@@ -130,6 +150,12 @@ impl Server {
                 // What remains to be written is limited like any other write.
                 activity.on_write_blocked();
                 self.begin_graceful_end();
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // A tunnel may be silent for longer; PINGs notice a client that has gone.
+            Poll::Ready(Phase::Backend) if self.shared.tunnels.get() > 0 => {
+                activity.extend();
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -157,7 +157,12 @@ impl Exchange {
         mut record: Record,
     ) -> Result<Box<Self>, Box<ErrorResponse>> {
         match admit(&client, &mut parts, &mut record) {
-            Ok((normalized, websocket, added, rule)) => Ok(Box::new(Self {
+            Ok(Matched {
+                normalized,
+                websocket,
+                added,
+                rule,
+            }) => Ok(Box::new(Self {
                 grpc_web: translate_grpc_web(&rule, &mut parts, &mut body),
                 client,
                 expires: expiry(&rule, &parts.headers),
@@ -292,20 +297,20 @@ fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
+/// What is known of a request once it is matched.
+struct Matched {
+    normalized: NormalizedRequest,
+    websocket: Option<Handshake>,
+    added: AddedHeaders,
+    rule: Arc<Rule>,
+}
+
 /// Matches a request against the current table.
 fn admit(
     client: &Client,
     parts: &mut request::Parts,
     record: &mut Record,
-) -> Result<
-    (
-        NormalizedRequest,
-        Option<Handshake>,
-        AddedHeaders,
-        Arc<Rule>,
-    ),
-    Error,
-> {
+) -> Result<Matched, Error> {
     let websocket = websocket::begin(parts)?;
     let max_headers = client.worker.limits.max_headers;
     let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
@@ -335,7 +340,12 @@ fn admit(
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }
-    Ok((normalized, websocket, added, rule.clone()))
+    Ok(Matched {
+        normalized,
+        websocket,
+        added,
+        rule: rule.clone(),
+    })
 }
 
 /// Translates a gRPC-Web call that a GRPCRoute matches to gRPC. Returns the format of its response.

@@ -59,7 +59,7 @@ pub(super) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) 
     if let Some(tunnel) = response.body_mut().take_tunnel() {
         return Box::pin(stream.relay(response, *tunnel)).await;
     }
-    // Only the task may hold the stream open now.
+    // What an extended CONNECT sent must not keep the stream open.
     stream.tunneled = None;
     let (sender, body) = match stream.send_head(response, is_head) {
         Ok(Some(streaming)) => streaming,
@@ -138,6 +138,7 @@ impl Stream {
         let Ok(sender) = self.respond.borrow_mut().send_response(head, false) else {
             return self.on_lost();
         };
+        let _open = self.connection.open_tunnel();
         let mut writer = StreamWriter::new(sender);
         let reader = StreamReader::new(input);
         let idle = worker.limits.tunnel_idle_timeout;

@@ -1,6 +1,6 @@
 //! Tunnels of upgraded connections: copies bytes in both directions until both have ended. A
 //! direction ends independently, so that the last bytes of one side arrive after the other side has
-//! failed.
+//! ended. Over HTTP/1 a failure is an end; over HTTP/2 it ends both directions.
 
 use std::io;
 use std::pin::Pin;
@@ -215,7 +215,11 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                     self.ended = self.filled == 0;
                     self.watch.deadline.set(self.watch.idle);
                 }
-                Poll::Ready(Err(_)) if self.is_strict => {
+                // A TLS session that ends without an alert is usual, and the protocol in the tunnel
+                // has an end of its own.
+                Poll::Ready(Err(error))
+                    if self.is_strict && error.kind() != io::ErrorKind::UnexpectedEof =>
+                {
                     return Poll::Ready(Ok(End::SourceFailed));
                 }
                 // A failed source ends the direction after its received bytes are written.

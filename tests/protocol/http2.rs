@@ -184,7 +184,7 @@ fn rejects_methods_not_allowed_for_gateways() {
             vec![(":method", "CONNECT"), (":authority", "a.example:443")],
             vec![
                 (":method", "CONNECT"),
-                (":protocol", "websocket"),
+                (":protocol", "connect-udp"),
                 (":scheme", "http"),
                 (":path", "/x"),
                 (":authority", HOST),
@@ -198,6 +198,41 @@ fn rejects_methods_not_allowed_for_gateways() {
         ],
         &accepted,
     );
+}
+
+/// RFC 8441, 4.
+#[test]
+fn rejects_malformed_extended_connect() {
+    let connect = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/x"),
+        (":authority", HOST),
+    ];
+    let mut requests = Vec::new();
+    for missing in 2..connect.len() {
+        let mut fields = connect.to_vec();
+        fields.remove(missing);
+        requests.push(fields);
+    }
+    for more in [
+        ("content-length", "0"),
+        ("content-length", "5"),
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("transfer-encoding", "chunked"),
+        ("host", "b.example"),
+    ] {
+        requests.push([&connect[..], &[more]].concat());
+    }
+    let mut get = connect.to_vec();
+    get[0] = (":method", "GET");
+    requests.push(get);
+    let mut twice = connect.to_vec();
+    twice.insert(1, (":protocol", "websocket"));
+    requests.push(twice);
+    refused(&requests, &BAD);
 }
 
 #[test]

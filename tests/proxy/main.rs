@@ -45,4 +45,5 @@ mod traffic_policy;
 mod upgrade;
 mod upstream;
 mod websocket_http2;
+mod websocket_refusals;
 mod weights;
