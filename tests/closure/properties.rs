@@ -344,24 +344,30 @@ fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, Secr
         let references: Vec<_> = rules
             .flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters))
             .collect();
-        (&route.metadata, &route.spec.parent_refs, references)
+        let asks = route.spec.use_default_gateways.is_some();
+        (&route.metadata, &route.spec.parent_refs, asks, references)
     });
     let grpc = cluster.grpc_routes.iter().map(|route| {
         let rules = route.spec.rules.iter();
         let references: Vec<_> = rules
             .flat_map(|rule| filters::references(&rule.backend_refs, &rule.filters))
             .collect();
-        (&route.metadata, &route.spec.parent_refs, references)
+        let asks = route.spec.use_default_gateways.is_some();
+        (&route.metadata, &route.spec.parent_refs, asks, references)
     });
-    let routes = http.chain(grpc).filter(|(own, named, _)| {
-        named.iter().any(|parent| {
-            let namespace = parent.namespace.as_ref().unwrap_or(&own.namespace);
-            let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
-            parents.contains(&name)
-        })
+    let own = cluster.gateways.get(&gateway.namespace, &gateway.name);
+    let is_default = own.is_some_and(|it| it.spec.default_scope.is_some());
+    let routes = http.chain(grpc).filter(|(own, named, asks, _)| {
+        let is_by_default = is_default && *asks;
+        is_by_default
+            || named.iter().any(|parent| {
+                let namespace = parent.namespace.as_ref().unwrap_or(&own.namespace);
+                let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
+                parents.contains(&name)
+            })
     });
     let mut found = Vec::new();
-    for (ObjectMeta { namespace, .. }, _, references) in routes {
+    for (ObjectMeta { namespace, .. }, _, _, references) in routes {
         for reference in references {
             let foreign = reference.namespace.as_ref();
             let foreign = foreign.is_some_and(|it| it != namespace);
