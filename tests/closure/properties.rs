@@ -334,8 +334,7 @@ fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, 
     }
 }
 
-/// The client certificates of XBackends that routes of their namespaces refer to, which name the Gateway or a ListenerSet
-/// of it.
+/// The client certificates of XBackends that routes of their namespaces refer to, which may attach to the Gateway.
 fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, SecretRef)> {
     let sets = sets_of(cluster, gateway).map(Resource::object_ref);
     let parents: BTreeSet<_> = sets.chain([gateway.clone()]).collect();
@@ -358,8 +357,7 @@ fn of_xbackends(cluster: &Snapshot, gateway: &ObjectRef) -> Vec<(ObjectRef, Secr
     let own = cluster.gateways.get(&gateway.namespace, &gateway.name);
     let is_default = own.is_some_and(|it| it.spec.default_scope.is_some());
     let routes = http.chain(grpc).filter(|(own, named, asks, _)| {
-        let is_by_default = is_default && *asks;
-        is_by_default
+        (is_default && *asks)
             || named.iter().any(|parent| {
                 let namespace = parent.namespace.as_ref().unwrap_or(&own.namespace);
                 let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
