@@ -80,3 +80,59 @@ impl TrafficCell {
         self.policy.load_full()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ir::ObjectRef;
+    use crate::ir::traffic::RetryBudget as Limits;
+
+    fn policy(min_retries: u32) -> Arc<TrafficPolicy> {
+        let hour = Duration::from_secs(3600);
+        Arc::new(TrafficPolicy {
+            policy: ObjectRef::core("Policy", "ns", "one"),
+            retry_budget: Some(Limits {
+                percent: 0,
+                interval: hour,
+                min_retries,
+                min_interval: hour,
+            }),
+            session: None,
+        })
+    }
+
+    fn retries(cell: &TrafficCell) -> usize {
+        let traffic = cell.get().unwrap();
+        (0..100).filter(|_| traffic.try_retry()).count()
+    }
+
+    #[test]
+    fn counts_outlive_changes_of_the_policy_and_of_the_backend() {
+        let cell = TrafficCell::new(Some(&policy(2)), None);
+        assert_eq!(retries(&cell), 2);
+        cell.set(Some(&policy(2)));
+        assert_eq!(retries(&cell), 0);
+        cell.set(Some(&policy(3)));
+        assert_eq!(retries(&cell), 1);
+        let successor = TrafficCell::new(Some(&policy(5)), Some(&cell));
+        assert_eq!(retries(&successor), 2);
+    }
+
+    #[test]
+    fn backend_without_a_policy_has_no_limit() {
+        let cell = TrafficCell::new(None, None);
+        assert!(cell.get().is_none());
+        cell.set(Some(&policy(1)));
+        assert!(cell.get().is_some());
+        cell.set(None);
+        assert!(cell.get().is_none());
+        let session_only = TrafficPolicy {
+            retry_budget: None,
+            ..TrafficPolicy::clone(&policy(1))
+        };
+        cell.set(Some(&Arc::new(session_only)));
+        assert_eq!(retries(&cell), 100);
+    }
+}

@@ -57,8 +57,8 @@ pub(super) struct Built {
     pub(super) unresolved: Option<Fault>,
     /// Backends that its rules and their filters send requests to.
     pub(super) backends: Vec<BackendId>,
-    /// Backends that policies may target and that it may refer to and refers to, whether they exist or not, each with the
-    /// name of the rule.
+    /// Backends that it may refer to and refers to, whether they exist or not, each with the name of the rule. Policies may
+    /// target them.
     pub(super) targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
     /// Backends with a status that it may refer to and refers to, whether they exist or not.
     pub(super) with_status: Vec<ObjectRef>,
@@ -174,7 +174,7 @@ pub(super) struct RouteBuilder<'a> {
     kind: RouteKind,
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
-    /// Backends that policies may target and that it may refer to and refers to.
+    /// Backends that it may refer to and refers to, each with the name of the rule.
     targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
     /// Backends with a status that it may refer to and refers to.
     with_status: Vec<ObjectRef>,

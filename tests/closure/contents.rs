@@ -306,48 +306,6 @@ fn a_service_import_brings_its_endpoints_and_policies_where_a_grant_permits_it()
 }
 
 #[test]
-fn a_traffic_policy_is_with_the_gateways_that_send_requests_to_its_targets() {
-    let target =
-        |group: &str, kind: &str, name: &str| json!({"group": group, "kind": kind, "name": name});
-    let external = "gateway.networking.x-k8s.io";
-    let targets = json!([
-        target("", "Service", "app"),
-        target(external, "XBackend", "x"),
-        target("", "ConfigMap", "other"),
-    ]);
-    let policy = |namespace: &str| {
-        let spec = json!({"targetRefs": targets, "retryConstraint": {}});
-        object("XBackendTrafficPolicy", namespace, "p", spec)
-    };
-    let spec = json!({"type": "ExternalHostname", "externalHostname": {"hostname": "x.example"}, "port": {"port": 80}});
-    let mut followed = Followed::new([
-        class(),
-        http("one"),
-        http("two"),
-        http("three"),
-        route("apps", "r", "one", json!({"name": "app", "port": 80})),
-        route(
-            "apps",
-            "s",
-            "two",
-            json!({"group": external, "kind": "XBackend", "name": "x"}),
-        ),
-        route("apps", "t", "three", json!({"name": "other", "port": 80})),
-        service("apps", "app"),
-        service("apps", "other"),
-        object("XBackend", "apps", "x", spec),
-    ]);
-    let change = |sign| {
-        let of = |gateway| format!("{gateway}: {sign}XBackendTrafficPolicy apps/p");
-        [of("one"), of("two")]
-    };
-    // One of another namespace targets other objects.
-    assert!(followed.put(&policy("infra")).is_empty());
-    assert_eq!(followed.put(&policy("apps")), change("+"));
-    assert_eq!(followed.delete(&policy("apps")), change("-"));
-}
-
-#[test]
 fn objects_of_kinds_that_are_not_enabled_are_no_backends() {
     let mut options = Options::default();
     options.permissions.backend_kinds = BackendKinds::Only(["v1.Service"].into());

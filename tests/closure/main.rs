@@ -11,6 +11,7 @@ mod properties;
 mod releases;
 mod round_trip;
 mod stories;
+mod traffic_policies;
 mod xbackends;
 
 use portcullis::api::{Kind, Object};

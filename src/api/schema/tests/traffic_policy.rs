@@ -71,8 +71,10 @@ fn retries_of_a_traffic_policy_have_the_defaults_of_the_api() {
         let rate = (rate.count, rate.interval.clone());
         ((budget.percent, budget.interval.clone()), rate)
     };
-    let (budget, rate) = ((20, "10s".to_owned()), (10, "1s".to_owned()));
-    assert_eq!(read("retryConstraint: {}"), (budget.clone(), rate.clone()));
+    assert_eq!(
+        read("retryConstraint: {}"),
+        ((20, "10s".to_owned()), (10, "1s".to_owned()))
+    );
     assert_eq!(
         read("retryConstraint: {budget: {percent: 5}, minRetryRate: {interval: 5s}}"),
         ((5, "10s".to_owned()), (10, "5s".to_owned()))
