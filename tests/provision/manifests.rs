@@ -242,8 +242,10 @@ fn resource(kind: &Kind) -> String {
     let plural = match name.as_str() {
         "gatewayparameters" => name,
         "gatewayclass" => format!("{name}es"),
-        "backendtlspolicy" => "backendtlspolicies".to_owned(),
-        _ => format!("{name}s"),
+        _ => match name.strip_suffix('y') {
+            Some(stem) => format!("{stem}ies"),
+            None => format!("{name}s"),
+        },
     };
     format!("{}/{plural}", kind.group)
 }
