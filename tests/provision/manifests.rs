@@ -242,8 +242,8 @@ fn resource(kind: &Kind) -> String {
     let plural = match name.as_str() {
         "gatewayparameters" => name,
         "gatewayclass" => format!("{name}es"),
-        _ => match name.strip_suffix('y') {
-            Some(stem) => format!("{stem}ies"),
+        _ => match name.strip_suffix("policy") {
+            Some(stem) => format!("{stem}policies"),
             None => format!("{name}s"),
         },
     };
