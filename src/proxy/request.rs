@@ -354,10 +354,10 @@ fn translate_grpc_web(
     parts: &mut request::Parts,
     body: &mut RequestBody,
 ) -> Option<WebFormat> {
-    let format = grpc_web::response_format(&parts.headers)?;
     if rule.kind() != RouteKind::Grpc {
         return None;
     }
+    let format = grpc_web::response_format(&parts.headers)?;
     if grpc_web::translate_request(&mut parts.headers) {
         body.decode_base64();
     }
