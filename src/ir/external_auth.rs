@@ -1,4 +1,4 @@
-//! ExternalAuth filters: the backend that decides whether a request may go on, and what it is told.
+//! ExternalAuth filters: the backend that authorizes requests, and what is sent to it.
 
 use std::sync::Arc;
 

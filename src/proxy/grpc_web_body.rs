@@ -1,5 +1,5 @@
 //! The bodies of gRPC-Web calls: base64 of requests is decoded, responses get their trailers as the
-//! last part. Holds no more than one frame.
+//! last part. Holds at most one frame.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -277,7 +277,7 @@ impl Exchange {
             head.status = StatusCode::FORBIDDEN;
         }
         self.record.responded(head.status.as_u16());
-        if ErrorFormat::of(&self.parts.headers) == ErrorFormat::Grpc {
+        if self.error_format() == ErrorFormat::Grpc {
             body = error_response::as_grpc(&mut head, body);
         }
         self.response_phase.apply(&mut head.headers);
@@ -297,7 +297,7 @@ fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// What is known of a request once it is matched.
+/// A normalized request and the rule that it matches.
 struct Matched {
     normalized: NormalizedRequest,
     websocket: Option<Handshake>,

@@ -9,7 +9,7 @@ use crate::api::grpc_route::{GrpcRoute, GrpcRule};
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
 use crate::api::policy::{BackendTlsValidation, TlsPolicy, UnservedRoute};
-use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef, SecretRef};
+use crate::api::reference::{BackendObjectRef, BackendRef, ObjectReference, ParentRef, SecretRef};
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
@@ -180,11 +180,7 @@ impl<'a> Collector<'a> {
                 retry: _,
                 session_persistence: _,
             } = rule;
-            self.http_filters(filters);
-            for reference in backend_refs {
-                self.backend(&reference.backend);
-                self.http_filters(&reference.filters);
-            }
+            self.rule(filters, backend_refs);
         }
     }
 
@@ -207,11 +203,15 @@ impl<'a> Collector<'a> {
                 backend_refs,
                 session_persistence: _,
             } = rule;
-            self.http_filters(filters);
-            for reference in backend_refs {
-                self.backend(&reference.backend);
-                self.http_filters(&reference.filters);
-            }
+            self.rule(filters, backend_refs);
+        }
+    }
+
+    fn rule(&mut self, filters: &[HttpFilter], backend_refs: &[BackendRef<HttpFilter>]) {
+        self.http_filters(filters);
+        for reference in backend_refs {
+            self.backend(&reference.backend);
+            self.http_filters(&reference.filters);
         }
     }
 
