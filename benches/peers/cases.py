@@ -1,5 +1,6 @@
 """Owns the cases: what load each one is, what it measures, and its target."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,15 +29,17 @@ class LoadCase:
     unit: str = "µs/request"
     # From nanoseconds per request to the unit.
     scale: float = 1e-3
+    # Whether every proxy logs every request.
+    logs: bool = False
 
     def measure(self, lab: Lab, tell) -> list[Figure]:
         figure = Figure(self.name, self.title, self.unit, self.target)
         names = list(lab.proxies)
         for name in names:
-            self.run(lab.generator, lab.shared(name).site, WARM_UP_SECONDS)
+            self.run(lab.generator, lab.shared(name, self.logs).site, WARM_UP_SECONDS)
         for turn in range(lab.options.rounds):
             for name in rotated(names, turn):
-                add_sample(figure, name, lab.sample(lab.shared(name), self.run), self.scale)
+                add_sample(figure, name, lab.sample(lab.shared(name, self.logs), self.run), self.scale)
             tell(figure, turn)
         return [figure]
 
@@ -63,26 +66,32 @@ class ScaleCase:
             ("scale-hostnames", f"CPU with {hostnames} hostnames against one", many_hostnames(hostnames), by_host),
         ):
             many = lab.start(Portcullis(path, documents), name)
-            figures.append(self._compare(lab, tell, Figure(name, title, "ratio", Target(value=self.limit)), one, many, script))
+            figure = Figure(name, title, "ratio", Target(value=self.limit))
+            figures.append(compare(lab, tell, figure, {"one": one, "many": many}, _plain("/", script=script)))
             lab.stop(many)
         lab.stop(one)
         return figures
 
-    def _compare(self, lab: Lab, tell, figure: Figure, one: Running, many: Running, script: str) -> Figure:
-        def run(generator: Generator, site: Site, seconds: float) -> Outcome:
-            return generator.wrk(f"http://localhost:{site.http}/", seconds, script=script)
 
-        both = {"one": one, "many": many}
-        for running in both.values():
-            run(lab.generator, running.site, WARM_UP_SECONDS)
-        for turn in range(lab.options.rounds):
-            samples = {name: lab.sample(both[name], run) for name in rotated(list(both), turn)}
-            costs = {name: cost(sample, 1e-3) for name, sample in samples.items()}
-            fault = samples["one"].fault or samples["many"].fault
-            ratio = costs["many"] / costs["one"] if costs["one"] and costs["many"] else None
-            figure.add(OURS, ratio, fault, us_per_request=costs, many=samples["many"].details(), one=samples["one"].details())
-            tell(figure, turn)
-        return figure
+@dataclass(frozen=True)
+class LogCase:
+    """Portcullis as `portcullis run` starts it, which logs every request to its output, against itself without that log."""
+
+    name: str = "log-cost"
+    title: str = "the default access log against none"
+    limit: float = 1.06
+
+    def measure(self, lab: Lab, tell) -> list[Figure]:
+        if OURS not in lab.proxies:
+            return []
+        figures = []
+        for name, title, run in (
+            ("log-cost-h1", "CPU with the default access log against none, HTTP/1.1", _plain("/")),
+            ("log-cost-https-h2", "CPU with the default access log against none, HTTPS HTTP/2", _https_h2),
+        ):
+            both = {"off": lab.shared(OURS), "on": lab.shared(OURS, logs=True)}
+            figures.append(compare(lab, tell, Figure(name, title, "ratio", Target(value=self.limit)), both, run))
+        return figures
 
 
 @dataclass(frozen=True)
@@ -157,6 +166,58 @@ class IdleCase:
         figure.add(name, grown / KB / count, at_once_kb=round((opened - before) / KB / count, 2))
 
 
+@dataclass(frozen=True)
+class WorkersCase:
+    """Requests per second of Portcullis with two workers on two cores, against one worker on one."""
+
+    name: str = "workers"
+    title: str = "two workers against one"
+    # A limit from below, which `Target` does not have: what one worker does in the time of two.
+    limit: float = 2 / 1.9
+
+    def measure(self, lab: Lab, tell) -> list[Figure]:
+        if OURS not in lab.proxies:
+            return []
+        if not lab.options.second_core:
+            tell_skipped(self.name, "it needs two cores for the proxy and two for the load: see --second-core")
+            return []
+        figure = Figure(self.name, "time of two workers against half the time of one", "ratio", Target(value=self.limit))
+        path = lab.proxies[OURS].path
+        cores = f"{lab.options.proxy_core},{lab.options.second_core}"
+        one = lab.start(Portcullis(path), "one worker")
+        two = lab.start(Portcullis(path, workers=2), "two workers", cores=cores)
+        for turn in range(lab.options.rounds):
+            rates = []
+            for running in (one, two):
+                sample = lab.sample(running, _plain("/", connections=64, threads=2))
+                rates.append(sample.outcome.requests / sample.outcome.seconds if sample.outcome.seconds else 0.0)
+            figure.add(OURS, 2 * rates[0] / rates[1] if rates[1] else None, sample.fault, requests_per_second=rates)
+            tell(figure, turn)
+        lab.stop(two)
+        lab.stop(one)
+        return [figure]
+
+
+def tell_skipped(name: str, reason: str) -> None:
+    print(f"SKIPPED {name}: {reason}", file=sys.stderr)
+
+
+def compare(lab: Lab, tell, figure: Figure, both: dict[str, Running], run) -> Figure:
+    """Adds to `figure` how the cost of the second of two instances compares with that of the first, under one load."""
+    first, second = both
+    for running in both.values():
+        run(lab.generator, running.site, WARM_UP_SECONDS)
+    for turn in range(lab.options.rounds):
+        samples = {name: lab.sample(both[name], run) for name in rotated(list(both), turn)}
+        costs = {name: cost(sample, 1e-3) for name, sample in samples.items()}
+        fault = samples[first].fault or samples[second].fault
+        ratio = costs[second] / costs[first] if costs[first] and costs[second] else None
+        details = {name: sample.details() for name, sample in samples.items()}
+        figure.add(OURS, ratio, fault, us_per_request=costs, **details)
+        tell(figure, turn)
+    return figure
+
+
 def rotated(names: list[str], turn: int) -> list[str]:
     """Another one goes first in each round."""
     start = turn % len(names)
@@ -200,16 +261,26 @@ def _handshakes(generator: Generator, site: Site, seconds: float) -> Outcome:
 
 _PER_GB = {"unit": "ms/GiB", "scale": GB / MB * 1e-6}
 
+_H1, _H1_LARGE = _plain("/"), _plain("/4k", headers=load.LARGE_HEADERS)
+_HTTPS_H1, _BODY, _TLS_BODY = _tls("/"), _plain("/1m", connections=8), _tls("/1m", connections=8)
+
 ALL = [
-    LoadCase("h1", "HTTP/1.1 keep-alive, 13 B", _plain("/"), Target(of_lowest=1.0, of_envoy=0.4)),
-    LoadCase("h1-large", "HTTP/1.1, 1 KB of headers, 4 KB body", _plain("/4k", headers=load.LARGE_HEADERS)),
-    LoadCase("https-h1", "HTTPS HTTP/1.1 keep-alive, 13 B", _tls("/"), Target(of_lowest=0.85)),
-    LoadCase("https-h2", "HTTPS HTTP/2, 16 × 10 streams, 13 B", _https_h2, Target(of_lowest=1.0)),
-    LoadCase("h2c", "h2c, 16 × 10 streams, 13 B", _h2c),
-    LoadCase("tls-new", "new TLS connection and one request", _handshakes, Target(of_lowest=0.9), unit="µs/connection"),
-    LoadCase("body-1m", "1 MiB bodies", _plain("/1m", connections=8), Target(of_lowest=0.7), **_PER_GB),
-    LoadCase("body-1m-tls", "1 MiB bodies over TLS", _tls("/1m", connections=8), Target(of_lowest=1.0), **_PER_GB),
+    LoadCase("h1", "HTTP/1.1 keep-alive, 13 B", _H1, Target(of_lowest=0.95, of_envoy=0.4)),
+    LoadCase("h1-large", "HTTP/1.1, 1 KB of headers, 4 KB body", _H1_LARGE, Target(of_lowest=1.0)),
+    LoadCase("https-h1", "HTTPS HTTP/1.1 keep-alive, 13 B", _HTTPS_H1, Target(of_lowest=0.85)),
+    LoadCase("https-h2", "HTTPS HTTP/2, 16 × 10 streams, 13 B", _https_h2, Target(of_lowest=0.9)),
+    LoadCase("h2c", "h2c, 16 × 10 streams, 13 B", _h2c, Target(of_lowest=0.95)),
+    LoadCase("tls-new", "new TLS connection and one request", _handshakes, Target(of_lowest=0.65), unit="µs/connection"),
+    LoadCase("body-1m", "1 MiB bodies", _BODY, Target(of_lowest=0.7), **_PER_GB),
+    LoadCase("body-1m-tls", "1 MiB bodies over TLS", _TLS_BODY, Target(of_lowest=0.7), **_PER_GB),
+    LoadCase("h1-log", "as h1, every proxy logs", _H1, Target(of_lowest=0.95), logs=True),
+    LoadCase("h1-large-log", "as h1-large, every proxy logs", _H1_LARGE, Target(of_lowest=1.0), logs=True),
+    LoadCase("https-h1-log", "as https-h1, every proxy logs", _HTTPS_H1, Target(of_lowest=0.85), logs=True),
+    LoadCase("https-h2-log", "as https-h2, every proxy logs", _https_h2, Target(of_lowest=0.9), logs=True),
+    LoadCase("h2c-log", "as h2c, every proxy logs", _h2c, Target(of_lowest=0.95), logs=True),
+    LogCase(),
     ScaleCase(),
     MemoryCase(),
     IdleCase(),
+    WorkersCase(),
 ]

@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 
+# Name of another build of the program among the proxies.
+BEFORE = "before"
+
+
 @dataclass(frozen=True)
 class Target:
     """Upper limits: a ratio to the lowest peer, a ratio to Envoy, or the figure itself."""
@@ -47,8 +51,8 @@ class Figure:
         return median(self.samples[proxy]) if self.samples.get(proxy) else None
 
     def lowest(self, ours: str) -> str | None:
-        """The peer with the lowest valid median."""
-        peers = [name for name in self.samples if name != ours and name not in self.faults]
+        """The peer with the lowest valid median. Another build of the program is no peer."""
+        peers = [name for name in self.samples if name not in (ours, BEFORE) and name not in self.faults]
         return min(peers, key=self.median, default=None)
 
     def ratio(self, ours: str, peer: str | None) -> float | None:

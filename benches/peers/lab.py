@@ -1,6 +1,7 @@
 """Owns one run's surroundings: folders, ports, certificate, backend, load generator, and the proxies that are up."""
 
 import http.client
+import os
 import socket
 import subprocess
 import time
@@ -18,6 +19,8 @@ SPARE_CONNECTIONS = 200
 # A core counts as quiet when others take less than this share of it.
 QUIET_SHARE = 0.1
 QUIET_WINDOW_SECONDS = 0.25
+# By then a proxy has written what it holds of its log: Envoy waits 10 s, nginx is told to wait 0.1 s.
+LOG_SECONDS = 12.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Options:
     routes: int
     hostnames: int
     proxy_core: str
+    # One more core for the case of two workers; empty without.
+    second_core: str
     load_cores: str
     same_headers: bool
     haproxy_splice: bool
@@ -43,6 +48,21 @@ class Running:
     process: Process
     site: Site
 
+    def empty_log(self) -> None:
+        if self.site.access_log:
+            os.truncate(self.site.access_log, 0)
+
+    def logged(self, expected: int) -> int | None:
+        """Lines of the access log once there are as many as expected, or after a while; None without a log."""
+        if not self.site.access_log:
+            return None
+        deadline = time.monotonic() + LOG_SECONDS
+        while True:
+            lines = self.site.access_log.read_bytes().count(b"\n")
+            if lines >= expected or time.monotonic() > deadline:
+                return lines
+            time.sleep(0.1)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -54,6 +74,8 @@ class Sample:
     # The proxy's share of its core, and what other programs took of its core or of the load's.
     own_share: float
     foreign_share: float
+    # Lines of the access log; None without one.
+    logged: int | None
 
     @property
     def fault(self) -> str:
@@ -64,6 +86,8 @@ class Sample:
             return f"only {reached} of {done} requests reached the backend"
         if self.backend.connections > SPARE_CONNECTIONS + done * 0.01:
             return f"{self.backend.connections} upstream connections for {done} requests"
+        if self.logged is not None and self.logged < done * 0.98:
+            return f"only {self.logged} of {done} requests were logged"
         return ""
 
     def details(self) -> dict:
@@ -94,7 +118,7 @@ class Lab:
         self.proxies = proxies
         self._group = group
         self._folder = folder
-        self._shared: dict[str, Running] = {}
+        self._shared: dict[tuple[str, bool], Running] = {}
         self._started = 0
         self._patience = options.patience
         self.generator = Generator(options.load_cores, folder)
@@ -102,23 +126,25 @@ class Lab:
         self._backend_port, status_port = free_ports(2)
         self.backend = Backend(group, nginx, self._new_folder("backend"), options.load_cores, self._backend_port, status_port)
 
-    def shared(self, name: str) -> Running:
-        """The one instance of a proxy that all load cases use."""
-        if name not in self._shared:
-            self._shared[name] = self.start(self.proxies[name])
-        return self._shared[name]
+    def shared(self, name: str, logs: bool = False) -> Running:
+        """The one instance of a proxy, with or without its access log, that all load cases use."""
+        if (name, logs) not in self._shared:
+            self._shared[name, logs] = self.start(self.proxies[name], f"{name} with a log" if logs else name, logs)
+        return self._shared[name, logs]
 
-    def start(self, proxy: Proxy, label: str = "") -> Running:
+    def start(self, proxy: Proxy, label: str = "", logs: bool = False, cores: str = "") -> Running:
         """A fresh instance, ready: it has answered one request."""
         name = label or proxy.name
         folder = self._new_folder(name)
         http_port, https_port, h2c_port, admin_port = free_ports(4)
         site = Site(
             *(http_port, https_port, h2c_port, admin_port, self._backend_port),
-            *(self._certificate, self._key, self.options.same_headers, self.options.haproxy_splice),
+            *(self._certificate, self._key, self.options.same_headers),
+            access_log=folder / "log" if logs else None,
+            haproxy_splice=self.options.haproxy_splice,
         )
         command = proxy.command(site, folder)
-        started = self._group.start(name, command, self.options.proxy_core, folder / "log")
+        started = self._group.start(name, command, cores or self.options.proxy_core, folder / "log")
         started.ready_when(lambda: answers(site.http) and accepts(site.https) and accepts(site.h2c), seconds=60)
         return Running(started, site)
 
@@ -136,7 +162,8 @@ class Lab:
             self._patience -= time.monotonic() - started
 
     def _sample(self, running: Running, load) -> Sample:
-        proxy_core, load_cores = self.options.proxy_core, self.options.load_cores
+        proxy_core, load_cores = running.process.cores, self.options.load_cores
+        running.empty_log()
         reached = self.backend.counts()
         wall = Span(time.monotonic_ns)
         proxy, around = Span(running.process.cpu_ns), Span(lambda: process.own_cpu_ns() + self.backend.cpu_ns())
@@ -149,6 +176,7 @@ class Lab:
             backend=self.backend.counts().since(reached),
             own_share=proxy.end() / wall.end(),
             foreign_share=foreign / wall.end(),
+            logged=running.logged(outcome.requests),
         )
 
     def _wait_until_quiet(self) -> None:

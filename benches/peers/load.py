@@ -58,10 +58,10 @@ class Generator:
         self._openssl = folder / "openssl.cnf"
         self._openssl.write_text(OPENSSL_CONFIG)
 
-    def wrk(self, url: str, seconds: float, connections: int = 32, headers: dict[str, str] | None = None, script: str = "") -> Outcome:
+    def wrk(self, url: str, seconds: float, connections: int = 32, headers: dict[str, str] | None = None, script: str = "", threads: int = 1) -> Outcome:
         """wrk counts in whole seconds, so a shorter time is one second."""
         whole = max(1, round(seconds))
-        arguments = ["-t", "1", "-c", str(connections), "-d", str(whole), "--timeout", "5s"]
+        arguments = ["-t", str(threads), "-c", str(connections), "-d", str(whole), "--timeout", "5s"]
         for name, value in (headers or {}).items():
             arguments += ["-H", f"{name}: {value}"]
         if script:

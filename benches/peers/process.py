@@ -26,17 +26,17 @@ class StartError(Exception):
 class Process:
     """A program that runs pinned to `cores`, with everything it forks."""
 
-    def __init__(self, name: str, argv: list[str], cores: str, log: Path, env: dict[str, str] | None = None):
+    def __init__(self, name: str, argv: list[str], cores: str, log: Path):
         self.name = name
         self.cores = cores
         self.log = log
-        with log.open("wb") as output:
+        # For appending, so that the file can be emptied while the program runs.
+        with log.open("ab") as output:
             self._child = subprocess.Popen(
                 ["taskset", "-c", cores, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(env or {})},
                 start_new_session=True,
             )
         self.pid = self._child.pid

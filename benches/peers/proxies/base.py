@@ -23,6 +23,8 @@ class Site:
     key: Path
     # Whether peers add X-Forwarded-For, -Proto, -Host and X-Request-Id, which Portcullis always does.
     same_headers: bool = False
+    # Where the proxy logs every request; None when it does not.
+    access_log: Path | None = None
     # Whether HAProxy moves plain-text bodies inside the kernel, which is off unless asked for.
     haproxy_splice: bool = False
 

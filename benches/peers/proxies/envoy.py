@@ -72,6 +72,7 @@ def _http_connection_manager(name: str, site: Site) -> dict:
             "codec_type": "AUTO",
             "generate_request_id": site.same_headers,
             "use_remote_address": site.same_headers,
+            "access_log": [_access_log(site.access_log)] if site.access_log else [],
             "route_config": {
                 "virtual_hosts": [
                     {
@@ -90,6 +91,16 @@ def _http_connection_manager(name: str, site: Site) -> dict:
                     },
                 }
             ],
+        },
+    }
+
+
+def _access_log(path: Path) -> dict:
+    return {
+        "name": "envoy.access_loggers.file",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+            "path": str(path),
         },
     }
 

@@ -30,6 +30,8 @@ def _config(site: Site, pem: Path) -> str:
     http-request set-header X-Forwarded-Host %[req.hdr(host)]
     unique-id-format %[uuid()]
     unique-id-header X-Request-Id"""
+    # HAProxy writes to its output, not to files; the bench sends the output to the log.
+    log = "\n    log stdout format raw local0\n    option httplog" if site.access_log else ""
     splice = "\n    option splice-response" if site.haproxy_splice else ""
     return f"""\
 global
@@ -44,7 +46,7 @@ defaults
     timeout server 3600s
     timeout http-keep-alive 3600s
     option http-keep-alive
-    http-reuse always{splice}
+    http-reuse always{splice}{log}
 
 frontend bench
     bind 127.0.0.1:{site.http} backlog 4096

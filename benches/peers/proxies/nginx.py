@@ -18,13 +18,14 @@ class Nginx(Proxy):
         return ["-v"]
 
     def command(self, site: Site, folder: Path) -> list[str]:
-        return start(self.path, folder, _proxy_http(site))
+        return start(self.path, folder, _proxy_http(site), site.access_log)
 
 
-def start(program: str, folder: Path, http: str) -> list[str]:
+def start(program: str, folder: Path, http: str, access_log: Path | None = None) -> list[str]:
     """The command for an nginx of one worker with `http` in its http block."""
     temp = "\n".join(f"    {kind}_temp_path {folder}/{kind};" for kind in _TEMP_KINDS)
     # As root, the worker would turn into nobody, who may not read the folder.
+    log = f"{access_log} combined buffer=64k flush=100ms" if access_log else "off"
     user = "user root;" if os.geteuid() == 0 else ""
     config = folder / "nginx.conf"
     config.write_text(f"""\
@@ -38,7 +39,7 @@ events {{
     multi_accept on;
 }}
 http {{
-    access_log off;
+    access_log {log};
     server_tokens off;
     default_type text/plain;
     tcp_nodelay on;

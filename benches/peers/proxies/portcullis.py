@@ -4,6 +4,8 @@ import base64
 from collections.abc import Iterable
 from pathlib import Path
 
+from figure import BEFORE
+
 from .base import REPOSITORY, Proxy, Site
 
 HOSTNAMES_PER_ROUTE = 16  # the limit of the HTTPRoute's `hostnames`
@@ -16,9 +18,10 @@ class Portcullis(Proxy):
     program = str(REPOSITORY / "target" / "release" / "portcullis")
     install = "cargo build --release"
 
-    def __init__(self, program: str | None = None, routes: Iterable[str] | None = None):
+    def __init__(self, program: str | None = None, routes: Iterable[str] | None = None, workers: int = 1):
         super().__init__(program)
         self.routes = routes
+        self.workers = workers
 
     def command(self, site: Site, folder: Path) -> list[str]:
         config = folder / "config"
@@ -27,14 +30,16 @@ class Portcullis(Proxy):
         (config / "routes.yaml").write_text("---\n".join(self.routes or [http_route("everything", paths=["/"])]))
         return [
             *(self.path, "run", "--config-dir", str(config)),
-            *("--workers", "1", "--access-log", "off", "--admin", f"127.0.0.1:{site.admin}"),
+            *("--workers", str(self.workers), "--admin", f"127.0.0.1:{site.admin}"),
+            # By default it logs to its output, which the bench sends to the log.
+            *([] if site.access_log else ["--access-log", "off"]),
         ]
 
 
 class Before(Portcullis):
     """Another build of the program, such as that of the commit before a change."""
 
-    name = "before"
+    name = BEFORE
 
 
 def many_routes(count: int) -> Iterable[str]:
