@@ -26,13 +26,13 @@ pub(super) enum Outcome {
     Filter(LocalResponse),
 }
 
-/// Sends the request of `exchange` until there is a response or no further attempt is allowed.
-pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
-    let rule = exchange.rule.clone();
+/// Sends the request of `exchange`, which matches `rule`, until there is a response or no further
+/// attempt is allowed.
+pub(super) async fn send(exchange: &mut Exchange, rule: &Rule) -> Result<Outcome, Error> {
     if matches!(rule.ir.action, Action::Broken(_)) {
         return Err(Error::Broken);
     }
-    let place = session_place(exchange, &rule);
+    let place = session_place(exchange, rule);
     let draw = rule.draw(None);
     let mut retries = Retries::new(rule.ir.retry.as_ref());
     loop {
@@ -61,7 +61,8 @@ pub(super) async fn send(exchange: &mut Exchange) -> Result<Outcome, Error> {
                         if let Some(websocket) = &exchange.websocket {
                             websocket.check(response.status, &response.headers)?;
                         }
-                        return Ok(finish(exchange, response, place, traffic));
+                        finish(exchange, &mut response, place, traffic);
+                        return Ok(Outcome::Backend(response));
                     }
                 }
             }
@@ -132,10 +133,10 @@ fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
 /// `traffic` the policy of the backend.
 fn finish(
     exchange: &mut Exchange,
-    mut response: upstream::Response<RequestBody>,
+    response: &mut upstream::Response<RequestBody>,
     place: Option<Place>,
     traffic: Option<&Traffic>,
-) -> Outcome {
+) {
     response.accept();
     exchange.expire_by(exchange.attempt_expires);
     let is_secure = exchange.client.scheme() == Scheme::Https;
@@ -152,5 +153,4 @@ fn finish(
         // which no parser lets through.
         let _ = response.headers.try_append(SET_COOKIE, cookie.clone());
     }
-    Outcome::Backend(response)
 }

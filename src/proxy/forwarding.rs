@@ -1,7 +1,7 @@
 //! Headers about the origin of a request: `X-Forwarded-*` and `X-Request-Id`. Accepted from trusted
 //! clients only, and set before route matching, so that a rule sees what the backend receives.
 
-use http::header::{FORWARDED, HOST, HeaderName};
+use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -58,10 +58,11 @@ impl AddedHeaders {
 impl Forwarding {
     /// Removes the forwarding headers of the client (`has_claims` tells whether there are any) and
     /// returns those of the proxy. Headers of a trusted client are kept: its address is appended to
-    /// `X-Forwarded-For`, and missing ones are added.
+    /// `X-Forwarded-For`, and missing ones are added. `host` is the `Host` of the request.
     pub(crate) fn sanitize(
         &self,
         headers: &mut HeaderMap,
+        host: Option<&HeaderValue>,
         has_claims: bool,
         new_id: impl FnOnce() -> HeaderValue,
     ) -> AddedHeaders {
@@ -75,7 +76,7 @@ impl Forwarding {
             let value = chain(claimed, certificate, b",");
             headers.insert(X_FORWARDED_CLIENT_CERT, value);
         }
-        let host = claims.host.or_else(|| headers.get(HOST).cloned());
+        let host = claims.host.or_else(|| host.cloned());
         let count = if host.is_some() { 4 } else { 3 };
         let headers = [
             (X_REQUEST_ID, claims.id.unwrap_or_else(new_id)),

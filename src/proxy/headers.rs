@@ -46,22 +46,42 @@ pub(crate) struct Host {
 
 /// Cached `Host` of the connection's last request, since clients rarely change it.
 #[derive(Debug, Default)]
-pub(crate) struct LastHost(Option<Host>);
+pub(crate) struct LastHost(Option<HostHeader>);
+
+/// A `Host` header and the host in it.
+#[derive(Clone, Debug)]
+struct HostHeader {
+    host: Host,
+    /// The header as sent. A copy: a part of the connection's read buffer would keep the buffer.
+    value: HeaderValue,
+}
 
 impl LastHost {
-    fn parse(&mut self, value: &HeaderValue) -> Result<Host, Error> {
+    fn parse(&mut self, text: &[u8]) -> Result<HostHeader, Error> {
         if let Some(last) = &self.0
-            && last.header.as_bytes() == value.as_bytes()
+            && last.value.as_bytes() == text
         {
             return Ok(last.clone());
         }
-        let host = parse_host(value)?;
-        self.0 = Some(host.clone());
-        Ok(host)
+        let parsed = HostHeader {
+            host: parse_host(text)?,
+            value: HeaderValue::from_bytes(text)
+                .map_err(|_| Error::BadRequest("malformed Host"))?,
+        };
+        self.0 = Some(parsed.clone());
+        Ok(parsed)
     }
 }
 
 impl Host {
+    /// The host of a request that has none.
+    fn unknown() -> Self {
+        Self {
+            header: Rc::from(""),
+            end: 0,
+        }
+    }
+
     /// The host as text.
     pub(crate) fn as_str(&self) -> &str {
         &self.header[..self.end]
@@ -81,12 +101,16 @@ struct HeaderPresence {
     /// Forwarding headers.
     forwarding: bool,
     content_length: bool,
+    several_content_lengths: bool,
+    cookie: bool,
+    several_cookies: bool,
+    host: bool,
 }
 
 impl HeaderPresence {
     fn of(headers: &HeaderMap) -> Self {
         let mut present = Self::default();
-        for name in headers.keys() {
+        for (name, _) in headers {
             match name.as_str() {
                 "connection" => present.connection = true,
                 "transfer-encoding" => present.transfer_encoding = true,
@@ -96,7 +120,15 @@ impl HeaderPresence {
                 "keep-alive" | "proxy-connection" | "http2-settings" => {
                     present.other_hop_by_hop = true
                 }
-                "content-length" => present.content_length = true,
+                "content-length" => {
+                    present.several_content_lengths = present.content_length;
+                    present.content_length = true;
+                }
+                "cookie" => {
+                    present.several_cookies = present.cookie;
+                    present.cookie = true;
+                }
+                "host" => present.host = true,
                 "forwarded"
                 | "x-real-ip"
                 | "x-forwarded-port"
@@ -117,6 +149,8 @@ impl HeaderPresence {
 pub(crate) struct NormalizedRequest {
     /// Host to match; empty only for HTTP/1.0 without `Host`.
     pub(crate) host: Host,
+    /// `Host` to forward; `None` only for HTTP/1.0 without it.
+    pub(crate) host_header: Option<HeaderValue>,
     /// Requested upgrade protocol.
     pub(crate) upgrade: Option<HeaderValue>,
     /// Whether the client waits for a 100 before it sends the body (RFC 9110, 10.1.1).
@@ -141,16 +175,21 @@ pub(crate) fn normalize(
     }
     let present = HeaderPresence::of(&parts.headers);
     if parts.version == Version::HTTP_2 {
-        check_http2(parts)?;
+        check_http2(parts, present)?;
     } else {
         check_framing(parts, present)?;
     }
-    let host = decide_host(parts, last)?;
+    let host = decide_host(parts, present, last)?;
     normalize_path(parts)?;
     let expects_continue = present.expect && expects_continue(parts)?;
     let upgrade = end_to_end(parts, present);
+    let (host, host_header) = match host {
+        Some(HostHeader { host, value }) => (host, Some(value)),
+        None => (Host::unknown(), None),
+    };
     Ok(NormalizedRequest {
         host,
+        host_header,
         upgrade,
         expects_continue,
         has_forwarding: present.forwarding,
@@ -159,7 +198,7 @@ pub(crate) fn normalize(
 
 /// Checks of RFC 9113, 8.2 and 8.3 that h2 leaves to its caller: blanks around values and duplicate
 /// lengths.
-fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
+fn check_http2(parts: &mut request::Parts, present: HeaderPresence) -> Result<(), Error> {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if parts
         .headers
@@ -170,24 +209,17 @@ fn check_http2(parts: &mut request::Parts) -> Result<(), Error> {
             "a header value begins or ends with a blank",
         ));
     }
-    if parts
-        .headers
-        .get_all(CONTENT_LENGTH)
-        .iter()
-        .nth(1)
-        .is_some()
-    {
+    if present.several_content_lengths {
         return Err(Error::BadRequest("several Content-Length headers"));
     }
-    join_cookies(&mut parts.headers);
+    if present.several_cookies {
+        join_cookies(&mut parts.headers);
+    }
     Ok(())
 }
 
 /// RFC 9113, 8.2.3: joins cookie crumbs into one field, as HTTP/1 requires.
 fn join_cookies(headers: &mut HeaderMap) {
-    if headers.get_all(COOKIE).iter().nth(1).is_none() {
-        return;
-    }
     let crumbs: Vec<_> = headers
         .get_all(COOKIE)
         .iter()
@@ -222,42 +254,48 @@ fn check_framing(parts: &request::Parts, present: HeaderPresence) -> Result<(), 
 
 /// RFC 9112, 3.2: the host of the target if it has one, else of the only `Host`, which is set to
 /// that host.
-fn decide_host(parts: &mut request::Parts, last: &mut LastHost) -> Result<Host, Error> {
-    let mut hosts = parts.headers.get_all(HOST).iter();
-    let (first, more) = (hosts.next(), hosts.next().is_some());
-    if more {
-        return Err(Error::BadRequest("several Host headers"));
-    }
+fn decide_host(
+    parts: &mut request::Parts,
+    present: HeaderPresence,
+    last: &mut LastHost,
+) -> Result<Option<HostHeader>, Error> {
+    let first = match present.host {
+        true => {
+            let mut hosts = parts.headers.get_all(HOST).iter();
+            let first = hosts.next();
+            if hosts.next().is_some() {
+                return Err(Error::BadRequest("several Host headers"));
+            }
+            first
+        }
+        false => None,
+    };
     if first.is_none() && parts.version == Version::HTTP_11 {
         return Err(Error::BadRequest("no Host"));
     }
     let Some(authority) = parts.uri.authority() else {
         return match first {
-            Some(host) => last.parse(host),
-            None if parts.version < Version::HTTP_11 => Ok(Host {
-                header: Rc::from(""),
-                end: 0,
-            }),
+            Some(host) => last.parse(host.as_bytes()).map(Some),
+            None if parts.version < Version::HTTP_11 => Ok(None),
             None => Err(Error::BadRequest("no :authority and no Host")),
         };
     };
-    let value = HeaderValue::from_str(authority.as_str())
-        .map_err(|_| Error::BadRequest("malformed authority"))?;
-    let host = last.parse(&value)?;
+    let host = last.parse(authority.as_str().as_bytes())?;
     if parts.version == Version::HTTP_2
         && let Some(header) = first
-        && !header.as_bytes().eq_ignore_ascii_case(value.as_bytes())
+        && !header
+            .as_bytes()
+            .eq_ignore_ascii_case(host.value.as_bytes())
     {
         return Err(Error::BadRequest("Host differs from :authority"));
     }
-    parts.headers.insert(HOST, value);
-    Ok(host)
+    parts.headers.insert(HOST, host.value.clone());
+    Ok(Some(host))
 }
 
 /// Parses `uri-host [ ":" port ]` (RFC 9110, 7.2).
-fn parse_host(value: &HeaderValue) -> Result<Host, Error> {
+fn parse_host(text: &[u8]) -> Result<Host, Error> {
     const BAD: Error = Error::BadRequest("malformed Host");
-    let text = value.as_bytes();
     let end = if text.first() == Some(&b'[') {
         let end = text.iter().position(|byte| *byte == b']').ok_or(BAD)? + 1;
         let inside = text

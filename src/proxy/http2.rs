@@ -208,7 +208,7 @@ impl Server {
             respond.send_reset(Reason::PROTOCOL_ERROR);
             return;
         }
-        let mut stream = Stream::new(self.shared.clone(), request.headers(), respond);
+        let mut stream = Stream::new(self.shared.clone(), &request, respond);
         let is_head = request.method() == Method::HEAD;
         let request = stream.open(request);
         spawn_local(in_place(|| stream::serve(stream, request, is_head)));

@@ -56,10 +56,13 @@ impl Incoming {
             headers.get(CONTENT_LENGTH).and_then(length)
         };
         let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-        let continue_sender = match headers.get(http::header::EXPECT) {
-            Some(value) if expects(value) && remaining != Some(0) => continue_sender.clone(),
-            _ => Interim::None,
-        };
+        let has_content = remaining != Some(0);
+        let continue_sender =
+            if has_content && headers.get(http::header::EXPECT).is_some_and(expects) {
+                continue_sender.clone()
+            } else {
+                Interim::None
+            };
         Self::Http2(StreamBody {
             stream,
             remaining,

@@ -142,8 +142,7 @@ async fn forward(exchange: &mut Exchange) -> Result<Outcome, Error> {
     if let Some(response) = filters::run(rule.filters(), Level::Rule, exchange).await? {
         return Ok(Outcome::Filter(response));
     }
-    drop(rule);
-    attempts::send(exchange).await
+    attempts::send(exchange, &rule).await
 }
 
 impl Exchange {
@@ -240,7 +239,8 @@ impl Exchange {
             .filter(|_| grpc_web::is_translatable(&headers))
             .map(|format| (format, grpc_web::translate_response(format, &mut headers)));
         self.response_phase.apply(&mut headers);
-        if headers.contains_key(UPGRADE) {
+        let may_upgrade = switches || status == StatusCode::UPGRADE_REQUIRED;
+        if may_upgrade && headers.contains_key(UPGRADE) {
             // RFC 9110, 7.8: hop-by-hop, like all connection headers.
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
@@ -315,10 +315,10 @@ fn admit(
     let max_headers = client.worker.limits.max_headers;
     let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
     record.directed(&normalized.host);
-    let claims = normalized.has_forwarding;
+    let (host_header, claims) = (normalized.host_header.as_ref(), normalized.has_forwarding);
     let added = client
         .forwarding
-        .sanitize(&mut parts.headers, claims, new_id);
+        .sanitize(&mut parts.headers, host_header, claims, new_id);
     record.identified(added.id());
     let table = client.worker.table.load();
     let port = client
@@ -336,7 +336,7 @@ fn admit(
     let rule = client.listener(port, &normalized.host)?.find(&view);
     let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
     record.matched(rule);
-    if !parts.headers.contains_key(HOST) {
+    if host_header.is_none() {
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }

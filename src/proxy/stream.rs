@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, DATE};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
 use super::activity::{Activity, BodyPace, Phase};
@@ -25,7 +25,7 @@ use super::stream_io::{StreamReader, StreamWriter};
 use super::upgrade::{Tunnel, TunnelEnd};
 use super::websocket;
 use crate::ir::grpc::is_grpc;
-use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
 
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
 pub(super) struct Stream {
@@ -88,18 +88,20 @@ pub(super) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) 
 impl Stream {
     pub(super) fn new(
         connection: Rc<Shared>,
-        headers: &HeaderMap,
+        request: &Request<RecvStream>,
         respond: SendResponse<Bytes>,
     ) -> Self {
         connection.activity.on_request();
         let worker = &connection.client.worker;
-        let activity = Activity::stream(&worker.clock, &worker.limits, pace(headers));
+        let is_grpc = *request.method() == Method::POST && is_grpc(request.headers());
+        let pace = pace(request, is_grpc);
+        let activity = Activity::stream(&worker.clock, &worker.limits, pace);
         Self {
             connection,
             activity,
             respond: Rc::new(RefCell::new(respond)),
             tunneled: None,
-            is_grpc: is_grpc(headers),
+            is_grpc,
         }
     }
 
@@ -217,7 +219,7 @@ fn has_no_content(status: StatusCode) -> bool {
 
 /// RFC 9113, 8.2.2: removes connection-specific headers.
 fn remove_connection_headers(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+    if headers.keys().any(is_hop_by_hop) {
         for name in HOP_BY_HOP {
             headers.remove(name);
         }
@@ -225,10 +227,10 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
 }
 
 /// Whether the request body may pause.
-fn pace(headers: &HeaderMap) -> BodyPace {
-    if is_grpc(headers) {
+fn pace(request: &Request<RecvStream>, is_grpc: bool) -> BodyPace {
+    if is_grpc {
         BodyPace::Any
-    } else if headers.contains_key(CONTENT_LENGTH) {
+    } else if request.body().is_end_stream() || request.headers().contains_key(CONTENT_LENGTH) {
         BodyPace::Steady
     } else {
         BodyPace::SteadyUntilResponse

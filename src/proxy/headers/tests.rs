@@ -245,9 +245,12 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
             certificate: None,
             trusted,
         };
-        let mut added = forwarding.sanitize(&mut headers, normal.has_forwarding, || {
-            HeaderValue::from_static("new")
-        });
+        let mut added = forwarding.sanitize(
+            &mut headers,
+            normal.host_header.as_ref(),
+            normal.has_forwarding,
+            || HeaderValue::from_static("new"),
+        );
         assert_eq!(added.id(), if trusted { "known" } else { "new" });
         added.insert_into(&mut headers);
         assert!(added.as_slice().is_empty());
@@ -285,7 +288,12 @@ fn client_certificates_are_claimed_by_trusted_clients_only() {
             trusted,
         };
         let id = || HeaderValue::from_static("new");
-        forwarding.sanitize(&mut headers, normal.has_forwarding, id);
+        forwarding.sanitize(
+            &mut headers,
+            normal.host_header.as_ref(),
+            normal.has_forwarding,
+            id,
+        );
         let values = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();
         values.cloned().collect::<Vec<_>>()
     };

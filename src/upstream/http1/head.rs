@@ -11,8 +11,11 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use super::ExchangeError;
 use crate::upstream::{HeadLimits, Outgoing};
 
-/// Number of headers that are parsed without allocating their positions.
-const FEW_HEADERS: usize = 100;
+/// Number of headers that are parsed without allocating their positions. Nearly all responses have
+/// fewer; the cost of each grows with this number.
+const FEW_HEADERS: usize = 32;
+const TOO_MANY_HEADERS: ExchangeError =
+    ExchangeError::Protocol("the response has more headers than --max-headers allows");
 /// Initial capacity of a head's buffer.
 const HEAD_CAPACITY: usize = 1024;
 
@@ -106,7 +109,6 @@ pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8>
 }
 
 fn field(head: &mut Vec<u8>, name: &str, value: &[u8]) {
-    head.reserve(name.len() + value.len() + 4);
     head.extend_from_slice(name.as_bytes());
     head.extend_from_slice(b": ");
     head.extend_from_slice(value);
@@ -121,25 +123,22 @@ pub(super) fn parse(
     upgrade: Option<&HeaderValue>,
     limits: HeadLimits,
 ) -> Result<Option<ResponseHead>, ExchangeError> {
-    let parsed = if limits.headers <= FEW_HEADERS {
-        let mut headers = [const { MaybeUninit::uninit() }; FEW_HEADERS];
-        let mut spans = [Span::default(); FEW_HEADERS];
-        parse_into(
-            buffer,
-            &mut headers[..limits.headers],
-            &mut spans,
-            limits.bytes,
-        )
-        .and_then(|parsed| into_head(parsed, buffer, &spans, method))
-    } else {
+    let mut headers = [const { MaybeUninit::uninit() }; FEW_HEADERS];
+    let mut spans = [Span::default(); FEW_HEADERS];
+    let few = limits.headers.min(FEW_HEADERS);
+    let mut parsed = parse_into(buffer, &mut headers[..few], &mut spans, limits.bytes);
+    let mut more_spans = Vec::new();
+    let mut spans = &spans[..];
+    if parsed == Err(TOO_MANY_HEADERS) && few < limits.headers {
         let mut headers = vec![const { MaybeUninit::uninit() }; limits.headers];
-        let mut spans = vec![Span::default(); limits.headers];
-        parse_into(buffer, &mut headers, &mut spans, limits.bytes)
-            .and_then(|parsed| into_head(parsed, buffer, &spans, method))
-    };
-    let Some(head) = parsed? else {
+        more_spans.resize(limits.headers, Span::default());
+        parsed = parse_into(buffer, &mut headers, &mut more_spans, limits.bytes);
+        spans = &more_spans;
+    }
+    let Some(parsed) = parsed? else {
         return Ok(None);
     };
+    let head = into_head(parsed, buffer, spans, method)?;
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let switched = head.headers.get(UPGRADE);
         let agreed = upgrade
@@ -153,6 +152,7 @@ pub(super) fn parse(
 }
 
 /// Result of the parser; headers are stored in the spans.
+#[derive(PartialEq, Eq)]
 struct Parsed {
     length: usize,
     count: usize,
@@ -179,9 +179,7 @@ fn parse_into<'a>(
         Ok(httparse::Status::Partial) if buffer.len() <= max_bytes => return Ok(None),
         Ok(_) => return Err(TOO_LONG),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(ExchangeError::Protocol(
-                "the response has more headers than --max-headers allows",
-            ));
+            return Err(TOO_MANY_HEADERS);
         }
         Err(_) => return Err(ExchangeError::Protocol("malformed response head")),
     };
@@ -207,22 +205,17 @@ fn parse_into<'a>(
 }
 
 fn into_head(
-    parsed: Option<Parsed>,
+    parsed: Parsed,
     buffer: &mut BytesMut,
     spans: &[Span],
     method: &Method,
-) -> Result<Option<ResponseHead>, ExchangeError> {
-    let Some(parsed) = parsed else {
-        return Ok(None);
-    };
+) -> Result<ResponseHead, ExchangeError> {
     let bytes = buffer.split_to(parsed.length).freeze();
     let fields = Fields {
         bytes: &bytes,
         spans: &spans[..parsed.count],
     };
-    fields
-        .into_head(parsed.status, parsed.http10, method)
-        .map(Some)
+    fields.into_head(parsed.status, parsed.http10, method)
 }
 
 /// Position of a header in the head: start and length of its name and value.
@@ -253,6 +246,9 @@ impl Fields<'_> {
         let mut chunked = false;
         let mut close = http10;
         let mut named = Vec::new();
+        // RFC 9110, 15.5.22: a 426 names the required protocol in Upgrade.
+        let keeps_upgrade =
+            status == StatusCode::SWITCHING_PROTOCOLS || status == StatusCode::UPGRADE_REQUIRED;
         for span in self.spans {
             let name = HeaderName::from_bytes(&self.bytes[range(span.name)])
                 .map_err(|_| ExchangeError::Protocol("malformed response field name"))?;
@@ -283,16 +279,15 @@ impl Fields<'_> {
             } else if name == CONNECTION {
                 close |= connection_options(&value, &mut named);
                 continue;
-            } else if name == KEEP_ALIVE || name == PROXY_CONNECTION {
+            } else if (name == UPGRADE && !keeps_upgrade)
+                || name == KEEP_ALIVE
+                || name == PROXY_CONNECTION
+            {
                 continue;
             }
             let value = HeaderValue::from_maybe_shared(value)
                 .map_err(|_| ExchangeError::Protocol("malformed response field"))?;
             headers.append(name, value);
-        }
-        // RFC 9110, 15.5.22: a 426 names the required protocol in Upgrade.
-        if status != StatusCode::SWITCHING_PROTOCOLS && status != StatusCode::UPGRADE_REQUIRED {
-            headers.remove(UPGRADE);
         }
         if status.is_informational() {
             // RFC 9110, 8.6: there is no body that the length could describe.
