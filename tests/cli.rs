@@ -472,7 +472,7 @@ fn quickstart_serves_what_it_prints() {
     assert!(get(admin, "/readyz", "").starts_with("HTTP/1.1 200"));
     assert!(
         get(admin, "/metrics", "")
-            .contains("portcullis_requests_total{route=\"HTTPRoute default/demo\"")
+            .contains("portcullis_requests_total{namespace=\"default\",route=\"demo\",kind=\"HTTPRoute\"")
     );
     let config = get(admin, "/config", "");
     assert!(

@@ -58,7 +58,7 @@ pub(super) async fn watch(
         window: Window::new(settings.window),
         scraper: Scraper::new(
             cluster,
-            format!("ReleaseBackend {}", settings.name.path()),
+            settings.name,
             settings.gateways,
             settings.admin,
         ),
