@@ -164,7 +164,8 @@ async fn counts_handshakes_and_bad_requests() {
     for (name, value) in rows {
         assert_eq!(metric(&scene, name).await, value, "{name}");
     }
-    let expiry = r#"certificate_expiry_timestamp_seconds{namespace="default",secret="certificate"}"#;
+    let expiry =
+        r#"certificate_expiry_timestamp_seconds{namespace="default",secret="certificate"}"#;
     assert!(metric(&scene, expiry).await > 1.7e9);
 }
 

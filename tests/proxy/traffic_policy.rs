@@ -10,7 +10,6 @@ use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, https, prefix, secret, to};
 
-
 /// A policy for Services.
 fn policy(services: &[&str], mut spec: Value) -> String {
     let target = |name: &&str| json!({"group": "", "kind": "Service", "name": name});

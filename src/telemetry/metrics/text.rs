@@ -137,12 +137,9 @@ impl Metrics {
             page.counter(name, help, count.load(Relaxed))?;
         }
         let unmatched = stats.unmatched.by_status();
-        let unmatched = unmatched.filter(|(_, count)| *count > 0);
-        page.counters(
-            "unmatched_requests",
-            "Requests that matched no rule, by status",
-            unmatched.map(|(status, count)| ([("code", status)], count)),
-        )?;
+        let unmatched = unmatched.map(|(status, count)| ([("code", status)], count));
+        let help = "Requests that matched no rule, by status";
+        page.counters("unmatched_requests", help, unmatched)?;
         let timeouts =
             TimeoutKind::ALL.map(|kind| ([("timeout", kind.name())], stats.timeouts(kind)));
         page.counters(

@@ -259,7 +259,8 @@ mod tests {
             "endpoints{release=\"v1\"} 3",
             "endpoints{release=\"v2\"} 0",
         ];
-        let own = r#"namespace="ns",backend="one",kind="Service",port="80",protocol="http1",tls="none","#;
+        let own =
+            r#"namespace="ns",backend="one",kind="Service",port="80",protocol="http1",tls="none","#;
         let lines = text.lines().filter_map(|line| {
             let line = line.strip_prefix("portcullis_upstream_release_")?;
             Some(line.replace(own, ""))
