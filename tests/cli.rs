@@ -470,10 +470,9 @@ fn quickstart_serves_what_it_prints() {
     assert!(get(http, "/old/page", "").contains("/new/page"));
     let admin = address.parse().unwrap();
     assert!(get(admin, "/readyz", "").starts_with("HTTP/1.1 200"));
-    assert!(
-        get(admin, "/metrics", "")
-            .contains("portcullis_requests_total{route=\"HTTPRoute default/demo\"")
-    );
+    assert!(get(admin, "/metrics", "").contains(
+        "portcullis_requests_total{namespace=\"default\",route=\"demo\",kind=\"HTTPRoute\""
+    ));
     let config = get(admin, "/config", "");
     assert!(
         config.contains("sha256") && !config.contains("PRIVATE KEY"),

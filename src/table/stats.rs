@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
-pub const DURATION_BOUNDS_MICROS: [u64; 13] = [
-    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
-    5_000_000, 10_000_000,
+pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
 /// Buckets of the duration histogram, the unbounded one included.
@@ -422,13 +422,13 @@ mod tests {
     #[test]
     fn counts_by_class_and_by_duration() {
         let stats = RuleStats::default();
-        stats.record(200, Duration::from_micros(1_000));
-        stats.record(404, Duration::from_micros(1_001));
-        stats.record(999, Duration::from_secs(11));
+        stats.record(200, Duration::from_micros(250));
+        stats.record(404, Duration::from_micros(251));
+        stats.record(999, Duration::from_secs(61));
         assert_eq!(stats.classes(), [0, 1, 0, 1, 1]);
         let durations = stats.durations();
-        assert_eq!((durations[0], durations[1], durations[13]), (1, 1, 1));
-        assert_eq!(stats.total_micros(), 11_002_001);
+        assert_eq!((durations[0], durations[1], durations[17]), (1, 1, 1));
+        assert_eq!(stats.total_micros(), 61_000_501);
     }
 
     #[test]

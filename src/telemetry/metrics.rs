@@ -224,13 +224,13 @@ impl StreamStats {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// Time since the last stream ended; zero while connected.
-    pub fn age(&self) -> Duration {
-        if self.is_connected() {
-            return Duration::ZERO;
-        }
-        let since = self.disconnected.load(Ordering::Relaxed);
-        Duration::from_millis(now().saturating_sub(since))
+    /// Time since the Unix epoch when a controller streamed last; the current time while connected.
+    pub fn contact(&self) -> Duration {
+        let contact = match self.is_connected() {
+            true => now(),
+            false => self.disconnected.load(Ordering::Relaxed),
+        };
+        Duration::from_millis(contact)
     }
 
     /// Total streams that have begun.
@@ -281,9 +281,9 @@ impl WriteResult {
     fn name(self) -> &'static str {
         match self {
             Self::Written => "written",
-            Self::Overtaken => "overtaken",
-            Self::Gone => "gone",
-            Self::Refused => "refused",
+            Self::Overtaken => "conflict",
+            Self::Gone => "not_found",
+            Self::Refused => "rejected",
             Self::Failed => "failed",
         }
     }

@@ -180,7 +180,7 @@ def refusals(cluster) -> dict[str, float]:
     """Rejected streams of the leader, by status."""
     leader = next(one for one in cluster.controllers() if one["metadata"]["name"] == cluster.leader())
     found = {name: value for name, value in metrics(leader).items() if "controller_stream_refusals" in name}
-    return {name.partition('status="')[2].partition('"')[0]: value for name, value in found.items()}
+    return {name.partition('code="')[2].partition('"')[0]: value for name, value in found.items()}
 
 
 def strangers(cluster) -> dict[str, tuple[str, str, int]]:

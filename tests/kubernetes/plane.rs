@@ -103,9 +103,8 @@ spec:
     /// Time of the API server's last response, from the metrics.
     pub(crate) fn contact(&self) -> Option<String> {
         let metrics = request(self.admin, "/metrics", "localhost")?;
-        let mut lines = metrics.lines();
-        let line =
-            lines.find_map(|line| line.strip_prefix("portcullis_api_server_contact_timestamp "));
+        let name = "portcullis_api_server_contact_timestamp_seconds ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::to_owned)
     }
 

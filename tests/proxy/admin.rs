@@ -31,6 +31,23 @@ pub(crate) async fn metric(scene: &Scene, name: &str) -> f64 {
     value.map_or(0.0, |value| value.parse().expect("a number"))
 }
 
+/// Labels of a rule of HTTPRoute default/route.
+pub(crate) fn rule_labels(rule: &str) -> String {
+    format!(r#"namespace="default",route="route",kind="HTTPRoute",rule="{rule}""#)
+}
+
+/// Labels of port 80 of a Service in plain text.
+pub(crate) fn service_labels(name: &str) -> String {
+    service_labels_with_tls(name, "none")
+}
+
+/// Labels of port 80 of a Service.
+pub(crate) fn service_labels_with_tls(name: &str, tls: &str) -> String {
+    format!(
+        r#"namespace="default",backend="{name}",kind="Service",port="80",protocol="http1",tls="{tls}""#
+    )
+}
+
 #[tokio::test]
 async fn health_and_readiness() {
     let scene = Scene::start(&Objects::http());
@@ -67,9 +84,9 @@ async fn counts_requests_and_failures() {
     }
     assert_eq!(client.get("a.com", "/unknown").await.status, 404);
     let backend = |metric: &str, name: &str, more: &str| {
-        format!(r#"upstream_{metric}{{backend="Service default/{name}:80"{more}}}"#)
+        format!("upstream_{metric}{{{}{more}}}", service_labels(name))
     };
-    let route = r#"{route="HTTPRoute default/route",rule="named""#;
+    let route = format!("{{{}", rule_labels("named"));
     let rows = [
         (format!(r#"requests_total{route},code="2xx"}}"#), 7.0),
         (format!("request_duration_seconds_count{route}}}"), 7.0),
@@ -82,7 +99,7 @@ async fn counts_requests_and_failures() {
         ),
         (format!("requests_in_flight{route}}}"), 0.0),
         (
-            r#"requests_total{route="HTTPRoute default/route",rule="1",code="5xx"}"#.to_owned(),
+            format!(r#"requests_total{{{},code="5xx"}}"#, rule_labels("1")),
             2.0,
         ),
         (backend("connections_total", "echo", ""), 1.0),
@@ -92,7 +109,7 @@ async fn counts_requests_and_failures() {
             2.0,
         ),
         (backend("endpoints", "echo", ""), 1.0),
-        (backend("endpoints_avoided", "echo", ""), 0.0),
+        (backend("endpoints_ejected", "echo", ""), 0.0),
         (backend("ejections_total", "dead", ""), 0.0),
         (backend("hedged_connects_total", "echo", ""), 0.0),
         ("connections_open".to_owned(), 1.0),
@@ -147,7 +164,8 @@ async fn counts_handshakes_and_bad_requests() {
     for (name, value) in rows {
         assert_eq!(metric(&scene, name).await, value, "{name}");
     }
-    let expiry = r#"certificate_expiry_timestamp{certificate="Secret default/certificate"}"#;
+    let expiry =
+        r#"certificate_expiry_timestamp_seconds{namespace="default",secret="certificate"}"#;
     assert!(metric(&scene, expiry).await > 1.7e9);
 }
 
@@ -185,7 +203,7 @@ async fn counts_reloads() {
     let mut scene = Scene::start(&base.clone().route("route", &[to("echo")]));
     assert_eq!(metric(&scene, "config_generation").await, 1.0);
     assert_eq!(metric(&scene, "config_problems").await, 0.0);
-    assert!(metric(&scene, "config_load_timestamp").await > 1.7e9);
+    assert!(metric(&scene, "config_load_timestamp_seconds").await > 1.7e9);
     for _ in 0..3 {
         assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
     }
@@ -195,8 +213,8 @@ async fn counts_reloads() {
     assert_eq!(metric(&scene, "config_generation").await, 2.0);
     assert!(metric(&scene, "config_problems").await >= 1.0);
     // Counters of unchanged rules continue.
-    let requests = r#"requests_total{route="HTTPRoute default/route",rule="0",code="2xx"}"#;
-    assert_eq!(metric(&scene, requests).await, 3.0);
+    let requests = format!(r#"requests_total{{{},code="2xx"}}"#, rule_labels("0"));
+    assert_eq!(metric(&scene, &requests).await, 3.0);
 }
 
 #[tokio::test]

@@ -150,7 +150,7 @@ async fn sends_no_request_to_unverified_backend() {
         let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
         let mut lines = metrics.text().lines();
         let counted = lines.any(|line| {
-            line.contains("upstream_tls_failures_total{")
+            line.contains("upstream_tls_handshake_failures_total{")
                 && line.contains(&format!("reason=\"{reason}\""))
         });
         assert!(counted, "{what}: {reason}");

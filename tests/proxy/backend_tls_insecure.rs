@@ -128,7 +128,7 @@ async fn counts_pin_failures() {
     let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
     let mut lines = metrics.text().lines();
     let is_counted = lines.any(|line| {
-        line.contains("upstream_tls_failures_total{") && line.contains("reason=\"pin\"")
+        line.contains("upstream_tls_handshake_failures_total{") && line.contains("reason=\"pin\"")
     });
     assert!(is_counted);
 }

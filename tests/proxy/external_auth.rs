@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::admin::metric;
+use crate::admin::{metric, service_labels};
 use crate::client::{Client, connect, get, hear, say};
 use crate::cors::{METHOD, ORIGIN, clients, fetch, gateway, start};
 use crate::harness::PATIENCE;
@@ -148,7 +148,8 @@ async fn server_decides_which_requests_go_on() {
         assert_eq!(app.requests(), before);
     }
     let count = |result: &str| {
-        format!(r#"authorizations_total{{backend="Service default/auth:80",result="{result}"}}"#)
+        let labels = service_labels("auth");
+        format!(r#"external_auth_requests_total{{{labels},result="{result}"}}"#)
     };
     assert_eq!(metric(&scene, &count("allowed")).await, 4.0);
     assert_eq!(metric(&scene, &count("denied")).await, 10.0);
@@ -269,8 +270,9 @@ async fn requests_are_refused_when_nobody_can_allow_them() {
         assert_eq!(answer.status, status, "{name}");
     }
     assert_eq!(app.requests(), 0);
-    let failed = r#"authorizations_total{backend="Service default/dead:80",result="failed"}"#;
-    assert_eq!(metric(&scene, failed).await, 1.0);
+    let labels = service_labels("dead");
+    let failed = format!(r#"external_auth_requests_total{{{labels},result="failed"}}"#);
+    assert_eq!(metric(&scene, &failed).await, 1.0);
 }
 
 #[tokio::test]

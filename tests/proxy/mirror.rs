@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
-use crate::admin::metric;
+use crate::admin::{metric, service_labels_with_tls};
 use crate::backend_tls::{NAME, authorities, policy, trust};
 use crate::client::{Client, connect, hear, say};
 use crate::harness::PATIENCE;
@@ -78,12 +78,12 @@ impl Recorder {
 
 /// Waits for this number of copies with a result.
 pub(crate) async fn until_mirrored(scene: &Scene, service: &str, result: &str, count: f64) {
-    let policy = match service {
-        "secure" | "untrusted" => format!(" by BackendTLSPolicy default/{service}"),
-        _ => String::new(),
+    let tls = match service {
+        "secure" | "untrusted" => format!("BackendTLSPolicy default/{service}"),
+        _ => "none".to_owned(),
     };
-    let labels = format!(r#"{{backend="Service default/{service}:80{policy}",result="{result}"}}"#);
-    let name = format!("mirrored_requests_total{labels}");
+    let labels = service_labels_with_tls(service, &tls);
+    let name = format!(r#"mirrored_requests_total{{{labels},result="{result}"}}"#);
     let counted = async {
         // Counters have no change notification.
         while metric(scene, &name).await < count {

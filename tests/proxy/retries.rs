@@ -9,7 +9,7 @@ use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::admin::metric;
+use crate::admin::{metric, rule_labels};
 use crate::client::{Client, hear, say};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, to};
@@ -75,8 +75,8 @@ async fn listed_status_is_retried_until_the_backend_recovers() {
     assert_eq!((answer.status, answer.text()), (200, "2: 4"));
     // The connections of responses that were read are reused.
     assert_eq!((origin.requests(), origin.connections()), (3, 1));
-    let label = r#"retries_total{route="HTTPRoute default/route",rule="0"}"#;
-    assert_eq!(metric(&scene, label).await, 2.0);
+    let label = format!("retries_total{{{}}}", rule_labels("0"));
+    assert_eq!(metric(&scene, &label).await, 2.0);
 }
 
 #[tokio::test]
@@ -213,8 +213,8 @@ async fn backend_that_starts_late_is_reached_by_retries() {
     let mut client = Client::http1(scene.at(80)).await;
     let request = client.post("a.com", "/", "body");
     let starting = async {
-        let label = r#"retries_total{route="HTTPRoute default/route",rule="0"}"#;
-        while metric(&scene, label).await < 5.0 {
+        let label = format!("retries_total{{{}}}", rule_labels("0"));
+        while metric(&scene, &label).await < 5.0 {
             tokio::task::yield_now().await;
         }
         let listener = tokio::net::TcpListener::bind(address).await.expect("free");

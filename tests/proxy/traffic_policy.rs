@@ -4,14 +4,11 @@
 use http::Response;
 use serde_json::{Value, json};
 
-use crate::admin::metric;
+use crate::admin::{metric, rule_labels, service_labels};
 use crate::client::{Answer, Client};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, https, prefix, secret, to};
-
-const OVER_BUDGET: &str = r#"upstream_retries_over_budget_total{backend="Service default/app:80"}"#;
-const RETRIES: &str = r#"retries_total{route="HTTPRoute default/route",rule="0"}"#;
 
 /// A policy for Services.
 fn policy(services: &[&str], mut spec: Value) -> String {
@@ -74,8 +71,11 @@ async fn retries_over_the_budget_get_503() {
         );
     }
     assert_eq!(origin.requests(), 10 + 3);
-    assert_eq!(metric(&scene, OVER_BUDGET).await, 7.0);
-    assert_eq!(metric(&scene, RETRIES).await, 3.0);
+    let labels = service_labels("app");
+    let over_budget = format!("upstream_retries_over_budget_total{{{labels}}}");
+    assert_eq!(metric(&scene, &over_budget).await, 7.0);
+    let retries = format!("retries_total{{{}}}", rule_labels("0"));
+    assert_eq!(metric(&scene, &retries).await, 3.0);
 }
 
 #[tokio::test]

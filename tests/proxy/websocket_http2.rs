@@ -400,7 +400,7 @@ fn idle_tunnel_is_reset() {
         let error = received.error.expect("a reset");
         assert_eq!(error.reason(), Some(Reason::CANCEL));
         let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
-        let counted = "timeouts_total{kind=\"tunnel_idle\"} 1";
+        let counted = "timeouts_total{timeout=\"tunnel_idle\"} 1";
         assert!(metrics.text().contains(counted), "{}", metrics.text());
         // The connection still serves requests.
         let answer = peer::ask(&sender, peer::get("http://a.com/elsewhere")).await;

@@ -103,7 +103,7 @@ status: {{phase: Running}}
         let mut page = String::from("# TYPE portcullis_upstream_release_requests counter\n");
         for (code, count) in [("2xx", good), ("5xx", bad)] {
             page.push_str(&format!(
-                "portcullis_upstream_release_requests_total{{backend=\"ReleaseBackend shop/shop:80\",release=\"v2\",code=\"{code}\"}} {count}\n"
+                "portcullis_upstream_release_requests_total{{namespace=\"shop\",backend=\"shop\",kind=\"ReleaseBackend\",port=\"80\",release=\"v2\",code=\"{code}\"}} {count}\n"
             ));
         }
         self.api.serve_text(&metrics_path(namespace, pod), page);

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::ObjectName;
+
 /// The counter of requests that each page has.
 const COUNTER: &str = "portcullis_upstream_release_requests_total";
 
@@ -34,8 +36,8 @@ impl Count {
 /// Counts by release.
 pub(super) type Counts = BTreeMap<String, Count>;
 
-/// Reads the counts of a backend, such as `ReleaseBackend shop/shop`, of all its ports. `None` if the page has none of it.
-pub(super) fn parse(page: &str, backend: &str) -> Option<Counts> {
+/// Reads the counts of a ReleaseBackend, of all its ports. `None` if the page has none of it.
+pub(super) fn parse(page: &str, ObjectName { namespace, name }: &ObjectName) -> Option<Counts> {
     let mut counts = Counts::new();
     for line in page.lines() {
         let sample = line
@@ -44,18 +46,16 @@ pub(super) fn parse(page: &str, backend: &str) -> Option<Counts> {
         let Some((labels, rest)) = sample.and_then(read_labels) else {
             continue;
         };
-        let is_backend = labels.get("backend").is_some_and(|id| {
-            let port = id.strip_prefix(backend);
-            port.is_some_and(|port| port.starts_with(':'))
-        });
+        let has = |label: &str, value: &str| labels.get(label).is_some_and(|it| it == value);
+        let is_backend =
+            has("kind", "ReleaseBackend") && has("namespace", namespace) && has("backend", name);
         let value = rest.split_whitespace().next();
         let value = value.and_then(|value| value.parse::<f64>().ok());
         let (true, Some(release), Some(value)) = (is_backend, labels.get("release"), value) else {
             continue;
         };
         let requests = value as u64;
-        let is_error = labels.get("code").is_some_and(|code| code == "5xx");
-        let errors = if is_error { requests } else { 0 };
+        let errors = if has("code", "5xx") { requests } else { 0 };
         let count = counts.entry(release.clone()).or_default();
         count.add(Count { requests, errors });
     }
@@ -160,13 +160,14 @@ mod tests {
 
     const PAGE: &str = r#"# HELP portcullis_upstream_release_requests Requests
 # TYPE portcullis_upstream_release_requests counter
-portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v1",code="2xx"} 90
-portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v1",code="5xx"} 1
-portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:8443 by BackendTLSPolicy shop/a\"b\\c",release="v1",code="5xx"} 2
-portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v2",code="2xx"} 10
-portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop-2:80",release="v2",code="2xx"} 1000
-portcullis_upstream_release_requests_total{backend="ReleaseBackend shop/shop:80",release="v2
-portcullis_upstream_connections_total{backend="ReleaseBackend shop/shop:80"} 7
+portcullis_upstream_release_requests_total{namespace="shop",backend="shop",kind="ReleaseBackend",port="80",release="v1",code="2xx"} 90
+portcullis_upstream_release_requests_total{namespace="shop",backend="shop",kind="ReleaseBackend",port="80",release="v1",code="5xx"} 1
+portcullis_upstream_release_requests_total{namespace="shop",backend="shop",kind="ReleaseBackend",port="8443",tls="BackendTLSPolicy shop/a\"b\\c",release="v1",code="5xx"} 2
+portcullis_upstream_release_requests_total{namespace="shop",backend="shop",kind="ReleaseBackend",port="80",release="v2",code="2xx"} 10
+portcullis_upstream_release_requests_total{namespace="shop",backend="shop-2",kind="ReleaseBackend",port="80",release="v2",code="2xx"} 1000
+portcullis_upstream_release_requests_total{namespace="prod",backend="shop",kind="ReleaseBackend",port="80",release="v2",code="2xx"} 1000
+portcullis_upstream_release_requests_total{namespace="shop",backend="shop",kind="ReleaseBackend",port="80",release="v2
+portcullis_upstream_connections_total{namespace="shop",backend="shop",kind="ReleaseBackend",port="80"} 7
 # EOF
 "#;
 
@@ -183,10 +184,11 @@ portcullis_upstream_connections_total{backend="ReleaseBackend shop/shop:80"} 7
 
     #[test]
     fn reads_requests_of_all_ports_of_one_backend() {
-        let read = parse(PAGE, "ReleaseBackend shop/shop");
+        let backend = |name: &str| name.parse().expect("a name");
+        let read = parse(PAGE, &backend("shop/shop"));
         assert_eq!(read, Some(counts(&[("v1", 93, 3), ("v2", 10, 0)])));
-        assert_eq!(parse(PAGE, "ReleaseBackend shop/sho"), None);
-        assert_eq!(parse("<html>", "ReleaseBackend shop/shop"), None);
+        assert_eq!(parse(PAGE, &backend("shop/sho")), None);
+        assert_eq!(parse("<html>", &backend("shop/shop")), None);
     }
 
     #[test]

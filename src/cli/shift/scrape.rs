@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::settings::NamespacedName;
 
+use super::ObjectName;
 use super::cluster::{Cluster, GatewayPod};
 use super::metrics::{Counts, parse};
 
@@ -55,8 +56,7 @@ impl FromStr for AdminUrl {
 /// Reads counts once per call.
 pub(super) struct Scraper<'a> {
     cluster: &'a Cluster,
-    /// The backend as metrics name it.
-    backend: String,
+    backend: &'a ObjectName,
     gateways: &'a [NamespacedName],
     admin: &'a [AdminUrl],
     pods: Vec<GatewayPod>,
@@ -79,7 +79,7 @@ pub(super) struct Scrape {
 impl<'a> Scraper<'a> {
     pub(super) fn new(
         cluster: &'a Cluster,
-        backend: String,
+        backend: &'a ObjectName,
         gateways: &'a [NamespacedName],
         admin: &'a [AdminUrl],
     ) -> Self {
@@ -175,7 +175,7 @@ impl<'a> Scraper<'a> {
     }
 
     fn parse(&self, page: &str) -> Option<Counts> {
-        parse(page, &self.backend)
+        parse(page, self.backend)
     }
 }
 

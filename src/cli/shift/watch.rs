@@ -56,12 +56,7 @@ pub(super) async fn watch(
         settings,
         observed: first,
         window: Window::new(settings.window),
-        scraper: Scraper::new(
-            cluster,
-            format!("ReleaseBackend {}", settings.name.path()),
-            settings.gateways,
-            settings.admin,
-        ),
+        scraper: Scraper::new(cluster, settings.name, settings.gateways, settings.admin),
         screen: Screen::new(),
     };
     let end = async {

@@ -1,20 +1,24 @@
 //! Encodes all metrics as OpenMetrics text. Owns the names of the metrics.
 
 mod backends;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, LabelSetEncoder, NoLabelSet, text,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{ProcessStats, TimeoutKind};
-use crate::ir::RuleId;
+use crate::ir::{ObjectRef, Protocol, RuleId};
 use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -52,6 +56,7 @@ impl Collector for Metrics {
         self.releases(&mut page)?;
         self.connections(&mut page)?;
         self.configuration(&mut page)?;
+        self.listeners(&mut page)?;
         self.dns(&mut page)?;
         self.stream(&mut page)?;
         self.controller(&mut page)
@@ -71,7 +76,7 @@ impl Metrics {
             let classes = CODE_CLASSES.into_iter().zip(stats.classes());
             classes
                 .filter(|(_, count)| *count > 0)
-                .map(move |(class, count)| (rule.and("code", class), count))
+                .map(move |(class, count)| ((*rule, [("code", class)]), count))
         });
         page.counters("requests", "Responses, by rule and class of status", counts)?;
         let retries = rules.iter().map(|(rule, stats)| (*rule, stats.retries()));
@@ -132,20 +137,18 @@ impl Metrics {
             page.counter(name, help, count.load(Relaxed))?;
         }
         let unmatched = stats.unmatched.by_status();
-        let unmatched = unmatched.filter(|(_, count)| *count > 0);
-        page.counters(
-            "unmatched_requests",
-            "Requests that matched no rule, by status",
-            unmatched.map(|(status, count)| ([("code", status)], count)),
-        )?;
-        let timeouts = TimeoutKind::ALL.map(|kind| ([("kind", kind.name())], stats.timeouts(kind)));
+        let unmatched = unmatched.map(|(status, count)| ([("code", status)], count));
+        let help = "Requests that matched no rule, by status";
+        page.counters("unmatched_requests", help, unmatched)?;
+        let timeouts =
+            TimeoutKind::ALL.map(|kind| ([("timeout", kind.name())], stats.timeouts(kind)));
         page.counters(
             "timeouts",
             "Client connections and streams ended by a timeout",
             timeouts,
         )?;
         page.counter(
-            "access_log_dropped",
+            "access_log_dropped_lines",
             "Dropped lines of the access log",
             self.dropped,
         )
@@ -161,33 +164,43 @@ impl Metrics {
         )?;
         let problems = config.problems() as i64;
         page.gauge("config_problems", "Problems of the configuration", problems)?;
-        let loaded = config.loaded_at().as_secs() as i64;
-        let help = "Time of the last configuration change, in seconds since the Unix epoch";
-        page.gauge("config_load_timestamp", help, loaded)?;
+        let help = "Unix time of the last configuration change";
+        page.timestamp("config_load_timestamp", help, config.loaded_at())?;
         if let Some(contact) = config.contact() {
-            let help =
-                "Time of the last response of the API server, in seconds since the Unix epoch";
-            page.gauge(
-                "api_server_contact_timestamp",
-                help,
-                contact.as_secs() as i64,
-            )?;
+            let help = "Unix time of the last response of the API server";
+            page.timestamp("api_server_contact_timestamp", help, contact)?;
         }
-        let mut expiry: BTreeMap<String, i64> = BTreeMap::new();
-        let listeners = self.table.ir.ports.iter().flat_map(|port| &port.listeners);
-        for certificate in listeners
-            .filter_map(|one| one.tls())
-            .flat_map(|tls| &tls.certificates)
-        {
-            expiry.insert(certificate.source.to_string(), certificate.not_after);
-        }
-        let expiry = expiry
-            .iter()
-            .map(|(source, time)| ([("certificate", source.as_str())], *time));
-        let help = "Expiry of a certificate, in seconds since the Unix epoch";
-        page.gauges("certificate_expiry_timestamp", help, expiry)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
-        page.gauges("build", "The program", [(version, 1)])
+        page.infos("build", "Version of the program", [version])
+    }
+
+    /// Lists a listener once per port, whatever the number of its addresses.
+    fn listeners(&self, page: &mut Page<'_>) -> fmt::Result {
+        let mut listeners = BTreeSet::new();
+        let mut expiry = BTreeMap::new();
+        for port in &self.table.ir.ports {
+            for listener in &port.listeners {
+                let protocol = protocol_name(&listener.protocol);
+                listeners.insert((&port.gateway, &listener.key, port.bind.port, protocol));
+                let certificates = listener.tls().into_iter().flat_map(|tls| &tls.certificates);
+                expiry.extend(certificates.map(|one| (&one.source, one.not_after)));
+            }
+        }
+        let listeners = listeners.into_iter().map(|(gateway, key, port, protocol)| {
+            let set = &key.origin;
+            let set = (set != gateway).then(|| format!("{}/{}", set.namespace, set.name));
+            let set = ("listener_set", set.unwrap_or_default());
+            let port = ("port", port.to_string());
+            let own = [set, ("listener", key.name.to_string()), port];
+            let protocol = [("protocol", protocol)];
+            (object_labels("gateway", gateway), (own, protocol))
+        });
+        page.infos("listener", "Listeners in service", listeners)?;
+        let expiry = expiry
+            .into_iter()
+            .map(|(secret, time)| (object_labels("secret", secret), time));
+        let help = "Unix time when the certificate expires";
+        page.timestamps("certificate_expiry_timestamp", help, expiry)
     }
 
     fn dns(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -207,9 +220,8 @@ impl Metrics {
         let connected = i64::from(stream.is_connected());
         let help = "Whether a controller streams objects to this pod";
         page.gauge("stream_connected", help, connected)?;
-        let age = stream.age().as_secs() as i64;
-        let help = "Seconds since the last stream from a controller ended";
-        page.gauge("stream_age_seconds", help, age)?;
+        let help = "Unix time when a controller streamed last";
+        page.timestamp("stream_contact_timestamp", help, stream.contact())?;
         let revision = stream.revision() as i64;
         let help = "Revision of this pod's objects, as numbered by the controller";
         page.gauge("stream_revision", help, revision)?;
@@ -223,7 +235,7 @@ impl Metrics {
         };
         let leading = i64::from(controller.leading.load(Relaxed));
         page.gauge(
-            "controller_leading",
+            "controller_is_leader",
             "Whether this replica is the leader",
             leading,
         )?;
@@ -233,7 +245,7 @@ impl Metrics {
             i64::try_from(controller.stream.open()).unwrap_or(i64::MAX),
         )?;
         let refusals = controller.stream.refusals();
-        let refusals = refusals.map(|(status, count)| ([("status", status)], count));
+        let refusals = refusals.map(|(code, count)| ([("code", code)], count));
         page.counters(
             "controller_stream_refusals",
             "Rejected requests for the configuration stream",
@@ -270,7 +282,7 @@ impl Page<'_> {
         metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    fn gauges<L: EncodeLabelSet, V: prometheus_client::encoding::EncodeGaugeValue>(
+    fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
         help: &str,
@@ -288,6 +300,42 @@ impl Page<'_> {
         let kind = MetricType::Gauge;
         let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
         metric.encode_gauge(&value)
+    }
+
+    fn timestamps<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        times: impl IntoIterator<Item = (L, i64)>,
+    ) -> fmt::Result {
+        let unit = Some(&Unit::Seconds);
+        let kind = MetricType::Gauge;
+        let mut metric = self.0.encode_descriptor(name, help, unit, kind)?;
+        for (labels, time) in times {
+            metric.encode_family(&labels)?.encode_gauge(&time)?;
+        }
+        Ok(())
+    }
+
+    fn timestamp(&mut self, name: &str, help: &str, since_epoch: Duration) -> fmt::Result {
+        let unit = Some(&Unit::Seconds);
+        let kind = MetricType::Gauge;
+        let mut metric = self.0.encode_descriptor(name, help, unit, kind)?;
+        metric.encode_gauge(&since_epoch.as_secs())
+    }
+
+    fn infos<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = L>,
+    ) -> fmt::Result {
+        let kind = MetricType::Info;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for labels in values {
+            metric.encode_info(&labels)?;
+        }
+        Ok(())
     }
 
     fn durations(
@@ -318,129 +366,29 @@ impl Page<'_> {
 #[derive(Clone, Copy)]
 struct RuleLabels<'a>(&'a RuleId);
 
-impl<'a> RuleLabels<'a> {
-    fn and(self, name: &'static str, value: &'a str) -> LabelledRule<'a> {
-        LabelledRule(self, [(name, value)])
-    }
-}
-
 impl EncodeLabelSet for RuleLabels<'_> {
-    fn encode(
-        &self,
-        encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>,
-    ) -> fmt::Result {
-        let route = self.0.route.to_string();
-        let rule = match &self.0.name {
-            Some(name) => name.to_string(),
-            None => self.0.index.to_string(),
-        };
-        [("route", route.as_str()), ("rule", rule.as_str())].encode(encoder)
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        let RuleId { route, index, name } = self.0;
+        // A name that is a number could be the index of another rule of the route.
+        let name = name.as_ref().filter(|name| name.parse::<usize>().is_err());
+        let rule = name.map_or_else(|| index.to_string(), ToString::to_string);
+        object_labels("route", route).encode(encoder)?;
+        [("kind", &*route.kind), ("rule", &rule)].encode(encoder)
     }
 }
 
-/// Labels of a rule and one more label.
-struct LabelledRule<'a>(RuleLabels<'a>, [(&'static str, &'a str); 1]);
-
-impl EncodeLabelSet for LabelledRule<'_> {
-    fn encode(
-        &self,
-        encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>,
-    ) -> fmt::Result {
-        self.0.encode(encoder)?;
-        self.1.encode(encoder)
-    }
+/// Labels of an object; `label` is that of its name.
+fn object_labels<'a>(label: &'static str, object: &'a ObjectRef) -> [(&'static str, &'a str); 2] {
+    [("namespace", &object.namespace), (label, &object.name)]
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::ir::Ir;
-
-    #[test]
-    fn new_process_exports_process_metrics() {
-        let process = ProcessStats::default();
-        process.connections.timed_out(TimeoutKind::Body);
-        process.connections.accepted.fetch_add(3, Relaxed);
-        process.config.loaded(7, 2);
-        let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
-        let text = encode(table, process, 4);
-        for line in [
-            "portcullis_connections_open 3",
-            "portcullis_connections_accepted_total 3",
-            "portcullis_timeouts_total{kind=\"body\"} 1",
-            "portcullis_config_generation 7",
-            "portcullis_config_problems 2",
-            "portcullis_access_log_dropped_total 4",
-        ] {
-            assert!(
-                text.lines().any(|it| it == line),
-                "{line} is not in\n{text}"
-            );
-        }
-        assert!(text.ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn pod_of_a_controller_exports_stream_metrics() {
-        let stream = Arc::new(super::super::StreamStats::default());
-        let process = ProcessStats {
-            stream: Some(stream.clone()),
-            ..ProcessStats::default()
-        };
-        let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
-        let has = |lines: [&str; 3]| {
-            let text = encode(table.clone(), process.clone(), 0);
-            for line in lines.map(|line| format!("portcullis_stream_{line}")) {
-                assert!(
-                    text.lines().any(|it| it == line),
-                    "{line} is not in\n{text}"
-                );
-            }
-        };
-        has(["connected 0", "connections_total 0", "revision 0"]);
-        stream.connected();
-        stream.committed(7);
-        has(["connected 1", "connections_total 1", "revision 7"]);
-        has(["age_seconds 0", "connected 1", "revision 7"]);
-        stream.disconnected();
-        has(["connected 0", "connections_total 1", "revision 7"]);
-    }
-
-    #[test]
-    fn histogram_buckets_are_cumulative() {
-        let stats = RuleStats::default();
-        stats.record(200, Duration::from_millis(2));
-        stats.record(200, Duration::from_secs(60));
-        let id = RuleId {
-            route: crate::ir::ObjectRef::gateway_api("HTTPRoute", "ns", "demo"),
-            index: 3,
-            name: None,
-        };
-        #[derive(Debug)]
-        struct One(RuleId, RuleStats);
-        impl Collector for One {
-            fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-                Page(encoder).durations("d", "help", &[(RuleLabels(&self.0), &self.1)])
-            }
-        }
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(One(id, stats)));
-        let mut text = String::new();
-        text::encode(&mut text, &registry).unwrap();
-        let labels = "route=\"HTTPRoute ns/demo\",rule=\"3\"";
-        assert!(
-            text.contains(&format!("d_seconds_bucket{{le=\"0.0025\",{labels}}} 1")),
-            "{text}"
-        );
-        assert!(
-            text.contains(&format!("d_seconds_bucket{{le=\"+Inf\",{labels}}} 2")),
-            "{text}"
-        );
-        assert!(
-            text.contains(&format!("d_seconds_count{{{labels}}} 2")),
-            "{text}"
-        );
+/// `protocol` of the listener.
+fn protocol_name(protocol: &Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http => "HTTP",
+        Protocol::Https(_) => "HTTPS",
+        Protocol::TlsTerminate(_) | Protocol::TlsPassthrough => "TLS",
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
     }
 }

@@ -2,57 +2,57 @@
 
 use std::fmt;
 
-use super::{CODE_CLASSES, Metrics, Page};
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+
+use super::{CODE_CLASSES, Metrics, Page, object_labels};
+use crate::ir::{BackendId, TlsUse, UpstreamProtocol};
 use crate::table::{
-    AuthResult, Endpoints, MirrorResult, Release, Releases, TlsFailure, UpstreamFault,
+    AuthResult, Backend, Endpoints, MirrorResult, Release, Releases, TlsFailure, UpstreamFault,
 };
 
 impl Metrics {
     pub(super) fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
-        let backends: Vec<_> = self
-            .table
-            .backends()
-            .map(|backend| (backend.id.to_string(), backend))
-            .collect();
+        let backends = self.table.backends();
+        let backends: Vec<_> = backends.map(|it| (BackendLabels(it), it)).collect();
         let connects = backends
             .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.connects()));
+            .map(|(own, backend)| (*own, backend.stats.connects()));
         page.counters(
             "upstream_connections",
             "Connections opened to endpoints",
             connects,
         )?;
-        let errors = backends.iter().flat_map(|(id, backend)| {
+        let errors = backends.iter().flat_map(|(own, backend)| {
             UpstreamFault::ALL.into_iter().filter_map(move |fault| {
-                let labels = [("backend", id.as_str()), ("reason", fault.name())];
+                let labels = (*own, [("reason", fault.name())]);
                 let count = backend.stats.faults(fault);
                 (count > 0).then_some((labels, count))
             })
         });
         page.counters("upstream_errors", "Failed attempts at endpoints", errors)?;
-        let tls_failures = backends.iter().flat_map(|(id, backend)| {
+        let tls_failures = backends.iter().flat_map(|(own, backend)| {
             TlsFailure::ALL.into_iter().filter_map(move |failure| {
-                let labels = [("backend", id.as_str()), ("reason", failure.name())];
+                let labels = (*own, [("reason", failure.name())]);
                 let count = backend.stats.tls_failures(failure);
                 (count > 0).then_some((labels, count))
             })
         });
         page.counters(
-            "upstream_tls_failures",
+            "upstream_tls_handshake_failures",
             "Failed TLS handshakes with endpoints",
             tls_failures,
         )?;
         let hedged = backends
             .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.hedged_connects()));
+            .map(|(own, backend)| (*own, backend.stats.hedged_connects()));
         page.counters(
             "upstream_hedged_connects",
             "Hedged connects to a second endpoint because the first was slow",
             hedged,
         )?;
-        let refused = backends.iter().filter_map(|(id, backend)| {
+        let refused = backends.iter().filter_map(|(own, backend)| {
             let count = backend.stats.refused_retries();
-            (count > 0).then_some(([("backend", id.as_str())], count))
+            (count > 0).then_some((*own, count))
         });
         page.counters(
             "upstream_retries_over_budget",
@@ -61,34 +61,31 @@ impl Metrics {
         )?;
         let ejections = backends
             .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.stats.ejections()));
+            .map(|(own, backend)| (*own, backend.stats.ejections()));
         page.counters("upstream_ejections", "Ejections of endpoints", ejections)?;
-        let avoided = backends.iter().map(|(id, backend)| {
+        let avoided = backends.iter().map(|(own, backend)| {
             let endpoints = backend.endpoints();
             let avoided = endpoints.iter().filter(|it| it.health.is_avoided()).count();
-            ([("backend", id.as_str())], avoided as i64)
+            (*own, avoided as i64)
         });
         page.gauges(
-            "upstream_endpoints_avoided",
+            "upstream_endpoints_ejected",
             "Endpoints that failed and have not succeeded since",
             avoided,
         )?;
         let endpoints = backends
             .iter()
-            .map(|(id, backend)| ([("backend", id.as_str())], backend.endpoints().len() as i64));
+            .map(|(own, backend)| (*own, backend.endpoints().len() as i64));
         page.gauges("upstream_endpoints", "Usable endpoints", endpoints)
     }
 
     /// Requests that filters send to backends.
     pub(super) fn filter_requests(&self, page: &mut Page<'_>) -> fmt::Result {
-        let backends: Vec<_> = self
-            .table
-            .backends()
-            .map(|backend| (backend.id.to_string(), backend))
-            .collect();
-        let mirrored = backends.iter().flat_map(|(id, backend)| {
+        let backends = self.table.backends();
+        let backends: Vec<_> = backends.map(|it| (BackendLabels(it), it)).collect();
+        let mirrored = backends.iter().flat_map(|(own, backend)| {
             MirrorResult::ALL.into_iter().filter_map(move |result| {
-                let labels = [("backend", id.as_str()), ("result", result.name())];
+                let labels = (*own, [("result", result.name())]);
                 let count = backend.stats.mirrored_requests(result);
                 (count > 0).then_some((labels, count))
             })
@@ -98,15 +95,15 @@ impl Metrics {
             "Copies of requests that mirrors sent to backends, by result",
             mirrored,
         )?;
-        let authorizations = backends.iter().flat_map(|(id, backend)| {
+        let authorizations = backends.iter().flat_map(|(own, backend)| {
             AuthResult::ALL.into_iter().filter_map(move |result| {
-                let labels = [("backend", id.as_str()), ("result", result.name())];
+                let labels = (*own, [("result", result.name())]);
                 let count = backend.stats.authorizations(result);
                 (count > 0).then_some((labels, count))
             })
         });
         page.counters(
-            "authorizations",
+            "external_auth_requests",
             "Requests that authorization servers decided about, by result",
             authorizations,
         )
@@ -114,19 +111,15 @@ impl Metrics {
 
     /// Includes statuses that a release has not had, so that the rate of the first error is known.
     pub(super) fn releases(&self, page: &mut Page<'_>) -> fmt::Result {
-        let backends: Vec<_> = self
-            .table
-            .backends()
-            .map(|backend| (backend.id.to_string(), backend.endpoints()))
-            .filter(|(_, endpoints)| endpoints.releases().is_some())
-            .collect();
+        let backends = self.table.backends();
+        let backends: Vec<_> = backends.map(|it| (it, it.endpoints())).collect();
         let releases: Vec<LabelledRelease<'_>> = backends
             .iter()
-            .flat_map(|(id, endpoints)| labelled(id, endpoints))
+            .flat_map(|(backend, endpoints)| labelled(backend, endpoints))
             .collect();
         let requests = releases.iter().flat_map(|one| {
             let classes = CODE_CLASSES.into_iter().zip(one.release.stats.classes());
-            classes.map(|(class, count)| (one.labels_and("code", class), count))
+            classes.map(|(class, count)| ((one.labels(), [("code", class)]), count))
         });
         let help = "Requests to releases of backends, by class of the response's status";
         page.counters("upstream_release_requests", help, requests)?;
@@ -134,7 +127,7 @@ impl Metrics {
             let faults = UpstreamFault::ALL.into_iter();
             let faults = faults.map(|fault| (fault, one.release.stats.faults(fault)));
             let counted = faults.filter(|(_, count)| *count > 0);
-            counted.map(|(fault, count)| (one.labels_and("reason", fault.name()), count))
+            counted.map(|(fault, count)| ((one.labels(), [("reason", fault.name())]), count))
         });
         let help = "Failed attempts at endpoints of releases";
         page.counters("upstream_release_errors", help, errors)?;
@@ -151,46 +144,59 @@ impl Metrics {
     }
 }
 
-/// A release with the identity of its backend.
+/// Labels of a backend. They tell apart all that the identity does.
+#[derive(Clone, Copy)]
+struct BackendLabels<'a>(&'a Backend);
+
+impl EncodeLabelSet for BackendLabels<'_> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        let BackendId {
+            object, port, tls, ..
+        } = &self.0.id;
+        // The identity has `for_grpc` in place of the protocol: it is set where the protocol is not that of the port.
+        let protocol = match self.0.protocol {
+            UpstreamProtocol::Http1 => "http1",
+            UpstreamProtocol::H2c => "http2",
+        };
+        let tls = tls.as_ref().map_or_else(|| "none".to_owned(), tls_name);
+        object_labels("backend", object).encode(encoder)?;
+        [("kind", &*object.kind), ("port", &port.to_string())].encode(encoder)?;
+        [("protocol", protocol), ("tls", &tls)].encode(encoder)
+    }
+}
+
+/// The policy that applies, and the Gateway whose client certificate is presented.
+fn tls_name(TlsUse { policy, client }: &TlsUse) -> String {
+    match client {
+        None => policy.to_string(),
+        Some(client) => format!("{policy}, client certificate of {client}"),
+    }
+}
+
+/// A release with its backend.
 struct LabelledRelease<'a> {
-    backend: &'a str,
+    backend: BackendLabels<'a>,
     releases: &'a Releases,
     release: &'a Release,
 }
 
 fn labelled<'a>(
-    backend: &'a str,
+    backend: &'a Backend,
     endpoints: &'a Endpoints,
 ) -> impl Iterator<Item = LabelledRelease<'a>> {
     let releases = endpoints.releases().into_iter();
     releases.flat_map(move |releases| {
         releases.iter().map(move |release| LabelledRelease {
-            backend,
+            backend: BackendLabels(backend),
             releases,
             release,
         })
     })
 }
 
-impl LabelledRelease<'_> {
-    fn labels(&self) -> [(&'static str, &str); 2] {
-        [("backend", self.backend), ("release", self.name())]
-    }
-
-    fn labels_and<'a>(
-        &'a self,
-        label: &'static str,
-        value: &'a str,
-    ) -> [(&'static str, &'a str); 3] {
-        [
-            ("backend", self.backend),
-            ("release", self.name()),
-            (label, value),
-        ]
-    }
-
-    fn name(&self) -> &str {
-        &self.release.stats.name
+impl<'a> LabelledRelease<'a> {
+    fn labels(&self) -> (BackendLabels<'a>, [(&'static str, &'a str); 1]) {
+        (self.backend, [("release", &*self.release.stats.name)])
     }
 }
 
@@ -253,9 +259,11 @@ mod tests {
             "endpoints{release=\"v1\"} 3",
             "endpoints{release=\"v2\"} 0",
         ];
+        let own =
+            r#"namespace="ns",backend="one",kind="Service",port="80",protocol="http1",tls="none","#;
         let lines = text.lines().filter_map(|line| {
             let line = line.strip_prefix("portcullis_upstream_release_")?;
-            Some(line.replace("backend=\"Service ns/one:80\",", ""))
+            Some(line.replace(own, ""))
         });
         let expected: Vec<_> = requests.chain(others.map(str::to_owned)).collect();
         assert_eq!(lines.collect::<Vec<_>>(), expected, "{text}");

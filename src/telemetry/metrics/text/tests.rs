@@ -1,0 +1,273 @@
+//! Tests of the page and of its documentation.
+
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::*;
+use crate::api;
+use crate::ir::Ir;
+use crate::snapshot::Snapshot;
+use crate::table::{AuthResult, MirrorResult, TlsFailure, UpstreamFault};
+use crate::translate::{Options, Translator};
+
+const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
+
+#[test]
+fn new_process_exports_process_metrics() {
+    let process = ProcessStats::default();
+    process.connections.timed_out(TimeoutKind::Body);
+    process.connections.accepted.fetch_add(3, Relaxed);
+    process.config.loaded(7, 2);
+    let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
+    let text = encode(table, process, 4);
+    for line in [
+        "portcullis_connections_open 3",
+        "portcullis_connections_accepted_total 3",
+        "portcullis_timeouts_total{timeout=\"body\"} 1",
+        "portcullis_config_generation 7",
+        "portcullis_config_problems 2",
+        "portcullis_access_log_dropped_lines_total 4",
+    ] {
+        assert!(
+            text.lines().any(|it| it == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn pod_of_a_controller_exports_stream_metrics() {
+    let stream = Arc::new(super::super::StreamStats::default());
+    let process = ProcessStats {
+        stream: Some(stream.clone()),
+        ..ProcessStats::default()
+    };
+    let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
+    let has = |lines: [&str; 3]| {
+        let text = encode(table.clone(), process.clone(), 0);
+        for line in lines.map(|line| format!("portcullis_stream_{line}")) {
+            assert!(
+                text.lines().any(|it| it == line),
+                "{line} is not in\n{text}"
+            );
+        }
+    };
+    has(["connected 0", "connections_total 0", "revision 0"]);
+    stream.connected();
+    stream.committed(7);
+    has(["connected 1", "connections_total 1", "revision 7"]);
+    stream.disconnected();
+    has(["connected 0", "connections_total 1", "revision 7"]);
+}
+
+#[test]
+fn histogram_buckets_are_cumulative() {
+    let stats = RuleStats::default();
+    stats.record(200, Duration::from_millis(2));
+    stats.record(200, Duration::from_secs(60));
+    let id = RuleId {
+        route: crate::ir::ObjectRef::gateway_api("HTTPRoute", "ns", "demo"),
+        index: 3,
+        name: None,
+    };
+    #[derive(Debug)]
+    struct One(RuleId, RuleStats);
+    impl Collector for One {
+        fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            Page(encoder).durations("d", "help", &[(RuleLabels(&self.0), &self.1)])
+        }
+    }
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(One(id, stats)));
+    let mut text = String::new();
+    text::encode(&mut text, &registry).unwrap();
+    let labels = "namespace=\"ns\",route=\"demo\",kind=\"HTTPRoute\",rule=\"3\"";
+    assert!(
+        text.contains(&format!("d_seconds_bucket{{le=\"0.0025\",{labels}}} 1")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("d_seconds_bucket{{le=\"+Inf\",{labels}}} 2")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("d_seconds_count{{{labels}}} 2")),
+        "{text}"
+    );
+}
+
+const OBJECTS: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: edge}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: site, namespace: app}
+spec:
+  parentRefs: [{name: web, namespace: edge}]
+  rules:
+  - {name: "1", backendRefs: [{name: app, port: 80}]}
+  - {backendRefs: [{name: app, port: 80}], matches: [{path: {value: /two}}]}
+  - {name: three, backendRefs: [{name: app, port: 80}], matches: [{path: {value: /three}}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: app}
+spec:
+  ports: [{port: 80}]
+"#;
+
+/// The table of [`OBJECTS`], each of whose counters is 1.
+fn table() -> Arc<Table> {
+    let mut snapshot = Snapshot::default();
+    for document in serde_yaml::Deserializer::from_str(OBJECTS) {
+        let admission = api::admit(Value::deserialize(document).unwrap());
+        assert!(admission.findings.is_empty(), "{:?}", admission.findings);
+        snapshot.insert(admission.object.unwrap());
+    }
+    let mut translator = Translator::new(Options::default());
+    let ir = translator.translate(&snapshot, None).ir;
+    let table = Table::build(Arc::new(ir), None);
+    for rule in table.rules() {
+        rule.state.stats.record(200, Duration::from_millis(1));
+        rule.state.stats.retried();
+    }
+    for backend in table.backends() {
+        let stats = &backend.stats;
+        stats.failed(UpstreamFault::Reset);
+        stats.tls_failed(TlsFailure::Name);
+        stats.mirrored(MirrorResult::Failed);
+        stats.authorized(AuthResult::Denied);
+        stats.retry_refused();
+    }
+    Arc::new(table)
+}
+
+#[test]
+fn labels_name_objects_and_rules() {
+    let text = encode(table(), ProcessStats::default(), 0);
+    let rule =
+        |rule: &str| format!(r#"namespace="app",route="site",kind="HTTPRoute",rule="{rule}""#);
+    let backend =
+        r#"namespace="app",backend="app",kind="Service",port="80",protocol="http1",tls="none""#;
+    let listener = r#"namespace="edge",gateway="web",listener_set="",listener="http",port="80""#;
+    for line in [
+        // The name of this rule is the index of the next one.
+        format!("portcullis_requests_total{{{},code=\"2xx\"}} 1", rule("0")),
+        format!("portcullis_requests_total{{{},code=\"2xx\"}} 1", rule("1")),
+        format!("portcullis_retries_total{{{}}} 1", rule("three")),
+        format!("portcullis_upstream_connections_total{{{backend}}} 0"),
+        format!("portcullis_listener_info{{{listener},protocol=\"HTTP\"}} 1"),
+    ] {
+        assert!(
+            text.lines().any(|it| it == line),
+            "{line} is not in\n{text}"
+        );
+    }
+}
+
+/// Type and labels of each metric in the tables of `docs/metrics.md`.
+fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut metrics = BTreeMap::new();
+    for line in DOCUMENT
+        .lines()
+        .filter(|it| it.starts_with("| `portcullis_"))
+    {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, labels, _] = cells[..] else {
+            panic!("{line} has {} cells", cells.len());
+        };
+        let labels = labels.split(", ").filter(|it| !it.is_empty());
+        let labels = labels.flat_map(|label| match label {
+            "*rule*" => vec!["namespace", "route", "kind", "rule"],
+            "*backend*" => vec!["namespace", "backend", "kind", "port", "protocol", "tls"],
+            label => vec![label.trim_matches('`')],
+        });
+        let labels = labels.map(str::to_owned).collect();
+        let value = (kind.to_owned(), labels);
+        assert!(
+            metrics
+                .insert(name.trim_matches('`').to_owned(), value)
+                .is_none()
+        );
+    }
+    metrics
+}
+
+/// A page with all metrics. Those of certificates and releases have no samples.
+fn complete_page() -> String {
+    let process = ProcessStats {
+        stream: Some(Arc::default()),
+        controller: Some(Arc::default()),
+        ..ProcessStats::default()
+    };
+    process.config.contacted();
+    process.connections.unmatched.record(404);
+    let workers = [AtomicUsize::new(0)].into();
+    process.connections.by_worker.set(workers).unwrap();
+    encode(table(), process, 0)
+}
+
+#[test]
+fn documentation_has_each_metric_with_its_type_and_labels() {
+    let (page, documented) = (complete_page(), documented());
+    let types = page.lines().filter_map(|line| {
+        let (family, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        let suffix = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        Some((format!("{family}{suffix}"), kind))
+    });
+    let types: BTreeMap<String, &str> = types.collect();
+    let expected = documented
+        .iter()
+        .map(|(name, (kind, _))| (name.clone(), kind.as_str()));
+    assert_eq!(types, expected.collect());
+
+    let samples = page.lines().filter(|line| !line.starts_with('#'));
+    for line in samples {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let histogram = ["_bucket", "_sum", "_count"].map(|suffix| name.strip_suffix(suffix));
+        let mut names = [Some(name)].into_iter().chain(histogram).flatten();
+        let (_, labels) = names.find_map(|name| documented.get(name)).unwrap();
+        // No value of this page has a comma or an equals sign.
+        let found = line
+            .split(['{', ','])
+            .filter_map(|it| Some(it.split_once("=\"")?.0.to_owned()));
+        let found: BTreeSet<String> = found.filter(|label| label != "le").collect();
+        assert_eq!(found, *labels, "{line}");
+    }
+}
+
+#[test]
+fn documentation_has_a_query_for_each_metric() {
+    let queries = DOCUMENT.lines().filter(|line| line.starts_with("| "));
+    let queries: String = queries.filter(|line| !line.starts_with("| `")).collect();
+    let words =
+        |text: &'static str| text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+    let documented = documented();
+    for name in documented.keys() {
+        assert!(queries.contains(name.as_str()), "{name} is in no query");
+    }
+    let known = |word: &str| {
+        let word = ["_bucket", "_sum", "_count"]
+            .into_iter()
+            .find_map(|it| word.strip_suffix(it))
+            .unwrap_or(word);
+        documented.contains_key(word)
+    };
+    for word in words(DOCUMENT).filter(|word| word.starts_with("portcullis_")) {
+        assert!(known(word), "there is no metric {word}");
+    }
+}
