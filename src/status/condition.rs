@@ -71,14 +71,16 @@ impl Condition {
             | ConditionType::InsecureBackend
             | ConditionType::InsecureFrontendValidationMode
             | ConditionType::Overridden
-            | ConditionType::PlaintextToBackend => false,
+            | ConditionType::PlaintextToBackend
+            // May be on purpose, while a route replaces another one.
+            | ConditionType::Shadowed => false,
         }
     }
 }
 
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is {:?} ({})", self.kind, self.status, self.reason)?;
+        write!(f, "{} is {:?} ({})", self.kind, self.status, self.reason)?;
         if self.message.is_empty() {
             return Ok(());
         }
@@ -88,7 +90,7 @@ impl fmt::Display for Condition {
 
 /// Condition types, spelled as in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[expect(missing_docs, reason = "the Gateway API documents each")]
+#[expect(missing_docs, reason = "the Gateway API documents all but one")]
 pub enum ConditionType {
     Accepted,
     Conflicted,
@@ -101,11 +103,14 @@ pub enum ConditionType {
     PlaintextToBackend,
     Programmed,
     ResolvedRefs,
+    /// Not of the Gateway API: matches of a route get no request.
+    #[serde(rename = "portcullis.dev/Shadowed")]
+    Shadowed,
     SupportedVersion,
 }
 
 impl ConditionType {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Accepted,
         Self::Conflicted,
         Self::DefaultGateway,
@@ -117,14 +122,22 @@ impl ConditionType {
         Self::PlaintextToBackend,
         Self::Programmed,
         Self::ResolvedRefs,
+        Self::Shadowed,
         Self::SupportedVersion,
     ];
 
     /// Parses a condition type; `None` for types that this controller does not write.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| format!("{kind:?}") == name)
+        Self::ALL.into_iter().find(|kind| kind.to_string() == name)
+    }
+}
+
+impl fmt::Display for ConditionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),
+            of_the_api => fmt::Debug::fmt(of_the_api, f),
+        }
     }
 }
 
@@ -175,6 +188,7 @@ pub enum Reason {
     Pending,
     PinsOnly,
     PortUnavailable,
+    Precedence,
     Programmed,
     ProtocolConflict,
     RefNotPermitted,

@@ -4,6 +4,7 @@
 mod defaults;
 mod referrers;
 mod senders;
+mod shadows;
 mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use crate::snapshot::{Change, Snapshot};
 use crate::status::{Note, ParentStatus, RouteStatuses};
 
 use self::referrers::Referrers;
+use self::shadows::Shadows;
 pub(super) use self::totals::{OnListener, Totals};
 use super::attachment::{self, Candidate, ListenerIndex, Parents};
 use super::backend::Backends;
@@ -61,6 +63,7 @@ pub(super) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
 pub(super) struct Routes {
     kinds: Vec<Box<dyn Follow + Send>>,
     pub(super) totals: Totals,
+    shadows: Shadows,
     /// Those of routes of unserved kinds are among them.
     pub(super) statuses: RouteStatuses,
 }
@@ -72,8 +75,8 @@ trait Follow {
         &mut self,
         change: &RouteChange<'_>,
         backends: &mut Backends,
-        statuses: &mut RouteStatuses,
         totals: &mut Totals,
+        shadows: &mut Shadows,
     ) -> bool;
 
     /// The route of an object.
@@ -114,8 +117,10 @@ struct Entry {
     is_usable: bool,
     /// Whether one of them is served, so that its backends are part of the configuration.
     is_served: bool,
-    /// Its conditions, if one of its parents is ours.
+    /// Its conditions without those of [`Shadows`], if one of its parents is ours.
     status: Option<Arc<[ParentStatus]>>,
+    /// The listeners of each parent in `status`.
+    reached: Vec<Vec<ListenerIndex>>,
     notes: Vec<Note>,
 }
 
@@ -155,6 +160,7 @@ impl Routes {
         Self {
             kinds: KINDS.iter().map(|kind| (kind.follower)()).collect(),
             totals: Totals::default(),
+            shadows: Shadows::default(),
             statuses: RouteStatuses::new(),
         }
     }
@@ -164,12 +170,27 @@ impl Routes {
         if change.around.parents {
             // Every route is attached again, to listeners with other indices.
             self.totals = Totals::of(change.parents.listeners.len());
+            self.shadows = Shadows::of(change.parents);
         }
         let mut any = false;
         for kind in &mut self.kinds {
-            any |= kind.follow(change, backends, &mut self.statuses, &mut self.totals);
+            any |= kind.follow(change, backends, &mut self.totals, &mut self.shadows);
         }
+        self.replace_statuses();
         any
+    }
+
+    fn replace_statuses(&mut self) {
+        for name in self.shadows.take_changed() {
+            let entry = self.entry(&name);
+            let status = entry.and_then(|entry| self.shadows.status(entry));
+            match status {
+                // What is equal stays the same node.
+                Some(status) if self.statuses.get(&name) == Some(&status) => {}
+                Some(status) => drop(self.statuses.insert(name, status)),
+                None => drop(self.statuses.remove(&name)),
+            }
+        }
     }
 
     /// Takes over the conditions of routes of unserved kinds.
@@ -190,8 +211,8 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
         &mut self,
         change: &RouteChange<'_>,
         backends: &mut Backends,
-        statuses: &mut RouteStatuses,
         totals: &mut Totals,
+        shadows: &mut Shadows,
     ) -> bool {
         let routes = R::all(change.input.snapshot);
         let changes = routes.changes_since(R::all(change.before));
@@ -208,8 +229,10 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
             let former = self.entries.remove(&key);
             let known = former.as_ref();
             let entry = object.map(|object| Entry::new(change, &**object, known, work, backends));
-            replace_status(statuses, known, entry.as_ref());
-            totals.replace(known.filter(|_| !change.around.parents), entry.as_ref());
+            let attached = known.filter(|_| !change.around.parents);
+            totals.replace(attached, entry.as_ref());
+            shadows.replace(attached, entry.as_ref());
+            shadows.mark_changed(known.or(entry.as_ref()));
             self.index(&key, known, entry.as_ref());
             // What both versions use must not be released in between.
             if let Some(entry) = &entry {
@@ -291,19 +314,6 @@ impl<R: RouteObject> RoutesOf<R> {
     }
 }
 
-fn replace_status(statuses: &mut RouteStatuses, former: Option<&Entry>, entry: Option<&Entry>) {
-    let before = former.and_then(|former| former.status.as_ref());
-    let now = entry.and_then(|entry| entry.status.as_ref());
-    if before == now {
-        return;
-    }
-    match (former, entry, now) {
-        (_, Some(entry), Some(now)) => drop(statuses.insert(entry.name.clone(), now.clone())),
-        (Some(former), _, _) => drop(statuses.remove(&former.name)),
-        _ => {}
-    }
-}
-
 impl Changed {
     fn is_nothing(&self) -> bool {
         let Self {
@@ -376,6 +386,7 @@ impl Entry {
             is_usable: false,
             is_served: false,
             status: None,
+            reached: Vec::new(),
             name,
         };
         if reached.is_empty() {
@@ -396,6 +407,8 @@ impl Entry {
         let mut attached = Vec::new();
         for (parent, attachment) in &reached {
             let listeners = attachment.as_ref().map_or(&[][..], Vec::as_slice);
+            let indices = listeners.iter().map(|(listener, _)| *listener);
+            entry.reached.push(indices.collect());
             let mut first: Option<Arc<Built>> = None;
             for (listener, hostnames) in listeners {
                 let built = build(Some(&parents.listeners[*listener].consumer));

@@ -71,7 +71,7 @@ impl Routes {
         senders
     }
 
-    fn entry(&self, object: &ObjectRef) -> Option<&Entry> {
+    pub(super) fn entry(&self, object: &ObjectRef) -> Option<&Entry> {
         self.kinds.iter().find_map(|kind| kind.entry(object))
     }
 

@@ -1,0 +1,158 @@
+//! Routes with matches that get no request: which of them a change affects, and the condition `portcullis.dev/Shadowed`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use super::super::attachment::{ListenerIndex, Parents};
+use super::super::reason::{ConditionType, Reason};
+use super::super::shadow::{Candidate, MatchIndex};
+use super::Entry;
+use crate::ir::{AttachedRoute, ObjectRef, RuleId};
+use crate::status::{Condition, ParentStatus};
+
+/// Rules or matches that a message names at most.
+const MAX_NAMED: usize = 8;
+/// Winners that a message names at most for each of them.
+const MAX_WINNERS: usize = 2;
+
+/// The matches of all routes.
+#[derive(Default)]
+pub(super) struct Shadows {
+    /// Those on each listener, by its index; `None` where it is not served.
+    listeners: Vec<Option<MatchIndex>>,
+    /// Whether every route is attached anew, so that all of them are in `changed` anyway.
+    is_new: bool,
+    /// Routes whose status may be another one.
+    changed: FxHashSet<ObjectRef>,
+}
+
+impl Shadows {
+    /// No routes yet, for these listeners.
+    pub(super) fn of(parents: &Parents) -> Self {
+        let listeners = parents.listeners.iter();
+        let of_listener = listeners.map(|parent| parent.is_served.then(MatchIndex::default));
+        Self {
+            listeners: of_listener.collect(),
+            is_new: true,
+            changed: FxHashSet::default(),
+        }
+    }
+
+    /// Replaces a route, and marks those that it affects.
+    pub(super) fn replace(&mut self, former: Option<&Entry>, entry: Option<&Entry>) {
+        let mut on_listeners: BTreeMap<ListenerIndex, [Option<&AttachedRoute>; 2]> =
+            BTreeMap::new();
+        for (version, entry) in [former, entry].into_iter().enumerate() {
+            for (index, attached) in entry.into_iter().flat_map(|entry| &entry.attached) {
+                on_listeners.entry(*index).or_default()[version] = Some(attached);
+            }
+        }
+        for (index, [former, now]) in on_listeners {
+            match (&mut self.listeners[index], now) {
+                (Some(matches), Some(now)) if self.is_new => matches.attach(now),
+                (Some(matches), now) => matches.replace(former, now, &mut self.changed),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Marks a route that may have another status.
+    pub(super) fn mark_changed(&mut self, entry: Option<&Entry>) {
+        self.changed.extend(entry.map(|entry| entry.name.clone()));
+    }
+
+    /// The marked routes. None is marked afterwards.
+    pub(super) fn take_changed(&mut self) -> FxHashSet<ObjectRef> {
+        self.is_new = false;
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The conditions of a route: with [`ConditionType::Shadowed`] for each parent through which one of its matches gets
+    /// no request.
+    pub(super) fn status(&self, entry: &Entry) -> Option<Arc<[ParentStatus]>> {
+        let status = entry.status.as_ref()?;
+        let reached = entry.reached.iter();
+        let messages: Vec<_> = reached.map(|it| self.message(entry, it)).collect();
+        if messages.iter().all(Option::is_none) {
+            return Some(status.clone());
+        }
+        let mut status = status.to_vec();
+        for (parent, message) in status.iter_mut().zip(messages) {
+            let generation = parent.conditions.first();
+            let generation = generation.map_or(0, |first| first.observed_generation);
+            let (kind, reason) = (ConditionType::Shadowed, Reason::Precedence);
+            parent.conditions.extend(
+                message.map(|message| {
+                    Condition::holds(kind, reason, generation).with_message(message)
+                }),
+            );
+        }
+        Some(status.into())
+    }
+
+    /// Names the matches that get no request through these listeners, which are in order, under any of the hostnames there.
+    fn message(&self, entry: &Entry, listeners: &[ListenerIndex]) -> Option<String> {
+        let places = entry.attached.iter();
+        let places = places.filter(|(index, _)| listeners.binary_search(index).is_ok());
+        let places = places.filter_map(|(index, attached)| {
+            let matches = self.listeners[*index].as_ref()?;
+            Some((matches, &**attached))
+        });
+        let places: Vec<Place<'_>> = places.collect();
+        // Its variants for the listeners have the same matches.
+        let (_, AttachedRoute { route, .. }) = places.first()?;
+        let mut found = Vec::new();
+        for rule in &route.rules {
+            let matches = (0..rule.matches.len()).filter_map(|index| {
+                let winners = winners(&places, &Candidate::new(route, rule, index))?;
+                Some((index, winners))
+            });
+            let matches: Vec<_> = matches.collect();
+            let field = format!("spec.rules[{}]", rule.id.index);
+            if !matches.is_empty() && matches.len() == rule.matches.len() {
+                let winners = matches.into_iter().flat_map(|(_, winners)| winners);
+                found.push((field, winners.collect()));
+            } else {
+                let matches = matches.into_iter();
+                found.extend(matches.map(|(index, it)| (format!("{field}.matches[{index}]"), it)));
+            }
+        }
+        let shown = found.iter().take(MAX_NAMED);
+        let mut shown: Vec<_> = shown
+            .map(|(field, winners)| shown_match(field, winners))
+            .collect();
+        if found.len() > MAX_NAMED {
+            shown.push(format!("and {} more", found.len() - MAX_NAMED));
+        }
+        (!shown.is_empty()).then(|| shown.join("; "))
+    }
+}
+
+/// The matches of a listener, and a route there.
+type Place<'a> = (&'a MatchIndex, &'a AttachedRoute);
+
+/// The rules that get the requests of a match, if it gets none at all.
+fn winners<'a>(places: &[Place<'a>], candidate: &Candidate<'_>) -> Option<BTreeSet<&'a RuleId>> {
+    let mut winners = BTreeSet::new();
+    for (matches, attached) in places {
+        for hostname in &attached.hostnames {
+            winners.insert(matches.winner(hostname, candidate)?);
+        }
+    }
+    Some(winners)
+}
+
+fn shown_match(field: &str, winners: &BTreeSet<&RuleId>) -> String {
+    let shown = winners.iter().take(MAX_WINNERS);
+    let shown = shown.map(|winner| format!("spec.rules[{}] of {}", winner.index, winner.route));
+    let mut shown = shown.collect::<Vec<_>>();
+    if winners.len() > MAX_WINNERS {
+        shown.push("others".to_owned());
+    }
+    format!(
+        "{field} gets no request: all go to {}, with the same match or a wider one that comes first",
+        shown.join(" and ")
+    )
+}

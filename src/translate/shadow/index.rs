@@ -1,0 +1,294 @@
+//! The matches of the routes on one listener, by hostname and path, kept current as routes attach and detach. Finds the
+//! match that precedes another one and takes all its requests, as far as the conditions alone tell: regular expressions
+//! are only compared for equality.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::ir::precedence::PathRank;
+use crate::ir::route::{Match, PathMatch};
+use crate::ir::{AttachedRoute, Hostname, ObjectRef, Precedence, Route, Rule, RuleId};
+
+/// Matches of one path and hostname that are compared with each other. A path with more of them shadows nothing: the
+/// comparisons would grow with the square of their number.
+const MAX_MATCHES: usize = 512;
+/// Prefixes of a path that it is compared with, the shortest ones.
+const MAX_PREFIXES: usize = 32;
+
+/// The matches of one listener.
+#[derive(Default)]
+pub(in crate::translate) struct MatchIndex(FxHashMap<Hostname, OnHostname>);
+
+/// The matches of one hostname.
+#[derive(Default)]
+struct OnHostname {
+    paths: BTreeMap<PathKey, Matches>,
+    /// Number of matches by the priority of their route.
+    priorities: BTreeMap<i16, usize>,
+}
+
+/// Matches in their order, each with its rule.
+type Matches = BTreeMap<Precedence, Arc<Rule>>;
+
+/// A path condition. The elements below a prefix follow each other in the order of texts.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct PathKey {
+    text: Arc<str>,
+    rank: PathRank,
+}
+
+/// A match of a rule.
+pub(in crate::translate) struct Candidate<'a> {
+    pub(in crate::translate) precedence: Precedence,
+    pub(in crate::translate) rule: &'a Arc<Rule>,
+}
+
+/// The matches of a route.
+pub(in crate::translate) fn candidates(route: &Route) -> impl Iterator<Item = Candidate<'_>> {
+    let rules = route.rules.iter();
+    rules.flat_map(|rule| (0..rule.matches.len()).map(|index| Candidate::new(route, rule, index)))
+}
+
+impl MatchIndex {
+    /// Adds the matches of a route.
+    pub(in crate::translate) fn attach(&mut self, attached: &AttachedRoute) {
+        for hostname in &attached.hostnames {
+            let on_hostname = self.0.entry(hostname.clone()).or_default();
+            candidates(&attached.route).for_each(|candidate| on_hostname.insert(candidate));
+        }
+    }
+
+    fn detach(&mut self, attached: &AttachedRoute) {
+        for hostname in &attached.hostnames {
+            if let Some(on_hostname) = self.0.get_mut(hostname) {
+                candidates(&attached.route).for_each(|candidate| on_hostname.remove(&candidate));
+                if on_hostname.paths.is_empty() {
+                    self.0.remove(hostname);
+                }
+            }
+        }
+    }
+
+    /// Replaces the matches of a route. Adds the routes to `affected` for which [`Self::winner`] may be another one.
+    pub(in crate::translate) fn replace(
+        &mut self,
+        former: Option<&AttachedRoute>,
+        now: Option<&AttachedRoute>,
+        affected: &mut FxHashSet<ObjectRef>,
+    ) {
+        let both = former.zip(now);
+        if both.is_some_and(|(former, now)| std::ptr::eq(former, now)) {
+            return;
+        }
+        let is_same = both.is_some_and(|(former, now)| {
+            former.hostnames == now.hostnames && have_same_matches(&former.route, &now.route)
+        });
+        // With the same matches too: what is indexed keeps the former rules alive.
+        if let Some(former) = former {
+            if !is_same {
+                self.add_affected(former, affected);
+            }
+            self.detach(former);
+        }
+        if let Some(now) = now {
+            self.attach(now);
+            if !is_same {
+                self.add_affected(now, affected);
+            }
+        }
+    }
+
+    /// The rule that gets the requests of a match under a hostname in its place. Which of its matches brings a rule a
+    /// request makes no difference.
+    pub(in crate::translate) fn winner(
+        &self,
+        hostname: &Hostname,
+        candidate: &Candidate<'_>,
+    ) -> Option<&RuleId> {
+        let on_hostname = self.0.get(hostname)?;
+        let wider = on_hostname.wider(candidate).into_iter();
+        let first = wider.filter_map(|matches| {
+            let mut before = matches.range(..&candidate.precedence);
+            before.find(|(precedence, rule)| {
+                asks_no_more(condition(precedence, rule), candidate.condition())
+            })
+        });
+        let (_, winner) = first.min_by_key(|(precedence, _)| *precedence)?;
+        Some(&winner.id).filter(|winner| **winner != candidate.rule.id)
+    }
+
+    /// Adds the routes with matches that the attached route shadows, or may shadow without it.
+    fn add_affected(&self, attached: &AttachedRoute, affected: &mut FxHashSet<ObjectRef>) {
+        let candidates: Vec<_> = candidates(&attached.route).collect();
+        let hostnames = attached.hostnames.iter();
+        for on_hostname in hostnames.filter_map(|hostname| self.0.get(hostname)) {
+            for candidate in &candidates {
+                on_hostname.add_affected(candidate, candidates.len(), affected);
+            }
+        }
+    }
+}
+
+impl OnHostname {
+    fn insert(&mut self, candidate: Candidate<'_>) {
+        let path = PathKey::of(&candidate.condition().path);
+        *self.priorities.entry(candidate.priority()).or_default() += 1;
+        let matches = self.paths.entry(path).or_default();
+        matches.insert(candidate.precedence, candidate.rule.clone());
+    }
+
+    fn remove(&mut self, candidate: &Candidate<'_>) {
+        let path = PathKey::of(&candidate.condition().path);
+        let Some(matches) = self.paths.get_mut(&path) else {
+            return;
+        };
+        if matches.remove(&candidate.precedence).is_none() {
+            return;
+        }
+        if matches.is_empty() {
+            self.paths.remove(&path);
+        }
+        if let Some(count) = self.priorities.get_mut(&candidate.priority()) {
+            *count -= 1;
+            if *count == 0 {
+                self.priorities.remove(&candidate.priority());
+            }
+        }
+    }
+
+    /// The matches whose path fits whatever that of the candidate fits, and that may precede it.
+    fn wider(&self, candidate: &Candidate<'_>) -> Vec<&Matches> {
+        let path = &candidate.condition().path;
+        let highest = self.priorities.keys().next_back();
+        let mut wider = vec![PathKey::of(path)];
+        // Of equal priority, the longer path always precedes.
+        if highest > Some(&candidate.priority()) {
+            wider.extend(prefixes(path));
+        }
+        let matches = wider.iter().filter_map(|path| self.paths.get(path));
+        matches
+            .filter(|matches| matches.len() <= MAX_MATCHES)
+            .collect()
+    }
+
+    /// The matches whose path is this one or narrower, as far as this one may precede them.
+    fn narrower(&self, path: &PathMatch) -> impl Iterator<Item = &Matches> {
+        let own = self.paths.get(&PathKey::of(path));
+        let prefix = match path {
+            PathMatch::Prefix(text) if self.priorities.len() > 1 => Some(text),
+            // Of equal priority, the longer path always precedes.
+            PathMatch::Exact(_) | PathMatch::Prefix(_) | PathMatch::Regex(_) => None,
+        };
+        let exact = prefix.and_then(|text| self.paths.get(&PathKey::exact(text)));
+        let below = prefix.into_iter().flat_map(|text| {
+            // `0` is the character after `/`.
+            let [first, end] = ['/', '0'].map(|next| PathKey::exact(&format!("{text}{next}")));
+            self.paths.range(first..end)
+        });
+        let below = below.filter(|(path, _)| path.rank != PathRank::Regex);
+        let below = below.map(|(_, matches)| matches);
+        own.into_iter().chain(exact).chain(below)
+    }
+
+    /// Adds the routes with matches that the candidate, one of `count` of its route, shadows, or may shadow without it.
+    fn add_affected(
+        &self,
+        candidate: &Candidate<'_>,
+        count: usize,
+        affected: &mut FxHashSet<ObjectRef>,
+    ) {
+        let path = &candidate.condition().path;
+        let of_path = self.paths.get(&PathKey::of(path)).map_or(0, Matches::len);
+        if of_path > MAX_MATCHES + count {
+            return;
+        }
+        // Else the route decides whether the path takes part at all.
+        let takes_part = of_path <= MAX_MATCHES;
+        for (precedence, rule) in self.narrower(path).flatten() {
+            let shadows = || {
+                candidate.precedence < *precedence
+                    && asks_no_more(candidate.condition(), condition(precedence, rule))
+            };
+            if !takes_part || shadows() {
+                affected.insert(rule.id.route.clone());
+            }
+        }
+    }
+}
+
+impl PathKey {
+    fn of(path: &PathMatch) -> Self {
+        match path {
+            PathMatch::Exact(text) => Self::new(text.clone(), PathRank::Exact),
+            PathMatch::Prefix(text) => Self::new(text.clone(), PathRank::Prefix),
+            PathMatch::Regex(pattern) => Self::new(pattern.source().into(), PathRank::Regex),
+        }
+    }
+
+    fn exact(text: &str) -> Self {
+        Self::new(text.into(), PathRank::Exact)
+    }
+
+    fn new(text: Arc<str>, rank: PathRank) -> Self {
+        Self { text, rank }
+    }
+}
+
+impl<'a> Candidate<'a> {
+    /// The `index`-th match of a rule of this route.
+    pub(in crate::translate) fn new(route: &Route, rule: &'a Arc<Rule>, index: usize) -> Self {
+        let precedence = Precedence::new(route.kind, route.priority, route.created, rule, index);
+        Self { precedence, rule }
+    }
+
+    fn condition(&self) -> &'a Match {
+        condition(&self.precedence, self.rule)
+    }
+
+    fn priority(&self) -> i16 {
+        self.precedence.priority.0
+    }
+}
+
+fn condition<'a>(precedence: &Precedence, rule: &'a Rule) -> &'a Match {
+    &rule.matches[precedence.r#match]
+}
+
+fn have_same_matches(one: &Route, two: &Route) -> bool {
+    one.priority == two.priority
+        && one.created == two.created
+        && one.rules.len() == two.rules.len()
+        && one
+            .rules
+            .iter()
+            .zip(&two.rules)
+            .all(|(one, two)| one.id.index == two.id.index && one.matches == two.matches)
+}
+
+/// The prefixes that fit whatever the path fits, but for itself.
+fn prefixes(path: &PathMatch) -> impl Iterator<Item = PathKey> {
+    let (text, is_exact) = match path {
+        PathMatch::Exact(text) => (&**text, true),
+        PathMatch::Prefix(text) => (&**text, false),
+        PathMatch::Regex(_) => ("", false),
+    };
+    let same = (is_exact && text.starts_with('/')).then_some(text.len());
+    let ends = text.match_indices('/').map(|(end, _)| end);
+    let ends = same.into_iter().chain(ends.take(MAX_PREFIXES));
+    ends.map(|end| PathKey::new(text[..end].into(), PathRank::Prefix))
+}
+
+/// Whether a match has no condition, the path aside, that the other one lacks.
+fn asks_no_more(one: &Match, other: &Match) -> bool {
+    // Whatever its service and method are, which the path says.
+    let is_grpc_only = one.grpc.is_some() && other.grpc.is_none();
+    !is_grpc_only
+        && one
+            .method
+            .as_ref()
+            .is_none_or(|it| other.method.as_ref() == Some(it))
+        && one.headers.iter().all(|it| other.headers.contains(it))
+        && one.query.iter().all(|it| other.query.contains(it))
+}
