@@ -331,6 +331,7 @@ mod tests {
         let foreign = stored("example.com/Ready", "True", 1);
         let status = json!({"conditions": [
             stored("Conflicted", "True", 1), foreign, stored("Accepted", "True", 1),
+            stored("portcullis.dev/Shadowed", "True", 1),
         ]});
         let merged = class(&status, &[accepted(1)]).unwrap();
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use portcullis::api::object::Kind;
 use portcullis::api::{self, Object};
@@ -15,11 +15,19 @@ use crate::{files, run};
 
 /// The parsed inputs of all goldens.
 pub(crate) fn corpus() -> Vec<Vec<Value>> {
-    let parse = |path: PathBuf| {
-        let text = fs::read_to_string(&path).expect("a golden is readable");
-        Golden::parse(&text).expect("a golden parses").values
-    };
-    files().into_iter().map(parse).collect()
+    files().iter().map(|path| parse(path)).collect()
+}
+
+/// The parsed inputs of the goldens of an area.
+pub(crate) fn corpus_of(area: &str) -> Vec<Vec<Value>> {
+    let files = files().into_iter();
+    let of_area = files.filter(|path| path.parent().is_some_and(|it| it.ends_with(area)));
+    of_area.map(|path| parse(&path)).collect()
+}
+
+fn parse(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("a golden is readable");
+    Golden::parse(&text).expect("a golden parses").values
 }
 
 fn bytes(translation: &Translation) -> String {

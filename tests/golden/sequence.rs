@@ -1,18 +1,21 @@
 //! A translator that follows a long sequence of changes comes, at every step, to what a translation from nothing comes
 //! to. The changes are those of a few goldens that meet in one world: objects come, go, and take over parts of others.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use portcullis::api::Key;
 use portcullis::api::object::Kind;
-use portcullis::ir::Ir;
+use portcullis::ir::{Hostname, Ir, ListenerKey, ObjectRef};
 use portcullis::snapshot::Snapshot;
-use portcullis::translate::{Mode, Options, Translator, translate};
+use portcullis::status::{Condition, ConditionType};
+use portcullis::translate::{Mode, Options, Translation, Translator, shadowed, translate};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
-use crate::properties::{corpus, decode};
+use crate::properties::{corpus, corpus_of, decode};
 use crate::shown::{difference, shown};
 
 /// What happens to one object.
@@ -149,23 +152,57 @@ fn follow(world: &mut World, options: &Options, steps: &[(Index, Step)], burst: 
             let difference = difference(&text(&expected), &text(&followed));
             panic!("after {steps:?}:\n{difference}");
         }
+        assert_conditions_tell_shadowed_matches(&followed);
         served = followed.ir;
     }
 }
 
-#[test]
-fn a_sequence_of_changes_is_followed_exactly() {
-    let corpus = corpus();
+/// The condition `Shadowed` agrees with the warnings of `check`, which are about one hostname of one listener each.
+fn assert_conditions_tell_shadowed_matches(translation: &Translation) {
+    let mut places: BTreeMap<&ObjectRef, BTreeSet<(&ListenerKey, &Hostname)>> = BTreeMap::new();
+    let ports = translation.ir.ports.iter();
+    for listener in ports.flat_map(|port| &port.listeners) {
+        for attached in listener.routes.iter() {
+            let hostnames = attached.hostnames.iter();
+            let known = places.entry(&attached.route.object).or_default();
+            known.extend(hostnames.map(|hostname| (&listener.key, hostname)));
+        }
+    }
+    let mut warnings: BTreeMap<_, BTreeMap<_, usize>> = BTreeMap::new();
+    for shadowed in shadowed(&translation.ir) {
+        let of_route = warnings.entry(shadowed.rule.route).or_default();
+        let of_match = of_route.entry((shadowed.rule.index, shadowed.index));
+        *of_match.or_default() += 1;
+    }
+    for (route, parents) in &translation.report.routes {
+        let is_shadowed = |one: &Condition| one.kind == ConditionType::Shadowed;
+        let mut conditions = parents.iter().flat_map(|parent| &parent.conditions);
+        let warnings = warnings.get(route).into_iter().flat_map(BTreeMap::values);
+        let everywhere = places.get(route).map_or(0, BTreeSet::len);
+        if conditions.any(is_shadowed) {
+            assert!(warnings.count() > 0, "no warning of {route}");
+        } else {
+            let mut counts = warnings.copied();
+            assert!(
+                counts.all(|count| count < everywhere),
+                "no condition on {route}"
+            );
+        }
+    }
+}
+
+/// Follows sequences of changes in worlds of some of these goldens.
+fn follow_sequences(cases: u32, corpus: &[Vec<Value>]) {
     let steps = vec((any::<Index>(), step()), 150);
     let worlds = (vec(any::<Index>(), 1..5), steps, 1..4_usize, any::<bool>());
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 300,
+        cases,
         failure_persistence: None,
         max_shrink_iters: 200,
         ..ProptestConfig::default()
     });
     let result = runner.run(&worlds, |(goldens, steps, burst, in_cluster)| {
-        let mut world = World::new(goldens.iter().map(|golden| golden.get(&corpus)));
+        let mut world = World::new(goldens.iter().map(|golden| golden.get(corpus)));
         let mut options = Options::default();
         if in_cluster {
             options.mode = Mode::Kubernetes;
@@ -174,4 +211,14 @@ fn a_sequence_of_changes_is_followed_exactly() {
         Ok(())
     });
     result.expect("every step is followed");
+}
+
+#[test]
+fn a_sequence_of_changes_is_followed_exactly() {
+    follow_sequences(300, &corpus());
+}
+
+#[test]
+fn a_sequence_of_changes_among_shadowed_routes_is_followed_exactly() {
+    follow_sequences(100, &corpus_of("shadow"));
 }

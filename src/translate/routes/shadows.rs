@@ -152,7 +152,7 @@ fn shown_match(field: &str, winners: &BTreeSet<&RuleId>) -> String {
         shown.push("others".to_owned());
     }
     format!(
-        "{field} gets no request: all go to {}, with the same match or a wider one that comes first",
+        "{field} gets no request: the same match or a wider one comes first in {}",
         shown.join(" and ")
     )
 }

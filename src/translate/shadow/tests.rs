@@ -357,8 +357,19 @@ fn a_change_affects_no_routes_but_those_that_it_may_shadow() {
         let name = route.route.object.clone();
         followed.replace(&name, Some(route))
     };
-    let all = ["a.com"];
-    assert_eq!(put(route("b", 0, &all, &[prefix("/p")])), ["b"]);
+    let none: [&str; 0] = [];
+    assert_eq!(put(route("a", 0, &["a.com"], &[prefix("/p")])), none);
+    assert_eq!(put(route("b", 0, &["a.com"], &[prefix("/p")])), none);
+    assert_eq!(put(route("c", 0, &["b.com"], &[prefix("/p")])), none);
+    assert_eq!(put(route("d", 0, &["a.com"], &[exact("/p/q")])), none);
+    // The same matches again.
+    assert_eq!(put(route("a", 0, &["a.com"], &[prefix("/p")])), none);
+    assert_eq!(put(route("a", 0, &["a.com"], &[prefix("/q")])), ["b"]);
+    assert_eq!(put(route("e", 1, &["a.com"], &[prefix("/p")])), ["b", "d"]);
+    assert_eq!(
+        put(route("e", 1, &["b.com"], &[prefix("/p")])),
+        ["b", "c", "d"]
+    );
 }
 
 #[test]
