@@ -164,14 +164,14 @@ struct Followed {
 
 impl Followed {
     /// Replaces a route. Looks again at that route and at those that the index calls affected, which are returned.
-    fn replace(&mut self, name: &ObjectRef, now: Option<Arc<AttachedRoute>>) -> Vec<String> {
-        let former = match &now {
+    fn replace(&mut self, name: &ObjectRef, now: Option<&Arc<AttachedRoute>>) -> Vec<String> {
+        let former = match now {
             Some(now) => self.routes.insert(name.clone(), now.clone()),
             None => self.routes.remove(name),
         };
         let mut affected = FxHashSet::default();
         self.index
-            .replace(former.as_deref(), now.as_deref(), &mut affected);
+            .replace(former.as_deref(), now.map(|now| &**now), &mut affected);
         let mut names: Vec<_> = affected.iter().map(|it| it.name.to_string()).collect();
         names.sort();
         affected.insert(name.clone());
@@ -184,7 +184,7 @@ impl Followed {
         names
     }
 
-    fn from_scratch(&self) -> BTreeMap<ObjectRef, Vec<String>> {
+    fn anew(&self) -> BTreeMap<ObjectRef, Vec<String>> {
         let mut index = MatchIndex::default();
         self.routes.values().for_each(|route| index.attach(route));
         let routes = self.routes.iter();
@@ -341,8 +341,8 @@ fn looking_at_affected_routes_only_finds_what_comparing_all_finds() {
         let mut followed = Followed::default();
         for (route, is_removed) in changes {
             let name = route.route.object.clone();
-            followed.replace(&name, Some(route).filter(|_| !is_removed));
-            prop_assert_eq!(&followed.shadowed, &followed.from_scratch());
+            followed.replace(&name, Some(&route).filter(|_| !is_removed));
+            prop_assert_eq!(&followed.shadowed, &followed.anew());
             prop_assert_eq!(&followed.shadowed, &followed.by_comparison());
         }
         Ok(())
@@ -355,7 +355,7 @@ fn a_change_affects_no_routes_but_those_that_it_may_shadow() {
     let mut followed = Followed::default();
     let mut put = |route: Arc<AttachedRoute>| {
         let name = route.route.object.clone();
-        followed.replace(&name, Some(route))
+        followed.replace(&name, Some(&route))
     };
     let none: [&str; 0] = [];
     assert_eq!(put(route("a", 0, &["a.com"], &[prefix("/p")])), none);
@@ -378,8 +378,8 @@ fn a_path_with_too_many_matches_shadows_nothing_until_some_are_gone() {
     let mut put = |name: &str, matches: Option<&[Match]>| {
         let object = ObjectRef::gateway_api("HTTPRoute", "ns", name);
         let now = matches.map(|matches| route(name, 0, &["a.com"], matches));
-        followed.replace(&object, now);
-        assert_eq!(followed.shadowed, followed.from_scratch());
+        followed.replace(&object, now.as_ref());
+        assert_eq!(followed.shadowed, followed.anew());
         followed.shadowed.values().flatten().count()
     };
     let others = |count: usize| {
