@@ -138,7 +138,7 @@ pub(super) fn parse(
     let Some(parsed) = parsed? else {
         return Ok(None);
     };
-    let head = into_head(parsed, buffer, spans, method)?;
+    let head = into_head(&parsed, buffer, spans, method)?;
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         let switched = head.headers.get(UPGRADE);
         let agreed = upgrade
@@ -205,7 +205,7 @@ fn parse_into<'a>(
 }
 
 fn into_head(
-    parsed: Parsed,
+    parsed: &Parsed,
     buffer: &mut BytesMut,
     spans: &[Span],
     method: &Method,
