@@ -59,7 +59,7 @@ class Figure:
         """The median over the rounds of ours/peer, so that what slows a whole round cancels out."""
         if peer is None or {ours, peer} & set(self.faults):
             return None
-        pairs = zip(self.samples.get(ours, []), self.samples.get(peer, []))
+        pairs = zip(self.samples.get(ours, []), self.samples.get(peer, []), strict=False)
         ratios = [mine / other for mine, other in pairs if other]
         return median(ratios) if ratios else None
 
