@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from statistics import median
 
-
 # Name of another build of the program among the proxies.
 BEFORE = "before"
 
