@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from statistics import median
 
-
 # Name of another build of the program among the proxies.
 BEFORE = "before"
 
@@ -59,7 +58,7 @@ class Figure:
         """The median over the rounds of ours/peer, so that what slows a whole round cancels out."""
         if peer is None or {ours, peer} & set(self.faults):
             return None
-        pairs = zip(self.samples.get(ours, []), self.samples.get(peer, []))
+        pairs = zip(self.samples.get(ours, []), self.samples.get(peer, []), strict=False)
         ratios = [mine / other for mine, other in pairs if other]
         return median(ratios) if ratios else None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "controller"))
 
-from api import Api  # noqa: E402
+from api import Api
 
 
 class Routes:

@@ -1,8 +1,10 @@
 //! ExternalAuth: asks an authorization server whether a request may go on. Whatever goes wrong, the
 //! request does not go on.
 
+mod check_response;
 mod grpc;
 mod message;
+mod verdict;
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,15 +12,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION,
-    CONTENT_RANGE, CONTENT_TYPE, HOST, TRAILER,
-};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, request};
+use http::{HeaderName, HeaderValue, StatusCode, Uri, request};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::timeout;
 
+use self::verdict::{Verdict, copy_headers, denial};
 use super::error::Error;
 use super::forwarding::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID};
 use super::request::Exchange;
@@ -26,7 +26,6 @@ use super::subrequest;
 use super::worker::Worker;
 use crate::filter::{Level, LocalResponse};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
-use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::table::{AuthResult, Backend, Target};
 use crate::upstream::{BoxError, Replay};
 
@@ -34,26 +33,6 @@ use crate::upstream::{BoxError, Replay};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of the body of such a response.
 const MAX_RESPONSE: usize = 64 * 1024;
-
-/// Headers that describe the body or framing of the authorization server's response, so that they
-/// mean nothing in another message.
-const DESCRIBING: [HeaderName; 7] = [
-    CONTENT_ENCODING,
-    CONTENT_LANGUAGE,
-    CONTENT_LENGTH,
-    CONTENT_LOCATION,
-    CONTENT_RANGE,
-    CONTENT_TYPE,
-    TRAILER,
-];
-
-/// The verdict of an authorization server.
-enum Verdict {
-    /// The request goes on.
-    Allow,
-    /// The client gets this response.
-    Deny(LocalResponse),
-}
 
 /// Asks for permission. Returns the response to the client if the request is denied.
 pub(super) async fn authorize(
@@ -157,51 +136,6 @@ fn http_head(
     Ok(head)
 }
 
-/// Whether a header of the server's response can be part of another message.
-fn is_independent(name: &HeaderName) -> bool {
-    !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
-}
-
-/// Replaces headers of a request by those of the server's response; by all of them if none is
-/// listed.
-fn copy_headers(
-    from: &HeaderMap,
-    listed: &[HeaderName],
-    request: &mut HeaderMap,
-) -> Result<(), Error> {
-    let is_copied = |name: &HeaderName| {
-        *name != HOST && is_independent(name) && (listed.is_empty() || listed.contains(name))
-    };
-    for name in from.keys().filter(|name| is_copied(name)) {
-        request.remove(name);
-        for value in from.get_all(name) {
-            let appended = request.try_append(name, value.clone());
-            appended.map_err(|_| Error::Filter)?;
-        }
-    }
-    Ok(())
-}
-
-/// The response to a client whose request is denied: that of the server, unless its status would
-/// tell the client that the request has succeeded.
-fn denial(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse {
-    let is_kept = status.is_client_error()
-        || status.is_server_error()
-        || status.is_redirection() && status != StatusCode::NOT_MODIFIED;
-    if !is_kept {
-        let mut response = Response::new(Bytes::new());
-        *response.status_mut() = StatusCode::FORBIDDEN;
-        return Box::new(response);
-    }
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    for name in HOP_BY_HOP.iter().chain(&[CONTENT_LENGTH, TRAILER]) {
-        response.headers_mut().remove(name);
-    }
-    Box::new(response)
-}
-
 /// A body in memory.
 struct Buffered {
     data: Bytes,
@@ -247,71 +181,4 @@ impl Replay for Buffered {
     }
 
     fn forget(&mut self) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
-        let of = of.iter().map(|(name, value)| {
-            (
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )
-        });
-        of.collect()
-    }
-
-    #[test]
-    fn permission_replaces_headers_of_the_request() {
-        let from = headers(&[
-            ("x-user", "42"),
-            ("x-other", "1"),
-            ("host", "auth"),
-            ("content-type", "text/plain"),
-            ("content-length", "5"),
-            ("connection", "close"),
-        ]);
-        let request = headers(&[
-            ("x-user", "forged"),
-            ("host", "a.com"),
-            ("content-type", "json"),
-        ]);
-        let mut all = request.clone();
-        copy_headers(&from, &[], &mut all).unwrap();
-        let expected = [
-            ("x-user", "42"),
-            ("x-other", "1"),
-            ("host", "a.com"),
-            ("content-type", "json"),
-        ];
-        assert_eq!(all, headers(&expected));
-        let mut listed = request;
-        let names = ["x-user", "host"].map(HeaderName::from_static);
-        copy_headers(&from, &names, &mut listed).unwrap();
-        let expected = [
-            ("x-user", "42"),
-            ("host", "a.com"),
-            ("content-type", "json"),
-        ];
-        assert_eq!(listed, headers(&expected));
-    }
-
-    #[test]
-    fn denial_never_looks_like_success() {
-        for (status, expected) in [
-            (201, 403),
-            (204, 403),
-            (302, 302),
-            (304, 403),
-            (401, 401),
-            (500, 500),
-            (600, 403),
-        ] {
-            let status = StatusCode::from_u16(status).unwrap();
-            let denial = denial(status, HeaderMap::new(), Bytes::new());
-            assert_eq!(denial.status().as_u16(), expected);
-        }
-    }
 }

@@ -155,5 +155,5 @@ def former_rights(cluster):
     )
     cluster.api.delete("Pod", cluster.leader(), SYSTEM)
     for kind in "ClusterRoleBinding", "ClusterRole":
-        wait_for(f"the {kind} is gone", lambda: not cluster.api.get(kind, FORMER), 20)  # noqa: B023
+        wait_for(f"the {kind} is gone", lambda: not cluster.api.get(kind, FORMER), 20)
     wait_for("two controllers are ready", lambda: len(cluster.controllers()) == 2, 40)

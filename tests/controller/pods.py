@@ -29,7 +29,7 @@ class FakePods:
         self.refusals: dict[str, str] = {}
         self.lines: dict[str, list[tuple[int, dict]]] = {}
         self.ends: dict[str, str] = {}
-        self._ca = tempfile.NamedTemporaryFile()
+        self._ca = tempfile.NamedTemporaryFile()  # noqa: SIM115 -- closed with the pods
         self._ca.write(authority(cluster))
         self._ca.flush()
         command = [CLUSTER, "fakepods", "--url", URL, "--ca", self._ca.name, "--connect", f"{address}:{PORT}"]

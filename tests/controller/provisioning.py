@@ -79,7 +79,7 @@ def comes_back(cluster):
         cluster.api.delete(kind, named(kind), NS)
 
         def look():
-            found = cluster.api.get(kind, named(kind), NS)  # noqa: B023
+            found = cluster.api.get(kind, named(kind), NS)
             return found and found["metadata"]["uid"] != before
 
         wait_for(f"the {kind} is there again", look, 5)

@@ -4,12 +4,11 @@ Runs last: the subjects before it do everything that needs a right.
 """
 
 import audit
+from api import condition, wait_for
 from audit import WRITES
 from checks import check
 from cluster import SYSTEM
-from objects import backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace
-from objects import parameters, parameters_ref, to_backend, traffic_policy
-from api import condition, wait_for
+from objects import backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace, parameters, parameters_ref, to_backend, traffic_policy
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"

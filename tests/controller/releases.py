@@ -53,7 +53,7 @@ def shift(cluster, percent: int) -> None:
     """Gives the new release this share and waits until all pods of the Gateway do so."""
     cluster.apply(weighted(percent))
     for pod in cluster.replicas(NS, "edge", 2):
-        wait_for(f"the new release has {percent} %", lambda: round(100 * share(pod, NEW), 6) == percent, 10)  # noqa: B023
+        wait_for(f"the new release has {percent} %", lambda: round(100 * share(pod, NEW), 6) == percent, 10)
 
 
 def share(pod: dict, release: str) -> float:
@@ -116,7 +116,7 @@ def sessions(cluster):
     }
     cluster.apply(route)
     addresses = [pod["status"]["podIP"] for pod in cluster.replicas(NS, "edge", 2)]
-    tokens = [wait_for("a session begins", lambda: session(address), 20) for address in addresses]  # noqa: B023
+    tokens = [wait_for("a session begins", lambda: session(address), 20) for address in addresses]
     for token in tokens:
         for address in addresses:
             assert session(address, token) == "", "a pod does not know the session of another one"

@@ -66,9 +66,9 @@ def streams(cluster):
         for name, members in fleet.items():
             for pod, token in members:
                 pods.connect(pod, f"{NS}/{name}", token)
-        for name, members in fleet.items():
+        for members in fleet.values():
             for pod, _ in members:
-                wait_for(f"{pod} gets a commit", lambda: pods.commits(pod), 60)  # noqa: B023
+                wait_for(f"{pod} gets a commit", lambda: pods.commits(pod), 60)
         connected = time.monotonic() - began
         time.sleep(3)
         delays, strays = [], 0

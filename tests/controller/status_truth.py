@@ -132,7 +132,7 @@ def there_and_back(cluster):
             assert addresses[1] in programmed["message"], programmed
     cluster.gateway_is(NS, "edge", seconds=20)
     for address in addresses:
-        wait_for("all serve it", lambda: "a.test" in redirect_of(address, 8080), 5)  # noqa: B023
+        wait_for("all serve it", lambda: "a.test" in redirect_of(address, 8080), 5)
 
 
 @check("a suspended replica is waited for until it is not ready")

@@ -157,9 +157,9 @@ def where_the_leader_is(cluster):
         with FakePods(cluster, address) as pods:
             pods.connect(name, f"{NS}/a", token)
             pods.committed(name)
-            told = lambda: [line["leader"].get("address") for _, line in pods.lines[name] if "leader" in line]  # noqa: B023, E731
+            told = lambda: [line["leader"].get("address") for _, line in pods.lines[name] if "leader" in line]  # noqa: E731
             expected = None if name == leader else f"{found[leader]}:{PORT}"
-            wait_for(f"{name} tells of {expected}", lambda: told() and told()[-1] == expected, 5)  # noqa: B023
+            wait_for(f"{name} tells of {expected}", lambda: told() and told()[-1] == expected, 5)
 
 
 @check("a stream ends within a minute after the deletion of the pod of its token")

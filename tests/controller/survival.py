@@ -39,7 +39,7 @@ def marked(cluster, mark: str, seconds: float) -> float:
     began = time.monotonic()
     cluster.apply(redirect(NS, "mark", ["edge"], mark, path="/mark"))
     for pod in cluster.ready_pods(NS, f"{GATEWAY_LABEL}=edge"):
-        follows = lambda: mark in redirect_of(pod["status"]["podIP"], 8080, "/mark")  # noqa: B023, E731
+        follows = lambda: mark in redirect_of(pod["status"]["podIP"], 8080, "/mark")  # noqa: E731
         wait_for(f"{pod['metadata']['name']} follows", follows, seconds)
     return time.monotonic() - began
 

@@ -1,5 +1,6 @@
 """The status writer: keeps entries of others, writes only differences, repairs changed entries, never goes back."""
 
+import contextlib
 import threading
 
 from api import Refused, condition, has, wait_for
@@ -187,10 +188,8 @@ def no_write_without_change(cluster):
         now = versions(cluster)
         return {name for name in before | now if before.get(name) != now.get(name)}
 
-    try:
+    with contextlib.suppress(AssertionError):
         wait_for("", changed, QUIET_SECONDS, every=0.5)
-    except AssertionError:
-        pass
     assert not changed(), f"written for no reason: {changed()}"
     old = {pod["metadata"]["name"] for pod in cluster.controllers()}
     for name in old:

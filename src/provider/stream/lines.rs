@@ -6,7 +6,14 @@ use serde_json::Value;
 use crate::stream::message::{MAX_LINE, Update};
 
 /// The kinds of lines in [`Update`]. Other kinds are of a later version and are skipped.
-const KNOWN: [&str; 5] = ["begin", "put", "delete", "commit", "leader"];
+const KNOWN: [&str; 6] = [
+    "begin",
+    "sessionSecret",
+    "put",
+    "delete",
+    "commit",
+    "leader",
+];
 
 /// Received bytes that are not consumed as lines yet.
 #[derive(Debug, Default)]
@@ -129,6 +136,7 @@ mod tests {
             "7",
             "{}",
             r#"{"commit": {}}"#,
+            r#"{"sessionSecret": {}}"#,
             r#"{"commit": {"revision": "hidden"}}"#,
             r#"{"delete": {"group": "hidden"}}"#,
             r#"{"put": {}, "commit": {"revision": 1}}"#,

@@ -2,16 +2,14 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HOST, TE};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version, request,
-};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, request};
 use prost::Message;
 
 use super::message::{
-    Address, AttributeContext, CheckRequest, CheckResponse, HeaderValueOption, HttpRequest,
-    HttpResponse, Peer, Request, SocketAddress,
+    Address, AttributeContext, CheckRequest, HttpRequest, Peer, Request, SocketAddress,
 };
-use super::{Buffered, MAX_RESPONSE, Verdict, denial, is_independent};
+use super::verdict::Verdict;
+use super::{Buffered, MAX_RESPONSE, check_response};
 use crate::filter::{Level, Scheme};
 use crate::ir::external_auth::GrpcAuth;
 use crate::ir::filter::HeaderChanges;
@@ -24,8 +22,6 @@ use crate::table::Backend;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-/// A message in gRPC begins with a flag of compression and its length.
-const PREFIX: usize = 5;
 
 /// Calls the server. With its permission, the request and its response get the headers that the
 /// server asks for.
@@ -48,48 +44,13 @@ pub(super) async fn verdict(
     if status != StatusCode::OK || code.is_none_or(|code| code != "0") {
         return Err(Error::AuthorizationUnavailable);
     }
-    let response = decode(&data).ok_or(Error::AuthorizationUnavailable)?;
-    // An absent status is the default of its type, whose code is OK.
-    let is_allowed = response.status.is_none_or(|status| status.code == 0);
-    match (is_allowed, response.http_response) {
-        (true, None) => Ok(Verdict::Allow),
-        (true, Some(HttpResponse::Ok(ok))) => {
-            let headers = &mut exchange.parts.headers;
-            let mut changes = HeaderChanges::default();
-            for name in &ok.headers_to_remove {
-                if let Some(name) = header_name(name) {
-                    headers.remove(name);
-                }
-            }
-            apply(&ok.headers, headers)?;
-            for option in &ok.response_headers_to_add {
-                if let Some((name, value, is_appended)) = header(option) {
-                    let list = match is_appended {
-                        true => &mut changes.add,
-                        false => &mut changes.set,
-                    };
-                    list.push((name, value));
-                }
-            }
-            exchange.response_phase.change_headers(level, changes);
-            Ok(Verdict::Allow)
-        }
-        (false, Some(HttpResponse::Denied(denied))) => {
-            let code = denied.status.map_or(0, |status| status.code);
-            let code = u16::try_from(code).ok().filter(|code| *code != 0);
-            let status = code.and_then(|code| StatusCode::from_u16(code).ok());
-            let mut headers = HeaderMap::new();
-            apply(&denied.headers, &mut headers)?;
-            let status = status.unwrap_or(StatusCode::FORBIDDEN);
-            Ok(Verdict::Deny(denial(status, headers, denied.body.into())))
-        }
-        // A contradiction does not allow the request.
-        (true, Some(HttpResponse::Denied(_))) | (false, _) => {
-            let mut response = Response::new(Bytes::new());
-            *response.status_mut() = StatusCode::FORBIDDEN;
-            Ok(Verdict::Deny(Box::new(response)))
-        }
+    let response = check_response::decode(&data).ok_or(Error::AuthorizationUnavailable)?;
+    let mut changes = HeaderChanges::default();
+    let verdict = check_response::verdict(response, &mut exchange.parts.headers, &mut changes);
+    if changes != HeaderChanges::default() {
+        exchange.response_phase.change_headers(level, changes);
     }
+    verdict
 }
 
 fn head(backend: &Backend) -> Result<request::Parts, Error> {
@@ -158,89 +119,10 @@ fn check_request(grpc: &GrpcAuth, exchange: &Exchange, body: &Bytes) -> CheckReq
 
 fn encode(message: &CheckRequest) -> Bytes {
     let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    let mut bytes = BytesMut::with_capacity(check_response::PREFIX + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     // The buffer grows as needed, so that encoding cannot fail.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
-}
-
-/// Decodes the only message of a response. It must not be compressed, since the call accepts no
-/// compression.
-fn decode(data: &[u8]) -> Option<CheckResponse> {
-    let (prefix, message) = data.split_first_chunk::<PREFIX>()?;
-    let [0, length @ ..] = prefix else {
-        return None;
-    };
-    if u32::from_be_bytes(*length) as usize != message.len() {
-        return None;
-    }
-    CheckResponse::decode(message).ok()
-}
-
-/// A name of a header that a server may change.
-fn header_name(name: &str) -> Option<HeaderName> {
-    let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    let is_framing = name == HOST || name == http::header::CONTENT_LENGTH;
-    (!is_framing && (is_independent(&name) || name == CONTENT_TYPE)).then_some(name)
-}
-
-/// The header of an option, and whether it is added to the values that are there.
-fn header(option: &HeaderValueOption) -> Option<(HeaderName, HeaderValue, bool)> {
-    let header = option.header.as_ref()?;
-    let value = match header.raw_value.is_empty() {
-        true => HeaderValue::from_str(&header.value),
-        false => HeaderValue::from_bytes(&header.raw_value),
-    };
-    // `append` is false by default in these messages.
-    let is_appended = option.append.as_ref().is_some_and(|append| append.value);
-    Some((header_name(&header.key)?, value.ok()?, is_appended))
-}
-
-fn apply(options: &[HeaderValueOption], headers: &mut HeaderMap) -> Result<(), Error> {
-    for (name, value, is_appended) in options.iter().filter_map(header) {
-        let changed = match is_appended {
-            true => headers.try_append(name, value).map(drop),
-            false => headers.try_insert(name, value).map(drop),
-        };
-        changed.map_err(|_| Error::Filter)?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn malformed_responses_are_no_permission() {
-        assert_eq!(decode(&[0, 0, 0, 0, 0]), Some(CheckResponse::default()));
-        for data in [
-            &[][..],
-            &[0, 0, 0, 0],
-            &[1, 0, 0, 0, 0],
-            &[0, 0, 0, 0, 1],
-            &[0, 0, 0, 0, 0, 0],
-            &[0, 0, 0, 0, 1, 0xff],
-        ] {
-            assert_eq!(decode(data), None, "{data:?}");
-        }
-    }
-
-    #[test]
-    fn framing_and_pseudo_headers_cannot_be_changed() {
-        for name in [
-            ":path",
-            "host",
-            "Content-Length",
-            "transfer-encoding",
-            "",
-            "a b",
-        ] {
-            assert_eq!(header_name(name), None, "{name}");
-        }
-        assert_eq!(header_name("X-User").unwrap(), "x-user");
-        assert_eq!(header_name("content-type").unwrap(), "content-type");
-    }
 }

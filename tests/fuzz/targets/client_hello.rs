@@ -99,7 +99,7 @@ fn go_on<'a>(
 }
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    if size < 64 || seed % 64 == 0 {
+    if size < 64 || seed.is_multiple_of(64) {
         let hello = hello(seed / 64);
         if hello.len() <= max_size {
             data[..hello.len()].copy_from_slice(&hello);
@@ -107,7 +107,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
         }
     }
     let size = fuzzer_mutate(data, size, max_size);
-    if seed % 8 != 0 && size > 9 && size < 1 << 14 {
+    if !seed.is_multiple_of(8) && size > 9 && size < 1 << 14 {
         data[3..5].copy_from_slice(&(size as u16 - 5).to_be_bytes());
         data[6] = 0;
         data[7..9].copy_from_slice(&(size as u16 - 9).to_be_bytes());

@@ -29,7 +29,9 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    let structured = (seed % 2 == 0).then(|| mutate::documents(data, size, max_size, seed));
+    let structured = seed
+        .is_multiple_of(2)
+        .then(|| mutate::documents(data, size, max_size, seed));
     structured
         .flatten()
         .unwrap_or_else(|| fuzzer_mutate(data, size, max_size))

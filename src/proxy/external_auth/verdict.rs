@@ -1,0 +1,146 @@
+//! What the response of an authorization server means for the request and its client. Does no I/O.
+
+use bytes::Bytes;
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_RANGE,
+    CONTENT_TYPE, HOST, TRAILER,
+};
+use http::{HeaderMap, HeaderName, Response, StatusCode};
+
+use crate::filter::LocalResponse;
+use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::proxy::error::Error;
+
+/// Headers that describe the body or framing of the authorization server's response, so that they
+/// mean nothing in another message.
+const DESCRIBING: [HeaderName; 7] = [
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_LOCATION,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    TRAILER,
+];
+
+/// The verdict of an authorization server.
+pub(super) enum Verdict {
+    /// The request goes on.
+    Allow,
+    /// The client gets this response.
+    Deny(LocalResponse),
+}
+
+/// Whether a header of the server's response can be part of another message.
+pub(super) fn is_independent(name: &HeaderName) -> bool {
+    !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
+}
+
+/// Replaces headers of a request by those of the server's response; by all of them if none is
+/// listed.
+pub(super) fn copy_headers(
+    from: &HeaderMap,
+    listed: &[HeaderName],
+    request: &mut HeaderMap,
+) -> Result<(), Error> {
+    let is_copied = |name: &HeaderName| {
+        *name != HOST && is_independent(name) && (listed.is_empty() || listed.contains(name))
+    };
+    for name in from.keys().filter(|name| is_copied(name)) {
+        request.remove(name);
+        for value in from.get_all(name) {
+            let appended = request.try_append(name, value.clone());
+            appended.map_err(|_| Error::Filter)?;
+        }
+    }
+    Ok(())
+}
+
+/// The response to a client whose request is denied: that of the server, unless its status would
+/// tell the client that the request has succeeded.
+pub(super) fn denial(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse {
+    let is_kept = status.is_client_error()
+        || status.is_server_error()
+        || status.is_redirection() && status != StatusCode::NOT_MODIFIED;
+    if !is_kept {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        return Box::new(response);
+    }
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    for name in HOP_BY_HOP.iter().chain(&[CONTENT_LENGTH, TRAILER]) {
+        response.headers_mut().remove(name);
+    }
+    Box::new(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+        let of = of.iter().map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        });
+        of.collect()
+    }
+
+    #[test]
+    fn permission_replaces_headers_of_the_request() {
+        let from = headers(&[
+            ("x-user", "42"),
+            ("x-other", "1"),
+            ("host", "auth"),
+            ("content-type", "text/plain"),
+            ("content-length", "5"),
+            ("connection", "close"),
+        ]);
+        let request = headers(&[
+            ("x-user", "forged"),
+            ("host", "a.com"),
+            ("content-type", "json"),
+        ]);
+        let mut all = request.clone();
+        copy_headers(&from, &[], &mut all).unwrap();
+        let expected = [
+            ("x-user", "42"),
+            ("x-other", "1"),
+            ("host", "a.com"),
+            ("content-type", "json"),
+        ];
+        assert_eq!(all, headers(&expected));
+        let mut listed = request;
+        let names = ["x-user", "host"].map(HeaderName::from_static);
+        copy_headers(&from, &names, &mut listed).unwrap();
+        let expected = [
+            ("x-user", "42"),
+            ("host", "a.com"),
+            ("content-type", "json"),
+        ];
+        assert_eq!(listed, headers(&expected));
+    }
+
+    #[test]
+    fn denial_never_looks_like_success() {
+        for (status, expected) in [
+            (201, 403),
+            (204, 403),
+            (302, 302),
+            (304, 403),
+            (401, 401),
+            (500, 500),
+            (600, 403),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let denial = denial(status, HeaderMap::new(), Bytes::new());
+            assert_eq!(denial.status().as_u16(), expected);
+        }
+    }
+}
