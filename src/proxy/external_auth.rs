@@ -1,5 +1,5 @@
-//! ExternalAuth: asks an authorization server whether a request may go on. Whatever goes wrong, the
-//! request does not go on.
+//! ExternalAuth: asks an authorization server whether to forward a request. Fails closed: any error
+//! denies the request.
 
 mod grpc;
 mod message;
@@ -30,13 +30,13 @@ use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::table::{AuthResult, Backend, Target};
 use crate::upstream::{BoxError, Replay};
 
-/// Maximum time of a response of the authorization server.
+/// Maximum time for a response of the authorization server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of the body of such a response.
+/// Maximum size of the response body.
 const MAX_RESPONSE: usize = 64 * 1024;
 
-/// Headers that describe the body or framing of the authorization server's response, so that they
-/// mean nothing in another message.
+/// Headers that describe the body or framing of the authorization server's response. They are
+/// invalid in other messages.
 const DESCRIBING: [HeaderName; 7] = [
     CONTENT_ENCODING,
     CONTENT_LANGUAGE,
@@ -49,13 +49,13 @@ const DESCRIBING: [HeaderName; 7] = [
 
 /// The verdict of an authorization server.
 enum Verdict {
-    /// The request goes on.
+    /// The request is forwarded.
     Allow,
     /// The client gets this response.
     Deny(LocalResponse),
 }
 
-/// Asks for permission. Returns the response to the client if the request is denied.
+/// Calls the authorization server. Returns the response to the client if the request is denied.
 pub(super) async fn authorize(
     exchange: &mut Exchange,
     auth: &ExternalAuth,
@@ -68,7 +68,7 @@ pub(super) async fn authorize(
     let body = match auth.max_body {
         0 => Bytes::new(),
         max => {
-            // The client has no reason to wait any more.
+            // Reading the body sends the 100 (Continue). The backend's 100 is not needed.
             exchange.expects_continue = false;
             exchange.body.buffer(usize::from(max)).await?
         }
@@ -101,8 +101,8 @@ pub(super) async fn authorize(
     }
 }
 
-/// Sends the request's head and `body` to the server. With its permission, `parts` gets headers of
-/// its response.
+/// Sends the request's head and `body` to the server. If the server allows the request, copies
+/// headers of its response to `parts`.
 async fn http_verdict(
     worker: &Worker,
     backend: &Backend,
@@ -124,8 +124,8 @@ async fn http_verdict(
     Ok(Verdict::Allow)
 }
 
-/// The head of the request to the server (HTTPAuthConfig): method, prefixed path, and the headers
-/// that are always sent or allowed.
+/// Builds the head of the request to the server (HTTPAuthConfig): method, prefixed path, and the
+/// headers that are always sent or allowed.
 fn http_head(
     http: &HttpAuth,
     parts: &request::Parts,
@@ -141,7 +141,7 @@ fn http_head(
     ];
     let mut head = subrequest::head(parts);
     let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    // The target of `OPTIONS *` is no path.
+    // The target of `OPTIONS *` is not a path.
     let target = if target.starts_with('/') { target } else { "/" };
     let target = format!("{}{target}", http.path_prefix);
     head.uri = Uri::try_from(target).map_err(|_| Error::Filter)?;
@@ -157,13 +157,13 @@ fn http_head(
     Ok(head)
 }
 
-/// Whether a header of the server's response can be part of another message.
+/// Reports whether a header of the server's response is valid in another message.
 fn is_independent(name: &HeaderName) -> bool {
     !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
 }
 
-/// Replaces headers of a request by those of the server's response; by all of them if none is
-/// listed.
+/// Replaces headers of a request with those of the server's response: the listed ones, or all if
+/// none is listed.
 fn copy_headers(
     from: &HeaderMap,
     listed: &[HeaderName],
@@ -182,8 +182,8 @@ fn copy_headers(
     Ok(())
 }
 
-/// The response to a client whose request is denied: that of the server, unless its status would
-/// tell the client that the request has succeeded.
+/// Returns the response to a client whose request is denied: the server's, unless its status would
+/// report success to the client.
 fn denial(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse {
     let is_kept = status.is_client_error()
         || status.is_server_error()

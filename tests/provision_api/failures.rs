@@ -21,7 +21,7 @@ async fn rejection_is_reported_with_the_servers_message_and_retried() {
     assert_eq!(failure.reason, FailureReason::Refused);
     assert_eq!(
         failure.message,
-        "Deployment shop/web-portcullis cannot be made: exceeded quota: small (403 Forbidden)"
+        "Deployment shop/web-portcullis cannot be created: exceeded quota: small (403 Forbidden)"
     );
     assert!(server.object(&web.key("services")).is_some());
     let event = server

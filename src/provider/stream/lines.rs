@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::stream::message::{MAX_LINE, Update};
 
-/// The kinds of lines in [`Update`]. Other kinds are of a later version and are skipped.
+/// The kinds of lines in [`Update`]. Kinds of later versions are skipped.
 const KNOWN: [&str; 5] = ["begin", "put", "delete", "commit", "leader"];
 
 /// Received bytes that are not consumed as lines yet.
@@ -22,7 +22,7 @@ impl Lines {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete line, without its line feed.
+    /// Returns the next complete line, without its line feed.
     ///
     /// # Errors
     /// When a line, complete or not, exceeds [`MAX_LINE`].

@@ -24,11 +24,11 @@ use crate::table::Backend;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-/// A message in gRPC begins with a flag of compression and its length.
+/// Length of the prefix of a gRPC message: a compression flag and the message length.
 const PREFIX: usize = 5;
 
-/// Calls the server. With its permission, the request and its response get the headers that the
-/// server asks for.
+/// Calls the server. If it allows the request, changes the headers of the request and of its
+/// response as the server asks.
 pub(super) async fn verdict(
     worker: &Worker,
     backend: &Backend,
@@ -49,7 +49,7 @@ pub(super) async fn verdict(
         return Err(Error::AuthorizationUnavailable);
     }
     let response = decode(&data).ok_or(Error::AuthorizationUnavailable)?;
-    // An absent status is the default of its type, whose code is OK.
+    // An absent status has the default value of its type, whose code is OK.
     let is_allowed = response.status.is_none_or(|status| status.code == 0);
     match (is_allowed, response.http_response) {
         (true, None) => Ok(Verdict::Allow),
@@ -83,7 +83,7 @@ pub(super) async fn verdict(
             let status = status.unwrap_or(StatusCode::FORBIDDEN);
             Ok(Verdict::Deny(denial(status, headers, denied.body.into())))
         }
-        // A contradiction does not allow the request.
+        // A contradictory response does not allow the request.
         (true, Some(HttpResponse::Denied(_))) | (false, _) => {
             let mut response = Response::new(Bytes::new());
             *response.status_mut() = StatusCode::FORBIDDEN;
@@ -161,13 +161,13 @@ fn encode(message: &CheckRequest) -> Bytes {
     let mut bytes = BytesMut::with_capacity(PREFIX + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as needed, so that encoding cannot fail.
+    // The buffer grows as needed, so encoding cannot fail.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }
 
-/// Decodes the only message of a response. It must not be compressed, since the call accepts no
-/// compression.
+/// Decodes the only message of a response. A compressed message is an error, since the call accepts
+/// no compression.
 fn decode(data: &[u8]) -> Option<CheckResponse> {
     let (prefix, message) = data.split_first_chunk::<PREFIX>()?;
     let [0, length @ ..] = prefix else {
@@ -179,21 +179,21 @@ fn decode(data: &[u8]) -> Option<CheckResponse> {
     CheckResponse::decode(message).ok()
 }
 
-/// A name of a header that a server may change.
+/// Parses the name of a header that a server may change.
 fn header_name(name: &str) -> Option<HeaderName> {
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
     let is_framing = name == HOST || name == http::header::CONTENT_LENGTH;
     (!is_framing && (is_independent(&name) || name == CONTENT_TYPE)).then_some(name)
 }
 
-/// The header of an option, and whether it is added to the values that are there.
+/// Parses an option. Returns the header, and whether it is appended to existing values.
 fn header(option: &HeaderValueOption) -> Option<(HeaderName, HeaderValue, bool)> {
     let header = option.header.as_ref()?;
     let value = match header.raw_value.is_empty() {
         true => HeaderValue::from_str(&header.value),
         false => HeaderValue::from_bytes(&header.raw_value),
     };
-    // `append` is false by default in these messages.
+    // `append` defaults to false in these messages.
     let is_appended = option.append.as_ref().is_some_and(|append| append.value);
     Some((header_name(&header.key)?, value.ok()?, is_appended))
 }
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn malformed_responses_are_no_permission() {
+    fn malformed_responses_do_not_allow_a_request() {
         assert_eq!(decode(&[0, 0, 0, 0, 0]), Some(CheckResponse::default()));
         for data in [
             &[][..],
