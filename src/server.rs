@@ -459,7 +459,9 @@ fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     for (bind, result) in &outcome.binds {
         let is_new = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {
-            Ok(address) if is_new => tracing::info!("listening on {address} for port {}", bind.port),
+            Ok(address) if is_new => {
+                tracing::info!("listening on {address} for port {}", bind.port)
+            }
             Err(error) if is_new => {
                 tracing::error!("cannot bind port {bind}: {error}; retrying every second")
             }

@@ -276,7 +276,11 @@ where
         .send_replace(Some(Statuses { report, held }));
 }
 
-fn warn_of_expiring_certificates(state: &ClusterState, found: expiry::ExpiryReport, events: &Events) {
+fn warn_of_expiring_certificates(
+    state: &ClusterState,
+    found: expiry::ExpiryReport,
+    events: &Events,
+) {
     for (gateway, message) in found.expiring {
         state.warn(&gateway, CERTIFICATE_EXPIRING, message, events);
     }

@@ -135,7 +135,9 @@ impl Server {
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                Poll::Pending if self.has_ended_after_calm() => self.shared.client.injection.close(),
+                Poll::Pending if self.has_ended_after_calm() => {
+                    self.shared.client.injection.close()
+                }
                 Poll::Pending => break,
             }
         }

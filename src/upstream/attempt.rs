@@ -102,7 +102,10 @@ impl<'a, B: Replay> State<'a, B> {
                 is_safe: false,
             });
         };
-        match pool.take(Target::key_of(backend, in_flight.endpoint()), attempts.avoid()) {
+        match pool.take(
+            Target::key_of(backend, in_flight.endpoint()),
+            attempts.avoid(),
+        ) {
             Some(ready) => Self::begin(pool, backend, attempts, request, (ready, in_flight), body),
             None => {
                 let restrictions = attempts.restrictions();
@@ -213,7 +216,13 @@ impl<B: Replay> Attempt<'_, B> {
             Ok(head) => {
                 in_flight.on_response();
                 let key = Target::key_of(self.backend, in_flight.endpoint());
-                Ok(Response::new(head, exchange, self.pool.clone(), key, in_flight))
+                Ok(Response::new(
+                    head,
+                    exchange,
+                    self.pool.clone(),
+                    key,
+                    in_flight,
+                ))
             }
             Err(cause) => Err(self.fail(exchange, cause, &in_flight)),
         }
@@ -272,7 +281,9 @@ impl<B: Replay> Attempt<'_, B> {
             ExchangeError::Truncated | ExchangeError::Io(_) if is_stale => tried.avoid.idle = true,
             ExchangeError::Truncated | ExchangeError::Io(_) | ExchangeError::Protocol(_) => {
                 let is_avoided = is_repeatable || self.request.keeps_body;
-                tried.refused = is_avoided.then(|| in_flight.endpoint().id).or(tried.refused);
+                tried.refused = is_avoided
+                    .then(|| in_flight.endpoint().id)
+                    .or(tried.refused);
                 health::on_request_failure(backend, in_flight.endpoint());
             }
             ExchangeError::Reset | ExchangeError::RequestBody => {}

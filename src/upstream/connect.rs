@@ -175,7 +175,9 @@ fn tls_failure(error: &io::Error) -> TlsFailure {
 
 fn tls_problem(failure: TlsFailure) -> &'static str {
     match failure {
-        TlsFailure::Name => "the backend's certificate has none of the names that its BackendTLSPolicy requires",
+        TlsFailure::Name => {
+            "the backend's certificate has none of the names that its BackendTLSPolicy requires"
+        }
         TlsFailure::Expired => "the backend's certificate has expired",
         TlsFailure::NotYetValid => "the backend's certificate is not valid yet",
         TlsFailure::UnknownAuthority => {

@@ -106,11 +106,10 @@ impl Fetch {
             Ok(object) => object,
             Err(_) => {
                 self.send(Message::Late(self.name.clone())).await;
-fetched.await
+                fetched.await
             }
         };
-        self.send(Message::Fetched(self.name.clone(), object))
-            .await;
+        self.send(Message::Fetched(self.name.clone(), object)).await;
     }
 
     /// Sends a message. Ignores a closed channel, since this task is then aborted too.

@@ -184,7 +184,10 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             }
             Ok(Step::Leader(leader)) => connection.leader = leader,
             Err(failure) => {
-                let leader = self.candidate.take().and_then(|connection| connection.address);
+                let leader = self
+                    .candidate
+                    .take()
+                    .and_then(|connection| connection.address);
                 let leader = leader.unwrap_or_default();
                 if self.should_log(&failure.reason) {
                     let reason = &failure.reason;
