@@ -145,7 +145,7 @@ fn server(
         .with_protocol_versions(versions(tls.min_version))?;
     let builder = match &clients {
         None => builder.with_no_client_auth(),
-        Some(clients) => builder.with_client_cert_verifier(clients.of_handshake()),
+        Some(clients) => builder.with_client_cert_verifier(clients.handshake_verifier()),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
