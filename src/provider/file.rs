@@ -388,7 +388,7 @@ fn read_document(
             ..Document::clone(document)
         };
     }
-    let admit = |item: parse::Item| api::admit_at(&item.location, item.value);
+    let admit = |item: parse::Item| api::admit_at(&item.path, item.value);
     let outcome = parse::parse(source, is_json).map(|items| items.into_iter().map(admit).collect());
     Document {
         line: source.line,

@@ -107,7 +107,7 @@ pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8>
     head
 }
 
-fn field(head: &mut Vec<u8>, name: &str, value: &[u8]) {
+fn header_line(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(name.as_bytes());
     head.extend_from_slice(b": ");
     head.extend_from_slice(value);

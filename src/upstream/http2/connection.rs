@@ -242,15 +242,13 @@ async fn learn_settings(
     pings: &mut PingPong,
 ) -> Result<bool, h2::Error> {
     pings.send_ping(Ping::opaque())?;
-    let has_responded = poll_fn(|cx| {
+    let pong = poll_fn(|cx| {
         if let Poll::Ready(end) = Pin::new(&mut *connection).poll(cx) {
             return Poll::Ready(end.and(Err(Reason::NO_ERROR.into())));
         }
         pings.poll_pong(cx).map_ok(|_| true)
     });
-    timeout(SETTINGS_TIMEOUT, has_responded)
-        .await
-        .unwrap_or(Ok(false))
+    timeout(SETTINGS_TIMEOUT, pong).await.unwrap_or(Ok(false))
 }
 
 /// A stream that records the time of the last read and whose writes never fail. After the peer has

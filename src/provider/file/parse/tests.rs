@@ -159,7 +159,7 @@ proptest! {
         let text = pieces.concat();
         for source in documents(&text) {
             if let Ok(items) = parse(source, json) {
-                items.into_iter().for_each(|item| drop(crate::api::admit_at(&item.place, item.value)));
+                items.into_iter().for_each(|item| drop(crate::api::admit_at(&item.path, item.value)));
             }
         }
     }
