@@ -108,7 +108,7 @@ pub(super) async fn serve(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(place) = peers.count(address.ip()) else {
+        let Some(guard) = peers.count(address.ip()) else {
             continue;
         };
         let config = match tls.wait_for(Option::is_some).await {
@@ -120,7 +120,7 @@ pub(super) async fn serve(
             if let Some(config) = config {
                 connection(stream, config, shared).await;
             }
-            drop((permit, place));
+            drop((permit, guard));
         });
     }
 }
@@ -378,12 +378,12 @@ mod tests {
     fn bounds_connections_per_address() {
         let peers = Arc::<Peers>::default();
         let (one, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let mut places: Vec<_> = (0..MAX_PER_PEER).map(|_| peers.count(one)).collect();
-        assert!(places.iter().all(Option::is_some));
+        let mut guards: Vec<_> = (0..MAX_PER_PEER).map(|_| peers.count(one)).collect();
+        assert!(guards.iter().all(Option::is_some));
         assert!(peers.count(one).is_none() && peers.count(other).is_some());
-        places.pop();
+        guards.pop();
         assert!(peers.count(one).is_some());
-        places.clear();
+        guards.clear();
         assert!(peers.0.lock().unwrap().is_empty());
     }
 
