@@ -83,6 +83,7 @@ async fn write_finalizer(
         return Ok(());
     }
     let version = object.resource_version();
+    // A merge patch replaces the whole list. The version turns a concurrent change into a conflict.
     let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
     api.patch_metadata(class, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;

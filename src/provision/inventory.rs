@@ -350,6 +350,7 @@ fn follow_kind(
     let config = watcher::Config::default()
         .timeout(WATCH_SECONDS)
         .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
+    // kube's watcher recovers at the next poll after an error, so that it needs a back-off.
     let events = watcher::watcher(api, config).default_backoff();
     let events = events.filter_map(move |event| async move {
         match event {

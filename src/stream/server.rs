@@ -103,6 +103,7 @@ pub(super) async fn serve(
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let peers = Arc::<Peers>::default();
     // The semaphore is never closed.
+    // Acquired before the accept, so that excess connections wait in the kernel's backlog.
     while let Ok(permit) = permits.clone().acquire_owned().await {
         let Ok((stream, address)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
