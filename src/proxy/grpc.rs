@@ -67,8 +67,8 @@ fn encode(message: &str) -> HeaderValue {
     HeaderValue::try_from(encoded).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// Returns the timeout that the client sets (gRPC over HTTP/2, "Timeout"); `None` without one. A malformed timeout is the
-/// backend's to reject.
+/// Returns the timeout that the client sets (gRPC over HTTP/2, "Timeout"); `None` without one. A
+/// malformed timeout is the backend's to reject.
 pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(GRPC_TIMEOUT)?.as_bytes();
     let (unit, digits) = value.split_last()?;
