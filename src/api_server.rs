@@ -1,5 +1,5 @@
-//! What all requests to a Kubernetes API server have in common: the name that they are made under, how long they may
-//! take, and what their failures say to people.
+//! What all requests to a Kubernetes API server share: the field manager, the timeout, and the description of failures
+//! for people.
 
 use std::error::Error;
 use std::iter::successors;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use kube::core::Status;
 use tokio::time::timeout;
 
-/// The owner of fields that the controller writes, in `managedFields`.
+/// Field manager of the controller, as recorded in `managedFields`.
 pub const FIELD_MANAGER: &str = "portcullis.dev/controller";
-/// The longest that one request of the controller may take.
+/// Timeout of one request of the controller.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Characters of a failure that are shown: some servers answer with a page, or repeat a whole object.
-const SHOWN: usize = 1000;
+/// Maximum number of characters of a failure that are shown. Some servers respond with a page or repeat a whole object.
+const MAX_SHOWN: usize = 1000;
 
-/// The API server is overloaded, and says when it may be asked again.
+/// The API server is overloaded and states when to retry.
 #[derive(Debug, thiserror::Error)]
-#[error("status {status}, try again in {} s", .after.as_secs())]
+#[error("status {status}, retry after {} s", .after.as_secs())]
 pub struct RetryAfter {
     /// Status of the response.
     pub status: u16,
@@ -26,13 +26,14 @@ pub struct RetryAfter {
     pub after: Duration,
 }
 
-/// How long a failed request asks to wait.
+/// Returns the delay that the response to a failed request asks for.
 pub fn retry_after(error: &(dyn Error + 'static)) -> Option<Duration> {
-    let asked = causes(error).find_map(|cause| cause.downcast_ref::<RetryAfter>());
-    asked.map(|asked| asked.after)
+    let found = causes(error).find_map(|cause| cause.downcast_ref::<RetryAfter>());
+    found.map(|found| found.after)
 }
 
-/// Why a request failed, on one line: what the API server says of the object, else what happened to the connection.
+/// Describes why a request failed, on one line: the API server's message about the object, else the failure of the
+/// connection.
 pub fn describe(error: &(dyn Error + 'static)) -> String {
     match causes(error).find_map(status) {
         Some(status) => describe_status(status),
@@ -40,13 +41,13 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// What a request comes to, unless it takes too long.
+/// Awaits a request for at most [`REQUEST_TIMEOUT`].
 pub async fn request<T>(request: impl Future<Output = T>) -> Result<T, String> {
     let response = timeout(REQUEST_TIMEOUT, request).await;
     response.map_err(|_| format!("no response within {} s", REQUEST_TIMEOUT.as_secs()))
 }
 
-/// An error and what caused it.
+/// Iterates over an error and its causes.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     successors(Some(error), |error| (*error).source())
 }
@@ -59,7 +60,8 @@ fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     }
 }
 
-/// The message names object, field and rule. The reason is one word, unless kube made the status of a page.
+/// Formats a status. Its message names object, field and rule. Its reason is one word, unless kube built the status
+/// from a page.
 fn describe_status(status: &Status) -> String {
     let message = line(&status.message);
     let code = match status.reason.as_str() {
@@ -72,10 +74,10 @@ fn describe_status(status: &Status) -> String {
     format!("{message} ({code})")
 }
 
-/// An error with its causes, each said once.
+/// Formats an error with its causes, each once.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let error = match error.downcast_ref() {
-        // Its own words are those of its cause after the name of the variant.
+        // The text of this variant repeats its cause after the name of the variant.
         Some(kube::Error::Service(cause)) => &**cause,
         _ => error,
     };
@@ -89,12 +91,12 @@ fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Text from outside on one line and in bounds.
+/// Truncates external text and puts it on one line.
 fn line(text: &str) -> String {
     let mut line: String = text
         .trim()
         .chars()
-        .take(SHOWN)
+        .take(MAX_SHOWN)
         .map(|character| {
             if character.is_control() {
                 ' '
@@ -103,7 +105,7 @@ fn line(text: &str) -> String {
             }
         })
         .collect();
-    if text.trim().chars().nth(SHOWN).is_some() {
+    if text.trim().chars().nth(MAX_SHOWN).is_some() {
         line.push('…');
     }
     line
@@ -189,11 +191,11 @@ mod tests {
         let text = describe(&kube::Error::Api(status.boxed()));
         assert!(text.starts_with("<html> <body>xx"), "{text}");
         assert!(text.ends_with("x… (status 502)"), "{text}");
-        assert!(text.chars().count() < SHOWN + 20, "{text}");
+        assert!(text.chars().count() < MAX_SHOWN + 20, "{text}");
     }
 
     #[test]
-    fn says_what_happened_to_the_connection() {
+    fn describes_failed_connections() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let error = kube::Error::Service(Box::new(refused));
         assert_eq!(describe(&error), "connection refused");

@@ -12,7 +12,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Delay after one more failure than `failures` in a row.
+    /// Returns the delay before the retry that follows `failures` + 1 failures in a row.
     pub fn after(&self, failures: u32) -> Duration {
         self.first
             .saturating_mul(1 << failures.min(16))

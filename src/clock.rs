@@ -1,5 +1,5 @@
-//! The coarse clock of one worker: a cached time and deadlines that cost two cell writes to move. Serves every idle,
-//! stall and keep-alive limit, none of which needs to be met more precisely than [`TICK`]. Knows not what times out.
+//! The coarse clock of one worker: a cached time, and deadlines that cost two cell writes to move. Serves all idle,
+//! stall and keep-alive limits. None of them needs more precision than [`TICK`]. Knows nothing of what times out.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 
-/// How often time moves, and so how late a deadline may be noticed.
+/// Interval between ticks, and so the maximum delay of a deadline.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// Never due.
+/// The time of a deadline that is not set.
 const NEVER: u64 = u64::MAX;
 
-/// The clock of one worker; shared within its thread.
+/// The clock of one worker, shared within its thread.
 pub struct Clock {
     start: Instant,
     now: Cell<u64>,
@@ -27,7 +27,7 @@ struct Slot {
 }
 
 impl Clock {
-    /// A clock that stands at zero until [`Clock::run`] is polled.
+    /// Creates a clock that shows zero until [`Clock::run`] is polled.
     pub fn new() -> Rc<Self> {
         Rc::new(Self {
             start: Instant::now(),
@@ -36,9 +36,10 @@ impl Clock {
         })
     }
 
-    /// Moves the clock for ever, and wakes what is due.
+    /// Advances the clock forever and wakes the tasks whose deadlines are due.
     pub async fn run(&self) {
         let mut ticks = tokio::time::interval(TICK);
+        // A worker that was busy needs one tick with the current time, not a burst of missed ticks.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
@@ -46,19 +47,19 @@ impl Clock {
         }
     }
 
-    /// Milliseconds since the clock was made, as of the last tick.
+    /// Returns the milliseconds since the clock was created, as of the last tick.
     pub fn now(&self) -> u64 {
         self.now.get()
     }
 
-    /// Wakes every task that holds a deadline, so that it looks at the world again.
+    /// Wakes every task that waits for a deadline, so that it checks its state again.
     pub fn wake_all(&self) {
         for (_, slot) in self.slots.borrow().iter() {
             slot.wake();
         }
     }
 
-    /// A deadline that is not set.
+    /// Creates a deadline that is not set.
     pub fn deadline(self: &Rc<Self>) -> Deadline {
         let slot = Rc::new(Slot {
             due: Cell::new(NEVER),
@@ -72,7 +73,7 @@ impl Clock {
         }
     }
 
-    /// Moves the clock to this time, and wakes what is due.
+    /// Advances the clock to `now` and wakes the tasks whose deadlines are due.
     pub(crate) fn advance(&self, now: u64) {
         self.now.set(now);
         for (_, slot) in self.slots.borrow().iter() {
@@ -91,7 +92,7 @@ impl Slot {
     }
 }
 
-/// A point in time that can be moved at no cost. Unregisters itself when dropped.
+/// A deadline that can be moved at almost no cost. Unregisters itself when dropped.
 pub struct Deadline {
     clock: Rc<Clock>,
     key: usize,
@@ -99,24 +100,25 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Due when `after` has passed from now.
+    /// Sets the deadline to `after` from now.
     pub fn set(&self, after: Duration) {
         self.slot
             .due
             .set(self.clock.now() + after.as_millis() as u64);
     }
 
-    /// The clock that it is read from.
+    /// Returns the clock of the deadline.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Never due.
+    /// Clears the deadline.
     pub fn clear(&self) {
         self.slot.due.set(NEVER);
     }
 
-    /// Ready when due; else the task is woken at that time, and on [`Clock::wake_all`].
+    /// Becomes ready when the deadline is due. Until then, registers the task to be woken at that time and by
+    /// [`Clock::wake_all`].
     pub fn poll_due(&self, cx: &Context<'_>) -> Poll<()> {
         if self.slot.due.get() <= self.clock.now() {
             return Poll::Ready(());
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moved_deadline_is_due_at_its_last_place() {
+    fn moved_deadline_is_due_at_its_last_time() {
         let clock = Clock::new();
         let deadline = clock.deadline();
         let cx = Context::from_waker(Waker::noop());

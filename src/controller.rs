@@ -26,8 +26,8 @@ use crate::translate::{Options, Translator};
 /// Delay before a failed bind is retried.
 const BIND_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a replaced table is kept. A worker may still use it, and the last owner frees what only
-/// that table held: that must not happen on a worker in the middle of a request.
+/// Time for which a replaced table is kept. A worker may still use the table, and its last owner
+/// frees the parts that only it holds. A worker must not do that in the middle of a request.
 const RETIRE_DELAY: Duration = Duration::from_secs(1);
 
 /// The result of loading a configuration.
@@ -74,7 +74,7 @@ pub async fn run<L, F, P>(
         let table = outputs.table.load_full();
         let mut binds = (outputs.bind)(&table);
         while let Some(unbound) = report.take() {
-            // Kept only while a bind is to be retried: a report is as large as the configuration.
+            // Cloned only if a bind has to be retried: a report is as large as the configuration.
             let incomplete = binds.values().any(Result::is_err);
             report = incomplete.then(|| unbound.clone());
             (outputs.publish)(Outcome {
@@ -106,20 +106,21 @@ fn serve(
 ) -> (StatusReport, Option<Arc<Table>>) {
     let previous = current.load_full();
     let translation = translator.translate(&load.snapshot, Some(&previous.ir));
-    // Equal subtrees are shared nodes, so that this comparison is cheap.
+    // Equal subtrees are shared, so this comparison is cheap.
     if translation.ir == *previous.ir && previous.generation > 0 {
         return (translation.report, None);
     }
     let table = Table::build(Arc::new(translation.ir), Some(&previous));
     let backends = table.ir.backends.iter();
+    // Before the swap, so that the first request finds the addresses that are already resolved.
     names.follow(backends.filter_map(|backend| backend.endpoints.hostname()));
     table.set_addresses(|name| names.addresses(name));
     current.store(Arc::new(table));
     (translation.report, Some(previous))
 }
 
-/// Updates the endpoints of backends with a hostname when its addresses change. The endpoints are
-/// cells in the table's backends; no other part of the table changes.
+/// Updates the endpoints of backends with a hostname when its addresses change. Endpoints are cells
+/// in the table's backends, and no other part of the table changes.
 async fn resolve(names: &mut Names<impl Lookup>, table: &Table) -> Infallible {
     loop {
         names.changed().await;

@@ -1,5 +1,5 @@
-//! What one Gateway needs from the cluster: plain data that translation produces and provisioning
-//! turns into objects.
+//! The data plane that one Gateway needs in the cluster: plain data that translation produces and
+//! provisioning turns into objects.
 
 use std::net::IpAddr;
 use std::sync::Arc;

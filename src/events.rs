@@ -1,5 +1,5 @@
-//! Kubernetes Events for what a person must act on. Owns deduplication and rate limiting of events.
-//! Publishing never blocks and never fails.
+//! Kubernetes Events about problems that a person must act on. Owns deduplication and rate limiting
+//! of events. Publishing never blocks and never fails.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use tokio::time::{Instant, sleep_until};
 use crate::api_server::{FIELD_MANAGER, describe, request};
 use crate::ir::ObjectRef;
 
-/// Capacity of the queue. Further events are dropped: conditions and the log hold the same facts.
+/// Capacity of the queue. Further events are dropped, since conditions and the log have the same
+/// facts.
 const QUEUE: usize = 256;
 /// Minimum interval between two events of one object and reason.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum length in bytes of an event's note that the API server accepts.
 const MAX_NOTE: usize = 1024;
-/// Maximum number of remembered (object, reason) pairs. Beyond it the publisher forgets all of them
-/// and may publish again.
+/// Maximum number of remembered (object, reason) pairs. Beyond it, the publisher forgets all of
+/// them and may publish again.
 const REMEMBERED: usize = 10_000;
 
 /// A warning event about something that a person must act on.
@@ -67,8 +68,8 @@ struct Raised {
 }
 
 impl Raised {
-    /// When to publish the pending event: `now` if none has been published yet, `None` without a
-    /// pending event.
+    /// Returns when to publish the pending event: `now` if none has been published yet; `None`
+    /// without a pending event.
     fn due(&self, now: Instant) -> Option<Instant> {
         self.pending.as_ref()?;
         let published = self.published.as_ref();
@@ -95,7 +96,8 @@ impl Events {
         let _ = self.0.try_send(Change::Raise(warning));
     }
 
-    /// Clears a warning whose cause is over: the next one is published even with the same message.
+    /// Clears a warning whose cause has ended: the next one is published even with the same
+    /// message.
     pub fn clear(&self, object: &ObjectRef, reason: &'static str) {
         let _ = self.0.try_send(Change::Clear((object.clone(), reason)));
     }
@@ -169,13 +171,13 @@ async fn publish(client: &Client, instance: &str, warning: &Warning) -> Result<(
         controller: FIELD_MANAGER.to_owned(),
         instance: Some(instance.to_owned()),
     };
-    // A new recorder for each event: a recorder aggregates events of one object and reason and
-    // keeps the first note.
+    // A new recorder for each event: kube's recorder aggregates events of one object and reason,
+    // and keeps the note of the first.
     let recorder = Recorder::new(client.clone(), reporter);
     let event = KubeEvent {
         type_: EventType::Warning,
         reason: warning.reason.to_owned(),
-        note: Some(cut(&warning.message)),
+        note: Some(truncate(&warning.message)),
         action: warning.action.to_owned(),
         secondary: None,
     };
@@ -200,7 +202,7 @@ fn reference(warning: &Warning) -> ObjectReference {
 }
 
 /// Truncates a note to [`MAX_NOTE`] bytes.
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     if text.len() <= MAX_NOTE {
         return text.to_owned();
     }
@@ -286,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_cut_between_characters() {
-        assert_eq!(cut("short"), "short");
-        let long = cut(&"ü".repeat(2000));
+    fn long_text_is_truncated_between_characters() {
+        assert_eq!(truncate("short"), "short");
+        let long = truncate(&"ü".repeat(2000));
         assert!(
             long.len() <= MAX_NOTE && long.ends_with('…'),
             "{}",

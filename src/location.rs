@@ -1,6 +1,6 @@
-//! Where a data plane runs: its zone and its node. Known from flags alone, and constant while the process runs.
+//! The location of a data plane: its zone and its node. Known from flags alone, and constant while the process runs.
 
-/// Where a data plane runs. A part that is unknown has no effect.
+/// The location of a data plane. An unknown part has no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// Value of the label `topology.kubernetes.io/zone` of its node.
@@ -10,7 +10,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// A location of these parts. An empty one is unknown.
+    /// Creates a location. An empty part is unknown.
     pub fn new(zone: &str, node: &str) -> Self {
         let known = |part: &str| (!part.is_empty()).then(|| part.to_owned());
         Self {

@@ -1,4 +1,4 @@
-//! The global allocator, and when it returns free memory to the system.
+//! The global allocator, and the schedule on which it returns free memory to the system.
 
 use std::hint::black_box;
 use std::thread;
@@ -12,18 +12,18 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// Interval between purges.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Returns memory to the system that has been free for a second, for as long as the program runs.
+/// Returns memory to the system that has been free for a second. Runs until the program ends.
 ///
-/// mimalloc purges by itself only during allocations: an idle program would keep all memory of its
-/// last reload or burst of connections. It also purges when a thread that has used it ends; this
-/// function relies on nothing else.
+/// mimalloc purges only during allocations: an idle program would keep all memory of its last
+/// reload or burst of connections. It also purges when a thread that has used it ends. This
+/// function relies on that alone.
 pub(crate) fn release_when_idle() {
     let release = || loop {
         thread::sleep(PERIOD);
         let ending = thread::Builder::new()
             .stack_size(64 * 1024)
             .spawn(|| drop(black_box(Box::new(0_u8))));
-        // Failure to spawn or join (no memory, no threads) is ignored: the next round retries.
+        // Ignores a failure to spawn or join (no memory, no threads): the next round retries.
         let _ = ending.map(thread::JoinHandle::join);
     };
     let _ = thread::Builder::new()

@@ -1,4 +1,4 @@
-//! What the operator permits objects to do. Parsed from flags once; equal in all processes that
+//! What the operator permits objects to do. Parsed from flags once, and equal in all processes that
 //! validate or serve the objects.
 
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// What the operator permits objects to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
-    /// Which kinds of objects may be backends. Default: all that are built in.
+    /// Which kinds of objects may be backends. Default: all built-in kinds.
     pub backend_kinds: BackendKinds,
     /// Whether verification of backend certificates may be weakened. Default: no.
     pub insecure_backend: InsecureBackend,
@@ -21,7 +21,7 @@ pub enum BackendKinds {
     /// Every kind that is built in.
     #[default]
     All,
-    /// These kinds only, each once. Where several could serve, the first does.
+    /// These kinds only, each once. If several kinds match, the first one applies.
     Only(Vec<&'static str>),
 }
 
@@ -54,7 +54,8 @@ pub enum PolicyLevel {
 }
 
 impl Permissions {
-    /// The equivalent flags. Omits defaults, so that images of older versions accept the flags.
+    /// Returns the equivalent flags. Omits defaults, so that images of older versions accept the
+    /// flags.
     pub fn flags(&self) -> Vec<String> {
         let Self {
             backend_kinds,
@@ -75,7 +76,7 @@ impl Permissions {
 }
 
 impl BackendKinds {
-    /// Whether objects of a kind may be backends.
+    /// Reports whether objects of a kind may be backends.
     pub fn has(&self, gvk: &str) -> bool {
         match self {
             Self::All => true,

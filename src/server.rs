@@ -61,10 +61,10 @@ impl Server {
     /// the first configuration is in service.
     ///
     /// # Errors
-    /// As [`run`].
+    /// The same as for [`run`].
     pub fn start(settings: &Settings) -> anyhow::Result<Self> {
         let mut server = Self::launch(settings, false)?;
-        // The control thread owns the sender; if that thread has ended, `start` fails.
+        // The control thread owns the sender. If that thread has ended, `start` fails.
         tokio::runtime::Builder::new_current_thread()
             .build()?
             .block_on(server.outcome.wait_for(Option::is_some))
@@ -72,7 +72,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The address bound for a listener's port (the first of several); `None` if none is bound.
+    /// Returns the address bound for a listener's port (the first of several); `None` if none is
+    /// bound.
     pub fn address(&self, port: u16) -> Option<SocketAddr> {
         let outcome = self.outcome.borrow();
         let mut binds = outcome
@@ -83,17 +84,17 @@ impl Server {
         binds.find_map(|(_, result)| result.as_ref().ok().copied())
     }
 
-    /// The outcome of the last configuration; the receiver observes changes.
+    /// Returns the outcome of the last configuration. The receiver observes changes.
     pub fn outcome(&self) -> watch::Receiver<Option<Outcome>> {
         self.outcome.clone()
     }
 
-    /// Address of the admin server.
+    /// Returns the address of the admin server.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// State shown by the admin server.
+    /// Returns the state that the admin server shows.
     pub fn state(&self) -> &Arc<AdminState> {
         &self.state
     }
@@ -128,8 +129,8 @@ impl Server {
     /// Waits until shutdown is complete.
     ///
     /// # Errors
-    /// When the control thread has panicked: the process no longer follows changes and must be
-    /// restarted.
+    /// When the control thread has panicked: the process does not follow changes any more and must
+    /// be restarted.
     pub fn wait(self) -> anyhow::Result<()> {
         ended(self.control.join())
     }
@@ -177,6 +178,7 @@ impl Server {
             .map(std::net::TcpListener::local_addr)
             .transpose()?;
         if signals {
+            // tokio registers signal handlers with the runtime of the current context.
             let _within = runtime.enter();
             shutdown::on_signals(trigger.clone(), reload.clone())
                 .context("cannot install signal handlers")?;
@@ -233,7 +235,7 @@ enum Objects {
     Folder(FileProvider, Load),
     /// A Kubernetes API server.
     Cluster(KubernetesProvider),
-    /// A controller, and the key of session tokens that follows it, unless there is one of a file.
+    /// A controller, and the session key that it sets, unless a key file is configured.
     Stream(StreamProvider, Option<Arc<SessionKey>>),
 }
 
@@ -270,7 +272,7 @@ impl Objects {
         }
     }
 
-    /// Operating mode, determined by the source of objects.
+    /// Returns the operating mode, which follows from the source of objects.
     fn mode(&self) -> Mode {
         match self {
             Self::Folder(..) => Mode::Standalone,
@@ -313,7 +315,7 @@ impl Objects {
                     (StreamEvent::SessionSecret(secret), Some(key)) => {
                         session_key::follow(key, secret)
                     }
-                    (event, _) => note(event, state),
+                    (event, _) => record_stream_event(event, state),
                 };
                 tokio::select! {
                     () = run_from_first(loads, options, names, outputs) => {}
@@ -324,7 +326,7 @@ impl Objects {
     }
 }
 
-/// What objects of this origin are translated with.
+/// Returns the translation options for objects of this source.
 fn options(settings: &Settings, mode: Mode) -> Options {
     Options {
         mode,
@@ -345,7 +347,7 @@ fn stream_provider(source: &StreamSource) -> StreamProvider {
     })
 }
 
-/// Runs the loop once the first objects are known; serves nothing before.
+/// Runs the loop once the first objects are known. Serves nothing before.
 async fn run_from_first<F, P>(
     mut loads: watch::Receiver<Arc<Load>>,
     options: Options,
@@ -361,7 +363,7 @@ async fn run_from_first<F, P>(
 }
 
 /// Records the state of the connection to the controller for metrics and readiness.
-fn note(event: StreamEvent<'_>, state: &AdminState) {
+fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
     let Some(stats) = &state.stats.stream else {
         return;
     };
@@ -452,13 +454,15 @@ impl Control {
     }
 }
 
-/// Logs what is in service, if it differs from `last`.
+/// Logs binds that differ from `last`, and a new generation.
 fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     for (bind, result) in &outcome.binds {
-        let news = last.and_then(|last| last.binds.get(bind)) != Some(result);
+        let is_new = last.and_then(|last| last.binds.get(bind)) != Some(result);
         match result {
-            Ok(address) if news => tracing::info!("listening on {address} for port {}", bind.port),
-            Err(error) if news => {
+            Ok(address) if is_new => {
+                tracing::info!("listening on {address} for port {}", bind.port)
+            }
+            Err(error) if is_new => {
                 tracing::error!("cannot bind port {bind}: {error}; retrying every second")
             }
             _ => {}

@@ -1,5 +1,6 @@
-//! The key of session tokens (GEP-1619): seals which endpoint a session is at and when it began.
-//! All replicas of a proxy need the same key. Without one given, a process makes its own.
+//! The key of session tokens (GEP-1619), which seal the endpoint of a session and the time when it
+//! began. All replicas of a proxy need the same key. If none is configured, each process generates
+//! its own.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand::Rng;
 
-/// Minimum length of the text that a key is made of, in bytes.
+/// Minimum length of the text that a key is derived from, in bytes.
 pub const MIN_SECRET: usize = 32;
 
 /// Length of a sealed session in bytes: nonce, time, address, port and authentication tag.
@@ -23,12 +24,12 @@ const CONTENT: usize = 8 + 16 + 2;
 /// Seals and opens session tokens.
 pub struct SessionKey(ArcSwap<LessSafeKey>);
 
-/// What a token says of a session.
+/// The content of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Endpoint that the session is at.
+    /// Endpoint of the session.
     pub endpoint: SocketAddr,
-    /// When the session began, since 1970, in whole seconds.
+    /// When the session began, in whole seconds since 1970.
     pub began: Duration,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Debug for SessionKey {
 }
 
 impl Default for SessionKey {
-    /// A random key.
+    /// Generates a random key.
     fn default() -> Self {
         let mut secret = [0; 32];
         rand::rng().fill_bytes(&mut secret);
@@ -49,7 +50,7 @@ impl Default for SessionKey {
 }
 
 impl SessionKey {
-    /// The key that this secret text makes. Fails if the text is shorter than [`MIN_SECRET`].
+    /// Derives a key from a secret text. Fails if the text is shorter than [`MIN_SECRET`].
     pub fn from_secret(secret: &[u8]) -> Result<Self, String> {
         if secret.len() < MIN_SECRET {
             return Err(format!(
@@ -59,13 +60,13 @@ impl SessionKey {
         Ok(Self(ArcSwap::from_pointee(key(secret))))
     }
 
-    /// Replaces the key. Sessions of the former key end.
+    /// Replaces the key. Sessions of the previous key end.
     pub fn replace(&self, other: Self) {
         self.0.store(other.0.into_inner());
     }
 
-    /// The token of a session: text that fits a cookie or header, and tells its holder nothing.
-    /// Only the same `scope` opens it.
+    /// Returns the token of a session: text that is valid in a cookie or header and reveals nothing
+    /// to its holder. Only the same `scope` opens it.
     pub fn seal(&self, session: Session, scope: &str) -> String {
         let mut token = Vec::with_capacity(TOKEN);
         token.resize(NONCE_LEN, 0);
@@ -74,6 +75,7 @@ impl SessionKey {
         token.extend(octets(session.endpoint.ip()));
         token.extend(session.endpoint.port().to_be_bytes());
         let (nonce, content) = token.split_at_mut(NONCE_LEN);
+        // Random nonces are safe to use here: AES-GCM-SIV tolerates a repeated nonce.
         let nonce = Nonce::try_assume_unique_for_key(nonce);
         let key = self.0.load();
         let tag = nonce.and_then(|nonce| {
@@ -81,13 +83,13 @@ impl SessionKey {
         });
         match tag {
             Ok(tag) => token.extend(tag.as_ref()),
-            // Only content of many gigabytes cannot be sealed. A token without a tag opens nothing.
+            // Only content of many gigabytes cannot be sealed. An empty token opens nothing.
             Err(_) => token.clear(),
         }
         URL_SAFE_NO_PAD.encode(token)
     }
 
-    /// The session of a token; `None` for anything that this key did not seal for `scope`.
+    /// Returns the session of a token; `None` if this key did not seal the token for `scope`.
     pub fn open(&self, token: &[u8], scope: &str) -> Option<Session> {
         let mut bytes = [0; TOKEN];
         let length = URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).ok()?;
@@ -110,26 +112,26 @@ impl SessionKey {
     }
 }
 
-/// A secret of its own for each `purpose`, from which `master` cannot be inferred.
+/// Derives a separate secret for each `purpose`. `master` cannot be inferred from it.
 pub fn derived_secret(master: &str, purpose: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, master.as_bytes());
     URL_SAFE_NO_PAD.encode(hmac::sign(&key, purpose.as_bytes()))
 }
 
-/// A random secret.
+/// Generates a random secret.
 pub fn random_secret() -> String {
     let mut secret = [0; 32];
     rand::rng().fill_bytes(&mut secret);
     URL_SAFE_NO_PAD.encode(secret)
 }
 
-/// Time since 1970; zero before.
+/// Returns the time since 1970, or zero if the system clock is before it.
 pub fn now() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default()
 }
 
-/// A key of the right length from a secret of any.
+/// Derives a key from a secret of any length.
 #[expect(
     clippy::expect_used,
     reason = "a SHA-256 digest has the length of an AES-256 key"
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_what_it_sealed() {
+    fn opens_sealed_tokens() {
         let key = SessionKey::default();
         for endpoint in ["10.0.0.1:8080", "[2001:db8::1]:65535"] {
             let token = key.seal(session(endpoint), "a");
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_nothing_else() {
+    fn rejects_tokens_that_it_did_not_seal() {
         let key = SessionKey::default();
         let token = key.seal(session("10.0.0.1:80"), "a");
         assert_eq!(key.open(token.as_bytes(), "b"), None);

@@ -45,9 +45,9 @@ pub fn new(drain: Drain) -> (Trigger, Shutdown) {
 }
 
 impl Trigger {
-    /// Graceful shutdown: readiness fails, connections drain after the delay, and are closed by
-    /// force after the deadline. Returns when the forced phase begins, or as soon as every receiver
-    /// is dropped.
+    /// Shuts down gracefully: readiness fails, connections drain after the delay, and are closed by
+    /// force after the deadline. Returns when the forced phase begins, or when every receiver is
+    /// dropped.
     pub async fn shut_down(&self) {
         self.enter(Phase::Terminating);
         if self.finished_within(self.drain.delay).await {
@@ -96,12 +96,12 @@ impl Trigger {
 }
 
 impl Shutdown {
-    /// Whether shutdown has begun: readiness fails, but listeners still accept.
+    /// Reports whether shutdown has begun: readiness fails, but listeners still accept.
     pub fn is_terminating(&self) -> bool {
         *self.phase.borrow() >= Phase::Terminating
     }
 
-    /// Whether listeners are closed and connections end after their current exchange.
+    /// Reports whether listeners are closed and connections end after their current exchange.
     pub fn is_draining(&self) -> bool {
         *self.phase.borrow() >= Phase::Draining
     }
@@ -129,9 +129,9 @@ impl Shutdown {
     }
 }
 
-/// Installs signal handlers: the first SIGTERM or SIGINT starts a graceful shutdown, a second one
-/// forces it, SIGHUP requests a reload. Must be called within a runtime that lives until shutdown
-/// is complete.
+/// Installs signal handlers. The first SIGTERM or SIGINT starts a graceful shutdown, and a second
+/// one forces it. SIGHUP requests a reload. Must be called within a runtime that lives until
+/// shutdown is complete.
 pub fn on_signals(trigger: Trigger, reload: mpsc::Sender<()>) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

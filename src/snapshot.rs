@@ -22,7 +22,8 @@ use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The objects of one kind, in key order. Versions share what is equal: a clone is cheap, and a change costs what it touches.
+/// The objects of one kind, in key order. Versions share equal parts: a clone is cheap, and a change costs only what it
+/// touches.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Objects<T>(OrdMap<Key, Arc<T>>);
 
@@ -49,7 +50,7 @@ impl<T> Objects<T> {
         self.0.values()
     }
 
-    /// Like [`Objects::iter`], but owns a shared handle to the current objects.
+    /// Iterates over owned handles to the current objects, like [`Objects::iter`].
     pub fn objects(&self) -> impl Iterator<Item = Arc<T>> + use<T> {
         let objects = self.clone();
         let mut next = Some(Key::new("", ""));
@@ -61,14 +62,14 @@ impl<T> Objects<T> {
         })
     }
 
-    /// The objects of one namespace, ordered by name.
+    /// Iterates over the objects of one namespace, ordered by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
         let objects = self.0.range(Key::new(namespace, "")..);
         let within = objects.take_while(move |(key, _)| key.namespace == namespace);
         within.map(|(_, object)| object)
     }
 
-    /// All keys, in order.
+    /// Iterates over all keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.0.keys()
     }
@@ -78,19 +79,19 @@ impl<T> Objects<T> {
         self.0.contains_key(key) && self.0.remove(key).is_some()
     }
 
-    /// Number of objects.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no objects.
+    /// Reports whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl<T: Eq> Objects<T> {
-    /// The differences from `before`, in key order. Objects that both sides share are not compared.
+    /// Returns the differences from `before`, in key order. Does not compare objects that both sides share.
     pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
         let changes = before.0.diff(&self.0).map(|item| match item {
             DiffItem::Add(key, after) => Change {
@@ -112,7 +113,7 @@ impl<T: Eq> Objects<T> {
         changes.collect()
     }
 
-    /// The keys of what is different from `before`, in order.
+    /// Returns the keys of all differences from `before`, in order.
     pub fn keys_changed_since(&self, before: &Self) -> Vec<Key> {
         let changes = self.changes_since(before).into_iter();
         changes.map(|change| change.key.clone()).collect()
@@ -120,7 +121,7 @@ impl<T: Eq> Objects<T> {
 }
 
 impl<T: Resource + Eq> Objects<T> {
-    /// The names of what is different from `before`, in order.
+    /// Returns the names of all differences from `before`, in order.
     pub fn names_changed_since(&self, before: &Self) -> impl Iterator<Item = ObjectRef> + use<T> {
         let keys = self.keys_changed_since(before).into_iter();
         keys.map(|key| ObjectRef::new(T::GROUP, T::KIND, &key.namespace, &key.name))
@@ -139,7 +140,7 @@ pub struct Change<'a, T> {
 }
 
 impl<'a, T> Change<'a, T> {
-    /// The old and the new object, as far as they exist.
+    /// Iterates over the existing versions: the old object, then the new one.
     pub fn versions(&self) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
         self.before.into_iter().chain(self.after)
     }
@@ -164,7 +165,7 @@ impl<T: Resource + PartialEq> Objects<T> {
 }
 
 impl Snapshot {
-    /// The names of the ConfigMaps and Secrets, which hold what TLS is made of, that are different from `before`.
+    /// Returns the names of the ConfigMaps and Secrets that differ from `before`. TLS settings are read from them.
     pub fn tls_objects_changed_since(&self, before: &Self) -> BTreeSet<ObjectRef> {
         let maps = self.config_maps.names_changed_since(&before.config_maps);
         let secrets = self.secrets.names_changed_since(&before.secrets);
@@ -197,7 +198,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// All objects, grouped by kind.
+            /// Iterates over all objects, grouped by kind.
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
                 $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
@@ -232,7 +233,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// References of all objects that were added, changed or removed since `before`.
+            /// Returns references of all objects that were added, changed or removed since `before`.
             pub fn names_changed_since(&self, before: &Self) -> Vec<ObjectRef> {
                 let mut names = Vec::new();
                 $(
@@ -247,7 +248,7 @@ macro_rules! snapshot {
                 names
             }
 
-            /// The keys of all objects of a kind.
+            /// Returns the keys of all objects of a kind.
             pub fn keys(&self, kind: &Kind) -> Vec<Key> {
                 match (kind.group, kind.kind) {
                     $(($kind::GROUP, $kind::KIND) => self.$objects.keys().cloned().collect(),)+
@@ -310,7 +311,7 @@ impl Snapshot {
     }
 }
 
-/// The key of a route of a kind without a translator: several kinds share one map.
+/// Returns the key of a route of a kind without a translator. Several kinds share one map.
 fn unserved(kind: &str, namespace: &str, name: &str) -> Key {
     Key::new(namespace, &format!("{kind}/{name}"))
 }
@@ -323,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// A ConfigMap of this number with a content.
+    /// Returns the ConfigMap with this number and content.
     fn map(number: u16, content: u8) -> Arc<ConfigMap> {
         Arc::new(ConfigMap {
             metadata: ObjectMeta {
@@ -342,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Each key that is different, in order, with its versions.
+    /// Returns each key that differs, in order, with its versions.
     fn naive(
         before: &Objects<ConfigMap>,
         now: &Objects<ConfigMap>,
@@ -359,7 +360,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_are_all_that_is_different_in_key_order(
+        fn changes_are_all_differences_in_key_order(
             first in proptest::collection::vec((0..400_u16, proptest::option::weighted(0.9, 0..3_u8)), 0..600),
             then in proptest::collection::vec((0..400_u16, proptest::option::of(0..3_u8)), 0..60),
             is_related: bool,

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// Milliseconds since this was first called in the process, plus one.
+/// Returns the milliseconds since the first call in this process, plus one.
 pub fn now() -> NonZeroU64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     NonZeroU64::MIN.saturating_add(START.elapsed().as_millis() as u64)

@@ -72,7 +72,7 @@ fn replica(endpoint: &SliceEndpoint) -> Option<Replica> {
     })
 }
 
-/// Address state of a Gateway whose `spec.addresses` is `requested`.
+/// Returns the address state of a Gateway whose `spec.addresses` is `requested`.
 pub(super) fn state(
     snapshot: &Snapshot,
     desired: &DesiredState,
@@ -119,8 +119,8 @@ pub(super) fn state(
     state
 }
 
-/// Services of a Gateway: the existing ones among those desired, or all of its Services if its
-/// desired state is unknown.
+/// Returns the Services of a Gateway: the existing ones among those desired, or all of its Services
+/// if its desired state is unknown.
 fn services(
     snapshot: &Snapshot,
     desired: &DesiredState,

@@ -1,5 +1,5 @@
 //! The controller's loop: translates a snapshot, publishes the desired objects of its Gateways, and
-//! releases statuses as data planes confirm them. Owns only the order of these steps; other modules
+//! releases statuses as data planes confirm them. Owns only the order of these steps. Other modules
 //! apply objects and write statuses.
 
 use std::collections::BTreeSet;
@@ -27,8 +27,8 @@ use crate::stream::Published;
 use crate::stream::hub::Reports;
 use crate::translate::{Options, Translator};
 
-/// Delay between a change and its translation. Pods receive the change first and confirm it
-/// meanwhile.
+/// Delay between a change and its translation. Pods receive the change first and can confirm it in
+/// this time.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Reason of events about replicas that do not serve the current configuration.
 const REPLICA_BEHIND: &str = "ReplicaBehind";
@@ -47,7 +47,7 @@ pub struct Inputs {
     pub failures: watch::Receiver<Failures>,
     /// CA bundle that pods trust. No Gateway is provisioned before it is known.
     pub ca_bundle: watch::Receiver<Option<Arc<str>>>,
-    /// Whether this process is the leader, which alone provisions and writes.
+    /// Whether this process is the leader. Only the leader provisions and writes.
     pub leadership: watch::Receiver<Leadership>,
     /// Version of the installed Gateway API CRDs.
     pub bundle_version: watch::Receiver<Option<String>>,
@@ -65,9 +65,9 @@ pub struct Outputs<P> {
     pub serving: watch::Sender<BTreeSet<ObjectRef>>,
     /// Kubernetes Events.
     pub events: Events,
-    /// Statuses to write; `None` unless this process is the leader.
+    /// Statuses to write; `None` while this process is not the leader.
     pub statuses: watch::Sender<Option<Statuses>>,
-    /// Called with each report; with `None` unless this process is the leader.
+    /// Called with each report, or with `None` while this process is not the leader.
     pub publish: P,
 }
 
@@ -89,7 +89,7 @@ pub async fn run<P>(
             until = leader.step(published, pods, &mut inputs, &mut outputs);
         } else {
             if leader.take().is_some() {
-                // They would be stale when this process leads again.
+                // They would be stale when this process becomes the leader again.
                 outputs.desired.send_replace(None);
                 outputs.statuses.send_replace(None);
             }
@@ -113,14 +113,14 @@ pub async fn run<P>(
     }
 }
 
-/// State of the leader. Other replicas do not translate: the result would be stale by the time they
-/// lead.
+/// State of the leader. Other replicas do not translate: the result would be stale when they become
+/// the leader.
 struct Leader {
     translator: Translator,
     state: Option<ClusterState>,
     confirmations: Confirmations,
     expiry: Expiry,
-    /// The observations behind the last report.
+    /// The observations on which the last report is based.
     reported: Option<Observations>,
 }
 
@@ -163,7 +163,7 @@ impl Leader {
         drop(reports);
         let now = (Instant::now(), Timestamp::now());
         let found = self.expiry.check(&state.translation.ir, is_new, now);
-        warn_of_expiry(state, found, &outputs.events);
+        warn_of_expiring_certificates(state, found, &outputs.events);
         let deadlines = verdicts.values().filter_map(Verdict::deadline);
         let until = deadlines.chain(self.expiry.next()).min();
         let seen = Observations {
@@ -179,7 +179,8 @@ impl Leader {
         until
     }
 
-    /// Translates published objects and publishes the desired state. Returns whether they were new.
+    /// Translates published objects and publishes the desired state. Returns whether there were new
+    /// objects.
     fn follow<P>(
         &mut self,
         published: Arc<Published>,
@@ -207,7 +208,7 @@ impl Leader {
     }
 }
 
-/// How pods reach the controller; `None` until the CA bundle is known.
+/// Returns how pods reach the controller; `None` until the CA bundle is known.
 fn endpoint(ca_bundle: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoint> {
     ca_bundle.map(|ca| StreamEndpoint {
         url: pods.controller_url.clone(),
@@ -225,7 +226,7 @@ async fn deadline(until: Option<Instant>) {
 
 fn publish<P>(outputs: &Outputs<P>, state: &ClusterState) {
     outputs.desired.send_if_modified(|desired| {
-        // `None` until the CA bundle is known: without it, nothing may be created or deleted.
+        // `None` until the CA bundle is known. Without it, nothing may be created or deleted.
         let new = state.endpoint.is_some().then(|| state.desired.clone());
         let is_changed = *desired != new;
         *desired = new;
@@ -275,7 +276,11 @@ where
         .send_replace(Some(Statuses { report, held }));
 }
 
-fn warn_of_expiry(state: &ClusterState, found: expiry::ExpiryReport, events: &Events) {
+fn warn_of_expiring_certificates(
+    state: &ClusterState,
+    found: expiry::ExpiryReport,
+    events: &Events,
+) {
     for (gateway, message) in found.expiring {
         state.warn(&gateway, CERTIFICATE_EXPIRING, message, events);
     }

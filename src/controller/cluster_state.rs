@@ -47,7 +47,7 @@ pub(super) struct ClusterState {
 }
 
 impl ClusterState {
-    /// Derives the state. Reuses what is unchanged since `previous`.
+    /// Derives the state. Reuses the parts that are unchanged since `previous`.
     pub(super) fn new(
         published: Arc<Published>,
         translation: Translation,
@@ -78,7 +78,7 @@ impl ClusterState {
         }
     }
 
-    /// GatewayClasses of this controller, and whether a Gateway uses them.
+    /// Returns the GatewayClasses of this controller, and whether a Gateway uses them.
     pub(super) fn class_usage(&self) -> ClassUsage {
         let snapshot = &self.published.load.snapshot;
         let used: BTreeSet<_> = snapshot
@@ -112,7 +112,7 @@ impl ClusterState {
             };
             let replicas = self.replicas.get(gateway).into_iter().flatten();
             let replicas: Vec<_> = replicas.map(report).collect();
-            // Every Gateway of this controller has been streamed and has a revision.
+            // Every Gateway of this controller has been streamed, so it has a revision.
             let revision = self.published.revisions.get(gateway).copied();
             let verdict = confirmations.evaluate(gateway, revision.unwrap_or(0), &replicas, now);
             (gateway.clone(), verdict)
@@ -125,7 +125,7 @@ impl ClusterState {
             .collect()
     }
 
-    /// Gateways whose ready replicas all serve their latest revision.
+    /// Returns the Gateways whose ready replicas all serve their latest revision.
     pub(super) fn serving(verdicts: &Verdicts) -> BTreeSet<ObjectRef> {
         let serving = verdicts.iter();
         let serving = serving.filter(|(_, verdict)| matches!(verdict, Verdict::Confirmed(_)));
@@ -153,7 +153,8 @@ impl ClusterState {
         }
     }
 
-    /// Conditions and addresses of all objects, as far as data planes have confirmed them.
+    /// Builds the conditions and addresses of all objects, as far as data planes have confirmed
+    /// them.
     pub(super) fn report(
         &self,
         verdicts: &Verdicts,
@@ -201,7 +202,7 @@ impl ClusterState {
         addresses::state(snapshot, desired, gateway, requested, replicas, nodes)
     }
 
-    /// Objects whose status is held back until data planes confirm the change.
+    /// Returns the objects whose status is held back until data planes confirm the change.
     pub(super) fn held(&self, verdicts: &Verdicts) -> HashSet<ObjectRef> {
         let is_awaited =
             |gateway: &ObjectRef| matches!(verdicts.get(gateway), Some(Verdict::Awaited(_)));
@@ -249,7 +250,7 @@ impl ClusterState {
         held
     }
 
-    /// The Gateway behind a parentRef or ancestorRef to a Gateway or ListenerSet.
+    /// Returns the Gateway behind a parentRef or ancestorRef to a Gateway or ListenerSet.
     fn gateway_of(&self, object: &ObjectRef, parent: &ParentRef) -> Option<ObjectRef> {
         if parent.group != GATEWAY_GROUP {
             return None;
@@ -263,8 +264,8 @@ impl ClusterState {
     }
 }
 
-/// Desired objects of all Gateways. Gateways that are being deleted or whose class or parameters
-/// are invalid retain the objects that they have.
+/// Builds the desired objects of all Gateways. A Gateway that is being deleted, or whose class or
+/// parameters are invalid, retains its existing objects.
 fn desired_state(
     load: &Load,
     translation: &Translation,

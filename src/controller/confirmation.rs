@@ -1,5 +1,5 @@
-//! Whether the data plane of a Gateway serves the latest revision: it does when every ready replica
-//! reports so. Pure; the caller passes the time.
+//! Decides whether the data plane of a Gateway serves the latest revision: every ready replica must
+//! report it. Pure: the caller passes the time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use super::addresses::Replica;
 use crate::ir::ObjectRef;
 use crate::stream::hub::PodReport;
 
-/// How long statuses are held back while replicas follow a change. Replicas need milliseconds;
-/// after this time the status reports the lagging ones.
+/// Time for which statuses are held back while replicas follow a change. Replicas need
+/// milliseconds. Afterwards, the status reports the lagging ones.
 pub(super) const HOLD: Duration = Duration::from_secs(5);
-/// [`HOLD`] of a new leader, to which replicas first have to reconnect.
+/// [`HOLD`] of a new leader, since replicas first have to reconnect to it.
 const START_HOLD: Duration = Duration::from_secs(10);
 
 /// State of a Gateway's data plane.
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// When to evaluate again without new reports.
+    /// Returns when to evaluate again without new reports.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Awaited(until) => Some(*until),
@@ -42,7 +42,7 @@ impl Verdict {
 #[derive(Debug)]
 pub(super) struct Confirmations {
     gateways: BTreeMap<ObjectRef, State>,
-    /// When this process began to lead.
+    /// When this process became the leader.
     since: Instant,
 }
 
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl Confirmations {
-    /// Starts without state: replicas reported to the previous leader.
+    /// Creates an empty state: replicas reported to the previous leader.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             gateways: BTreeMap::new(),
@@ -69,8 +69,8 @@ impl Confirmations {
     }
 
     /// Evaluates the reports of a Gateway's ready replicas. A confirmed revision stays confirmed
-    /// when replicas join or disconnect later: a new replica loads the current revision before it
-    /// becomes ready.
+    /// when replicas join or disconnect later, because a new replica loads the current revision
+    /// before it becomes ready.
     pub(super) fn evaluate(
         &mut self,
         gateway: &ObjectRef,
@@ -96,7 +96,7 @@ impl Confirmations {
             state.awaited = None;
             return Verdict::Confirmed(unbound(&current));
         }
-        // Replicas that are one change behind a series of changes are not lagging.
+        // Replicas that are one change behind in a series of changes do not lag.
         let has = |revision| {
             let mut reports = replicas.iter().map(|(_, report)| *report);
             reports.all(|report| report.is_some_and(|report| report.revision >= Some(revision)))
@@ -124,7 +124,7 @@ impl Confirmations {
     }
 }
 
-/// Why a replica does not count as serving; `None` if it does.
+/// Returns why a replica does not count as serving; `None` if it does.
 fn lag_reason(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
     match report.map(|report| report.revision) {
         None => Some(format!("{replica} is not connected to the leader")),
@@ -152,7 +152,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            // A leader that has led for longer than `START_HOLD`.
+            // A process that has been the leader for longer than `START_HOLD`.
             let began = Instant::now() + START_HOLD;
             Self {
                 confirmations: Confirmations::new(Instant::now()),
@@ -161,8 +161,8 @@ mod tests {
             }
         }
 
-        /// The verdict this many seconds after the start, for replicas that serve these revisions;
-        /// 0 stands for a replica that is not connected.
+        /// Returns the verdict at `seconds` after the start, for replicas that serve these
+        /// revisions. 0 stands for a replica that is not connected.
         fn evaluate(&mut self, seconds: u64, revisions: &[u64]) -> Verdict {
             let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
             let replicas: Vec<_> = (0..revisions.len())

@@ -1,5 +1,5 @@
-//! Listener certificates that expire soon, because their renewal has failed. Pure; the caller
-//! passes the time.
+//! Listener certificates that expire soon because their renewal has failed. Pure: the caller passes
+//! the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::ir::{Ir, ObjectRef};
 
-/// How long before its expiry a certificate is reported. Certificates of 90 days are normally
+/// Time before its expiry at which a certificate is reported. Certificates of 90 days are normally
 /// renewed 30 days before expiry, certificates of 6 days 3 days before.
 const NOTICE: SignedDuration = SignedDuration::from_hours(2 * 24);
 /// Interval between checks without a configuration change.
 const PERIOD: Duration = Duration::from_secs(60 * 60);
 
-/// Schedule of checks and what was reported.
+/// Schedule of checks, and the reported certificates.
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
     next: Option<Instant>,
@@ -31,7 +31,7 @@ pub(super) struct ExpiryReport {
 }
 
 impl Expiry {
-    /// When to check again.
+    /// Returns when to check again.
     pub(super) fn next(&self) -> Option<Instant> {
         self.next
     }
@@ -56,7 +56,7 @@ impl Expiry {
     }
 }
 
-/// A message about certificates that expire soon or have expired, by Gateway.
+/// Builds a message about certificates that expire soon or have expired, by Gateway.
 fn expiring(ir: &Ir, now: Timestamp) -> BTreeMap<ObjectRef, String> {
     let mut found: BTreeMap<ObjectRef, BTreeSet<String>> = BTreeMap::new();
     for port in &ir.ports {
@@ -93,7 +93,7 @@ mod tests {
 
     const DAY: i64 = 24 * 60 * 60;
 
-    /// A Gateway with one HTTPS listener whose certificate expires on 2030-01-01.
+    /// Returns a Gateway with one HTTPS listener whose certificate expires on 2030-01-01.
     fn ir() -> Ir {
         let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(2030, 1, 1);

@@ -1,6 +1,6 @@
-//! Restricts resolved addresses to public ones and those that the operator allows: the author of an
-//! XBackend, or of the DNS zone of its hostname, must not reach what only the proxy can reach.
-//! Pure.
+//! Restricts resolved addresses to public ones and those that the operator allows. The author of an
+//! XBackend, or of the DNS zone of its hostname, must not reach addresses that only the proxy can
+//! reach. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -59,8 +59,8 @@ impl AllowedAddresses {
         Self(allowed)
     }
 
-    /// Whether requests may be sent to an address. An IPv6 address that represents an IPv4 address
-    /// counts as the latter.
+    /// Reports whether requests may be sent to an address. An IPv6 address that represents an IPv4
+    /// address counts as that address.
     pub fn permits(&self, address: IpAddr) -> bool {
         let effective = effective(address);
         let is_allowed = |net: &IpNet| net.contains(&address) || net.contains(&effective);
@@ -68,7 +68,7 @@ impl AllowedAddresses {
     }
 }
 
-/// The IPv4 address that an IPv6 address represents, or the address itself.
+/// Returns the IPv4 address that an IPv6 address represents, else the address itself.
 fn effective(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address.to_canonical() else {
         return address.to_canonical();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_non_public_addresses() {
+    fn rejects_non_public_addresses() {
         for address in [
             "0.0.0.0",
             "10.96.0.1",

@@ -1,4 +1,4 @@
-//! DNS lookups: A and AAAA records from the system's or from configured name servers, and the
+//! DNS lookups: A and AAAA records from the system's or from configured name servers, and from the
 //! system's hosts file.
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use super::{Answer, Lookup, LookupError};
 #[derive(Default)]
 pub struct SystemLookup {
     servers: Vec<SocketAddr>,
-    /// Created on the first lookup, and again after a failure: the system's configuration may have
-    /// changed.
+    /// Created on the first lookup, and recreated after a failure, since the system's configuration
+    /// may have changed.
     resolver: Option<TokioResolver>,
 }
 
@@ -47,7 +47,7 @@ impl SystemLookup {
         };
         let options: &mut ResolverOpts = builder.options_mut();
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        // Names are resolved again when their TTL expires; a cache would only delay that.
+        // Names are resolved again when their TTL expires. A cache would only delay that.
         options.cache_size = 0;
         let resolver = builder.build()?;
         self.resolver = Some(resolver.clone());
@@ -59,9 +59,9 @@ impl Lookup for SystemLookup {
     fn lookup(&mut self, name: &str) -> BoxFuture<'static, Result<Answer, LookupError>> {
         let resolver = match self.resolver() {
             Ok(resolver) => resolver,
-            Err(error) => return ready(Err(failed(&error))).boxed(),
+            Err(error) => return ready(Err(lookup_error(&error))).boxed(),
         };
-        // The dot makes the name fully qualified.
+        // The trailing dot makes the name fully qualified.
         let name = match Name::from_ascii(format!("{name}.")) {
             Ok(name) => name,
             Err(error) => return ready(Err(LookupError::Failed(error.to_string()))).boxed(),
@@ -70,7 +70,7 @@ impl Lookup for SystemLookup {
             let found = resolver
                 .lookup_ip(name)
                 .await
-                .map_err(|error| failed(&error))?;
+                .map_err(|error| lookup_error(&error))?;
             let ttl = found
                 .valid_until()
                 .saturating_duration_since(Instant::now());
@@ -88,7 +88,8 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// One server per address with all its ports. Uses UDP, and TCP for truncated responses.
+/// Groups the servers by address, each with all its ports. Uses UDP, and TCP for truncated
+/// responses.
 fn name_servers(servers: &[SocketAddr]) -> Vec<NameServerConfig> {
     let mut ports: BTreeMap<IpAddr, Vec<u16>> = BTreeMap::new();
     for server in servers {
@@ -109,7 +110,7 @@ fn name_servers(servers: &[SocketAddr]) -> Vec<NameServerConfig> {
     ports.into_iter().map(server).collect()
 }
 
-fn failed(error: &NetError) -> LookupError {
+fn lookup_error(error: &NetError) -> LookupError {
     if error.is_no_records_found() {
         LookupError::NoAddress
     } else {

@@ -33,7 +33,7 @@ const BACKOFF: Backoff = Backoff {
 /// Maximum number of concurrent lookups.
 const CONCURRENT: usize = 32;
 
-/// A resolver.
+/// A resolver of names.
 pub trait Lookup {
     /// Starts a lookup of a fully qualified name.
     fn lookup(&mut self, name: &str) -> BoxFuture<'static, Result<Answer, LookupError>>;
@@ -57,7 +57,7 @@ pub enum LookupError {
     /// The name does not exist or has no address.
     #[error("it has no address in DNS")]
     NoAddress,
-    /// No name server answered.
+    /// No name server responded.
     #[error("{0}")]
     Failed(String),
 }
@@ -76,9 +76,9 @@ pub struct Names<L> {
 /// State of a name.
 #[derive(Debug)]
 struct Name {
-    /// The last resolved addresses, sorted, without refused ones.
+    /// The last resolved addresses that are allowed, sorted.
     addresses: Vec<IpAddr>,
-    /// The last refused addresses.
+    /// The last resolved addresses that are not allowed.
     refused: Vec<IpAddr>,
     /// Time of the next lookup; `None` during a lookup.
     due: Option<Instant>,
@@ -87,7 +87,7 @@ struct Name {
 }
 
 impl<L: Lookup> Names<L> {
-    /// Starts without names. Refuses addresses that are neither public nor `allowed`.
+    /// Creates a resolver without names. Refuses addresses that are neither public nor `allowed`.
     pub fn new(lookup: L, allowed: AllowedAddresses, stats: Arc<DnsStats>) -> Self {
         Self {
             lookup,
@@ -115,7 +115,7 @@ impl<L: Lookup> Names<L> {
         }
     }
 
-    /// The addresses of a name; empty until it is resolved.
+    /// Returns the addresses of a name; empty until it is resolved.
     pub fn addresses(&self, name: &str) -> &[IpAddr] {
         self.names.get(name).map_or(&[], |name| &name.addresses)
     }
@@ -152,7 +152,7 @@ impl<L: Lookup> Names<L> {
                 self.lookups
                     .push(Box::pin(async move { (name, lookup.await) }));
             }
-            // The others start when a running lookup has finished.
+            // The other names start when a running lookup has finished.
         }
         next
     }
@@ -195,7 +195,7 @@ impl Name {
         stats: &DnsStats,
     ) -> bool {
         if std::mem::take(&mut self.failures) > 0 {
-            tracing::info!("{name}: its addresses are resolved again");
+            tracing::info!("{name}: the name is resolved again");
         }
         addresses.sort_unstable();
         addresses.dedup();
@@ -222,7 +222,7 @@ impl Name {
     fn fail(&mut self, name: &str, error: &LookupError) {
         if self.failures == 0 {
             let consequence = if self.addresses.is_empty() {
-                "requests are answered with 503"
+                "requests get a 503"
             } else {
                 "its last addresses stay in use"
             };

@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Outcome = Result<Answer, LookupError>;
 
-/// Returns the outcomes in order; further lookups never end.
+/// Returns the outcomes in order. Further lookups never complete.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<State>>);
 
@@ -33,7 +33,7 @@ impl Script {
         script
     }
 
-    /// Whole seconds from the first lookup to each.
+    /// Returns the whole seconds from the first lookup to each lookup.
     fn seconds(&self) -> Vec<u64> {
         let state = self.0.lock().unwrap();
         let first = state.lookups[0].1;
@@ -141,7 +141,7 @@ async fn keeps_addresses_and_backs_off_while_lookups_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_non_public_addresses_unless_allowed() {
+async fn rejects_non_public_addresses_unless_allowed() {
     let outcomes = || {
         [
             found(&["127.0.0.1", "1.1.1.1", "::ffff:169.254.169.254"], 30),
@@ -153,7 +153,7 @@ async fn refuses_non_public_addresses_unless_allowed() {
     refusing.follow(&["a.example".into()]);
     refusing.changed().await;
     assert_eq!(addresses(&refusing), ["1.1.1.1"]);
-    // The name no longer has its previous address.
+    // The name no longer resolves to its previous address.
     refusing.changed().await;
     assert!(addresses(&refusing).is_empty());
     assert_eq!(stats.refused_addresses(), 4);

@@ -46,7 +46,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// Digests of the content: two drafts with equal digests have the same content.
+    /// Returns digests of the content: two drafts with equal digests have the same content.
     fn digests(&self) -> Vec<(PathBuf, u64)> {
         self.files
             .iter()
@@ -60,7 +60,7 @@ impl Draft {
 struct Entry {
     digest: u64,
     documents: Vec<Document>,
-    /// Why the last read failed; `documents` are then those of the previous read.
+    /// Why the last read failed. `documents` are then those of the previous read.
     failure: Option<String>,
     /// Objects of the file when it was last valid. They stay in service while the file is broken.
     objects: BTreeSet<ObjectRef>,
@@ -118,16 +118,18 @@ impl FileProvider {
         }
     }
 
-    /// Reads the directory. Returns an error only if the directory itself cannot be read;
-    /// everything else is a problem.
+    /// Reads the directory. Fails only if the directory itself cannot be read. Any other failure is
+    /// a problem of the load.
     pub fn load(&mut self) -> anyhow::Result<Load> {
         let draft = self.draft(&BTreeSet::new())?;
         Ok(self.accept(draft))
     }
 
-    /// Reads the directory and treats `unfinished` files (real paths), which are being written, as
+    /// Reads the directory. Treats `unfinished` files (real paths), which are being written, as
     /// unchanged.
     fn draft(&self, unfinished: &BTreeSet<PathBuf>) -> anyhow::Result<Draft> {
+        // A symlink that changes during the read, such as that of a mounted ConfigMap, mixes two
+        // states.
         let (mut scan, mut files) = self.read(unfinished)?;
         for _ in 0..RETRIES {
             if scan.is_current() {
@@ -138,7 +140,7 @@ impl FileProvider {
         let real_files = scan.files.into_values().collect();
         let mut merge = Merge {
             served: &self.served,
-            places: HashMap::new(),
+            locations: HashMap::new(),
             objects: BTreeMap::new(),
             problems: scan.problems,
         };
@@ -148,7 +150,7 @@ impl FileProvider {
         files
             .values()
             .filter(|entry| entry.is_broken())
-            .for_each(|entry| merge.keep(entry));
+            .for_each(|entry| merge.retain(entry));
         let Merge {
             objects: served,
             mut problems,
@@ -173,7 +175,7 @@ impl FileProvider {
         })
     }
 
-    /// Reads every readable file. The others keep their previous content.
+    /// Reads every readable file. The other files retain their previous content.
     fn read(
         &self,
         unfinished: &BTreeSet<PathBuf>,
@@ -207,7 +209,7 @@ impl FileProvider {
 /// Merges the objects of all files.
 struct Merge<'a> {
     served: &'a BTreeMap<ObjectRef, Object>,
-    places: HashMap<&'a ObjectRef, Location<'a>>,
+    locations: HashMap<&'a ObjectRef, Location<'a>>,
     objects: BTreeMap<ObjectRef, Object>,
     problems: Vec<Problem>,
 }
@@ -219,27 +221,27 @@ impl<'a> Merge<'a> {
             self.problems
                 .push(Problem::of_file(Severity::Error, path, failure.clone()));
         }
-        let is_held = entry.is_broken() && !entry.objects.is_empty();
+        let keeps_previous = entry.is_broken() && !entry.objects.is_empty();
         for (index, document) in entry.documents.iter().enumerate() {
-            let place = Location {
+            let location = Location {
                 file: path,
                 document: index + 1,
                 line: document.line,
             };
             match &document.outcome {
-                Err(error) => self.broken(place, error, is_held),
-                Ok(admissions) if !is_held => admissions
+                Err(error) => self.broken(location, error, keeps_previous),
+                Ok(admissions) if !keeps_previous => admissions
                     .iter()
-                    .for_each(|admission| self.object(place, admission)),
+                    .for_each(|admission| self.object(location, admission)),
                 Ok(_) => {}
             }
         }
-        self.cut(path, first);
+        self.limit_problems(path, first);
     }
 
-    /// Reduces the problems of a file from index `first` on, to [`MAX_PROBLEMS`]. Drops
+    /// Reduces the problems of a file, which begin at index `first`, to [`MAX_PROBLEMS`]. Drops
     /// warnings first.
-    fn cut(&mut self, path: &Path, first: usize) {
+    fn limit_problems(&mut self, path: &Path, first: usize) {
         let of_file = &mut self.problems[first..];
         if of_file.len() <= MAX_PROBLEMS {
             return;
@@ -251,42 +253,42 @@ impl<'a> Merge<'a> {
             .push(Problem::of_file(worst, path, format!("and {more} more")));
     }
 
-    fn broken(&mut self, place: Location<'a>, error: &SyntaxError, is_held: bool) {
-        let consequence = if is_held {
-            "the objects of this file keep their previous version"
+    fn broken(&mut self, location: Location<'a>, error: &SyntaxError, keeps_previous: bool) {
+        let consequence = if keeps_previous {
+            "the objects of this file retain their previous version"
         } else {
-            "the document is left out"
+            "the document is ignored"
         };
-        let line = place.line + error.line.saturating_sub(1);
+        let line = location.line + error.line.saturating_sub(1);
         let message = format!("{}; {consequence}", error.message);
         self.problems
-            .push(Location { line, ..place }.problem(None, &Finding::error("", message)));
+            .push(Location { line, ..location }.problem(None, &Finding::error("", message)));
     }
 
-    fn object(&mut self, place: Location<'a>, admission: &'a Admission) {
-        let is_watched = admission.object.is_some() || admission.has_errors();
+    fn object(&mut self, location: Location<'a>, admission: &'a Admission) {
+        let is_defined = admission.object.is_some() || admission.has_errors();
         let id = admission.id.as_ref();
-        if let Some(first) = id.and_then(|id| self.places.get(id)) {
+        if let Some(first) = id.and_then(|id| self.locations.get(id)) {
             let message = format!(
-                "is already defined in {}:{} (document {}); this one is ignored",
+                "is already defined in {}:{} (document {}); this definition is ignored",
                 first.file.display(),
                 first.line,
                 first.document
             );
             return self
                 .problems
-                .push(place.problem(id, &Finding::error("", message)));
+                .push(location.problem(id, &Finding::error("", message)));
         }
         self.problems.extend(
             admission
                 .findings
                 .iter()
-                .map(|finding| place.problem(id, finding)),
+                .map(|finding| location.problem(id, finding)),
         );
-        let Some(id) = id.filter(|_| is_watched) else {
+        let Some(id) = id.filter(|_| is_defined) else {
             return;
         };
-        self.places.insert(id, place);
+        self.locations.insert(id, location);
         if let Some(object) = &admission.object {
             self.objects.insert(id.clone(), object.clone());
         } else if let Some(object) = self.served.get(id) {
@@ -295,14 +297,14 @@ impl<'a> Merge<'a> {
                 "",
                 "is invalid; its previous valid version stays in service",
             );
-            self.problems.push(place.problem(Some(id), &finding));
+            self.problems.push(location.problem(Some(id), &finding));
         }
     }
 
-    /// Keeps the objects of a broken file, unless another file defines them now.
-    fn keep(&mut self, entry: &'a Entry) {
+    /// Retains the objects of a broken file, unless another file defines them.
+    fn retain(&mut self, entry: &'a Entry) {
         for id in &entry.objects {
-            if let (false, Some(object)) = (self.places.contains_key(id), self.served.get(id)) {
+            if let (false, Some(object)) = (self.locations.contains_key(id), self.served.get(id)) {
                 self.objects
                     .entry(id.clone())
                     .or_insert_with(|| object.clone());
@@ -311,7 +313,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Reads a file and reuses unchanged documents. `None` if the file no longer exists.
+/// Reads a file and reuses unchanged documents. `None` if the file was deleted.
 fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
     let failed = |failure: String| {
         let before = before.map(|before| Entry::clone(before));
@@ -386,7 +388,7 @@ fn read_document(
             ..Document::clone(document)
         };
     }
-    let admit = |item: parse::Item| api::admit_at(&item.place, item.value);
+    let admit = |item: parse::Item| api::admit_at(&item.path, item.value);
     let outcome = parse::parse(source, is_json).map(|items| items.into_iter().map(admit).collect());
     Document {
         line: source.line,

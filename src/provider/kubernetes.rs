@@ -36,14 +36,14 @@ use crate::api::{Key, Kind};
 
 /// Debounce of changes: related changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
-/// A change after this idle time is published at once: related changes have arrived already or will
-/// arrive too late.
+/// A change after this idle time is published at once: related changes have already arrived or are
+/// too far off.
 const IDLE: Duration = Duration::from_millis(10);
 /// Maximum debounce of a change.
 const MAX_DEBOUNCE: Duration = Duration::from_millis(100);
-/// Capacity of the queue of watch events. Faster watches block.
+/// Capacity of the queue of watch events. A full queue blocks the watches.
 const QUEUE: usize = 128;
-/// Interval of log messages that name missing kinds while the first configuration is incomplete.
+/// Interval of log messages that name missing kinds until the first configuration is complete.
 const READINESS_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval and timeout of health requests to the API server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -53,11 +53,11 @@ const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Timeouts for the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Duration of a watch in seconds. A connection that died silently is noticed 5 s later.
+    /// Duration of a watch in seconds. A connection that died silently is detected 5 s later.
     pub watch: u32,
     /// Timeout of a response, such as one page of a list.
     pub response_timeout: Duration,
-    /// How long lists that are older than the served state are rejected.
+    /// Time for which lists are rejected that are older than the served state.
     pub stale_list_timeout: Duration,
 }
 
@@ -85,8 +85,8 @@ pub struct KubernetesProvider {
 }
 
 impl KubernetesProvider {
-    /// Creates a provider for the cluster of the environment: the service account of a pod, else
-    /// the kubeconfig. Sends no request yet.
+    /// Creates a provider for the cluster of the environment: from the service account of a pod,
+    /// else from the kubeconfig. Sends no request yet.
     ///
     /// # Errors
     /// When neither exists or can be read.
@@ -113,7 +113,7 @@ impl KubernetesProvider {
         })
     }
 
-    /// The client of the cluster's API server.
+    /// Returns the client of the cluster's API server.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -127,7 +127,7 @@ impl KubernetesProvider {
         }
     }
 
-    /// Restricts namespaced kinds to these namespaces and to the one of the only Gateway.
+    /// Restricts namespaced kinds to these namespaces and to the namespace of the only Gateway.
     #[must_use]
     pub fn within(self, namespaces: impl IntoIterator<Item = String>) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl KubernetesProvider {
         }
     }
 
-    /// Restricts Gateways to a single one.
+    /// Restricts Gateways to one.
     #[must_use]
     pub fn only(self, namespace: &str, name: &str) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl KubernetesProvider {
         }
     }
 
-    /// Sets an observer of the objects as the API server holds them.
+    /// Sets an observer of the objects as the API server stores them.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         Self {
@@ -185,7 +185,7 @@ impl KubernetesProvider {
         let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone());
         let mut added = BTreeMap::new();
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
-        let mut news = PendingChanges::default();
+        let mut pending = PendingChanges::default();
         let mut last = Instant::now();
         let mut is_published = false;
         while let Some(is_changed) = collect(&mut store, &mut messages, &mut last).await {
@@ -206,7 +206,7 @@ impl KubernetesProvider {
                     }
                 }
             }
-            if let Some(load) = news.due(&store, is_changed) {
+            if let Some(load) = pending.due(&store, is_changed) {
                 is_published = true;
                 if loads.send(Arc::new(load)).is_err() {
                     return;
@@ -237,27 +237,27 @@ impl KubernetesProvider {
     }
 }
 
-/// Reports that a scope has been added for so long that nothing should wait for its first list any
-/// more.
+/// Reports after [`fetch::FETCH_WAIT`] that the first list of an added scope is late, so that
+/// publication does not wait any longer.
 async fn report_late(number: usize, messages: mpsc::Sender<Message>) {
     sleep(fetch::FETCH_WAIT).await;
     // Fails when the provider has ended.
     drop(messages.send(Message::ListLate(number)).await);
 }
 
-/// Whether there are unpublished changes, and since when.
+/// Unpublished changes, and the time of the first one.
 #[derive(Default)]
 struct PendingChanges {
-    is_there: bool,
+    exist: bool,
     since: Option<Instant>,
 }
 
 impl PendingChanges {
-    /// Returns the load to publish, unless nothing is new or a fetch that is about to complete is
-    /// worth waiting for.
+    /// Returns the load to publish. `None` if there is no change, or while waiting for a fetch is
+    /// worthwhile.
     fn due(&mut self, store: &Store, is_changed: bool) -> Option<Load> {
-        self.is_there |= is_changed;
-        if !self.is_there {
+        self.exist |= is_changed;
+        if !self.exist {
             return None;
         }
         let load = store.load()?;
@@ -270,7 +270,7 @@ impl PendingChanges {
     }
 }
 
-/// Polls the health of the API server: a quiet watch cannot be told from a dead one.
+/// Polls the health of the API server, since a quiet watch looks like a dead one.
 async fn poll_health(client: &Client, contacted: impl Fn()) {
     let mut last = Instant::now();
     let mut logged = last;
@@ -290,8 +290,8 @@ async fn poll_health(client: &Client, contacted: impl Fn()) {
 }
 
 /// Applies messages until the debounce ends. Returns whether anything has changed; `None` when the
-/// channel is closed. The first message after an idle time returns at once; `last` is the time of
-/// the last change.
+/// channel is closed. Returns at once after the first message that follows an idle time. `last` is
+/// the time of the last change.
 async fn collect(
     store: &mut Store,
     messages: &mut mpsc::Receiver<Message>,
@@ -319,7 +319,7 @@ async fn collect(
     }
 }
 
-/// The next message. Logs missing kinds while the first configuration is incomplete.
+/// Returns the next message. Logs missing kinds until the first configuration is complete.
 async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
         if store.awaited().next().is_none() {

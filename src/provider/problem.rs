@@ -29,7 +29,7 @@ pub struct Problem {
     pub generation: i64,
     /// Field path, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
     pub field: String,
-    /// What is wrong, and the consequence.
+    /// What is wrong, and the effect.
     pub message: String,
     /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is
     /// sufficient.
@@ -92,8 +92,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why an object of a known kind cannot be parsed, with the field path from its schema, which the
-/// serde error lacks.
+/// Explains why an object of a known kind cannot be parsed. Adds the field path from the schema,
+/// which the serde error lacks.
 pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> String {
     if value["kind"] == "Secret" {
         // The serde error and the schema violation would quote secret values.
@@ -109,7 +109,7 @@ pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> String {
     )
 }
 
-/// Escapes and truncates external text, so that it stays on one line and cannot imitate another
+/// Escapes and truncates external text, so that it stays on one line and cannot look like another
 /// problem.
 fn plain(text: &impl fmt::Display) -> String {
     let text = text.to_string();

@@ -32,7 +32,7 @@ pub struct StreamSettings {
     pub ca_file: PathBuf,
     /// ServiceAccount token; read for each connection.
     pub token_file: PathBuf,
-    /// In-memory directory for a copy of the objects, which a restarted container loads first.
+    /// In-memory directory for a copy of the objects. A restarted container loads this copy first.
     pub state_dir: Option<PathBuf>,
 }
 
@@ -54,11 +54,11 @@ pub enum StreamEvent<'a> {
     Connected,
     /// No controller is streaming.
     Disconnected,
-    /// The secret of session tokens of the state that is published next.
+    /// The secret for session tokens that belongs to the next published state.
     SessionSecret(&'a str),
     /// A state is complete and published.
     Committed(&'a Position),
-    /// Nothing is published yet; contains the reason.
+    /// No state is published yet. Contains the reason.
     Waiting(String),
 }
 
@@ -76,8 +76,8 @@ impl StreamProvider {
         }
     }
 
-    /// Publishes the Gateway's objects and their changes, and reports to the controller what is in
-    /// service. Ends when the receiver is dropped.
+    /// Publishes the Gateway's objects and their changes, and reports to the controller which state
+    /// is in service. Ends when the receiver is dropped.
     pub async fn watch(
         self,
         loads: watch::Sender<Arc<Load>>,

@@ -40,7 +40,7 @@ pub(super) struct JobResult {
     pub(super) deleted: Vec<ChildKey>,
     /// The first failure.
     pub(super) failure: Option<Failure>,
-    /// Whether the job must run again: an object is being deleted or has just changed.
+    /// Whether the job must run again because an object is being deleted or has just changed.
     pub(super) is_blocked: bool,
     /// Whether the Gateway is deleted or being deleted. The desired state will follow.
     pub(super) is_gateway_gone: bool,
@@ -62,11 +62,11 @@ struct FoundGateway {
     is_deleting: bool,
 }
 
-/// What exists under a taken name.
+/// The owner of a taken name.
 enum Found {
     /// An object of this Gateway, with its UID.
     Ours(String),
-    /// No longer exists.
+    /// The object was deleted meanwhile.
     Gone,
 }
 
@@ -96,7 +96,7 @@ impl Job {
                     uid,
                     has_updated_fields,
                 } => self.apply(write, uid, *has_updated_fields, &mut done).await,
-                // The replacement could not be written, so that the old object stays.
+                // Keeps the old object, since its replacement could not be written.
                 Step::Delete(_) if done.failure.is_some() || done.is_blocked => return done,
                 Step::Delete(delete) => self.delete(delete, &mut found, &mut done).await,
             };
@@ -108,11 +108,11 @@ impl Job {
                 }
                 Err(StepError::Terminating) => done.is_blocked = true,
                 Err(StepError::Failed(failure)) => {
-                    let may_go_on = failure.reason == FailureReason::Refused;
+                    let may_continue = failure.reason == FailureReason::Refused;
                     if done.failure.is_none() {
                         done.failure = Some(failure);
                     }
-                    if !may_go_on || self.is_prerequisite(step) {
+                    if !may_continue || self.is_prerequisite(step) {
                         return done;
                     }
                 }
@@ -121,7 +121,7 @@ impl Job {
         done
     }
 
-    /// Whether pods cannot start without the object of a step.
+    /// Reports whether pods need the object of a step to start.
     fn is_prerequisite(&self, step: &Step) -> bool {
         let (Step::Create(write) | Step::Apply { write, .. }) = step else {
             return false;
@@ -142,8 +142,8 @@ impl Job {
         Ok((child, object))
     }
 
-    /// Creates an object. If the name is taken, applies it if this controller owns it, and fails
-    /// otherwise.
+    /// Creates an object. If the name is taken, applies the object if this controller owns it, and
+    /// fails otherwise.
     async fn create(
         &self,
         write: &Write,
@@ -152,8 +152,8 @@ impl Job {
     ) -> Result<(), StepError> {
         let (child, object) = self.child(write)?;
         let gateway = self.find_gateway(found).await?;
-        // The desired state may be older than the Gateway, whose objects the garbage collector may
-        // be deleting already.
+        // The desired state may be older than the Gateway. The garbage collector may already be
+        // deleting its objects.
         if gateway.uid.as_deref() != Some(&child.gateway_uid) || gateway.is_deleting {
             return Err(StepError::GatewayGone);
         }
@@ -167,26 +167,26 @@ impl Job {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        let mut made = request(api.create(&params, &body)).await;
-        if is_taken(&made) {
+        let mut created = request(api.create(&params, &body)).await;
+        if is_taken(&created) {
             match self.resolve(child, &api).await? {
                 Found::Ours(uid) => return self.apply(write, &uid, true, done).await,
-                Found::Gone => made = request(api.create(&params, &body)).await,
+                Found::Gone => created = request(api.create(&params, &body)).await,
             }
         }
-        match made {
-            Ok(Ok(made)) => {
+        match created {
+            Ok(Ok(created)) => {
                 tracing::debug!("created {key} for {}", self.gateway);
-                let made = take_over_fields(&api, &key, made).await?;
-                done.record(child, write, &made);
+                let created = take_over_fields(&api, &key, created).await?;
+                done.record(child, write, &created);
                 Ok(())
             }
-            made if is_taken(&made) => Err(StepError::Terminating),
-            made => Err(refusal(&key, "made", made).into()),
+            created if is_taken(&created) => Err(StepError::Terminating),
+            created => Err(refusal(&key, "created", created).into()),
         }
     }
 
-    /// Resolves an object whose name turned out to be taken. Deletes one of a previous Gateway.
+    /// Finds the owner of a taken name. Deletes an object of a previous Gateway.
     async fn resolve(&self, child: &Child, api: &Api<DynamicObject>) -> Result<Found, StepError> {
         let key = ChildKey::of(child);
         let found = match request(api.get_metadata_opt(&key.name)).await {
@@ -218,15 +218,15 @@ impl Job {
         Ok(Found::Gone)
     }
 
-    /// Whether an object belongs to a deleted Gateway of the same name. The garbage collector would
-    /// delete it, but later.
+    /// Reports whether an object belongs to a deleted Gateway of the same name. The garbage
+    /// collector would delete it later.
     fn is_of_previous_gateway(&self, found: &ObjectMeta, uid: &str) -> bool {
         let owner = owner(found);
         let is_previous = |name: &str, of: &str| *name == *self.gateway.name && of != uid;
         is_applied_by_us(found) && owner.is_some_and(|owner| is_previous(&owner.name, &owner.uid))
     }
 
-    /// Applies an object of this controller. The UID in the request makes the API server reject it
+    /// Applies an object of this controller. With the UID in the request, the API server rejects it
     /// if the object was replaced.
     async fn apply(
         &self,
@@ -251,9 +251,8 @@ impl Job {
         Ok(())
     }
 
-    /// Deletes an object, unless its Gateway is being deleted: then the propagation policy of that
-    /// deletion decides about its objects. The garbage collector deletes objects of a deleted
-    /// Gateway.
+    /// Deletes an object, unless its Gateway is being deleted. In that case the propagation policy
+    /// of the Gateway's deletion decides, and the garbage collector deletes the objects.
     async fn delete(
         &self,
         step: &Delete,
@@ -351,12 +350,14 @@ async fn send(
     object: &Value,
 ) -> Result<DynamicObject, Failure> {
     let key = ChildKey::of(child);
+    // Forced: this controller owns its fields, and takes them back from other managers.
     let forced = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(object);
     let sent = request(api.patch(&child.name, &forced, &patch)).await;
     if !has_foreign_ports(child, &sent) {
         return sent_object(&key, sent);
     }
+    // A merge patch replaces the whole list, including ports of other managers.
     let ports = json!({
         "metadata": {"uid": object["metadata"]["uid"]},
         "spec": {"ports": child.object["spec"]["ports"]},
@@ -379,9 +380,8 @@ fn sent_object(key: &ChildKey, sent: Response<DynamicObject>) -> Result<DynamicO
     }
 }
 
-/// Whether a Service has ports of another field manager. Apply keeps them, and fails if their names
-/// equal those of the desired ports.
-/// names of ours.
+/// Reports whether a Service has ports of another field manager. Apply keeps such ports, and fails
+/// if their names equal those of the desired ports.
 fn has_foreign_ports(child: &Child, sent: &Response<DynamicObject>) -> bool {
     let count = |object: &Value| object["spec"]["ports"].as_array().map(Vec::len);
     child.kind == ChildKind::Service

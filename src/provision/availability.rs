@@ -13,12 +13,12 @@ const MAX_REPLICAS: u32 = 10;
 const TARGET_CPU: u32 = 80;
 
 impl Plan<'_> {
-    /// Whether a DaemonSet runs one pod per node.
+    /// Reports whether a DaemonSet runs one pod per node.
     pub(super) fn is_daemon_set(&self) -> bool {
         self.parameters.workload.kind == Some(WorkloadKind::DaemonSet)
     }
 
-    /// Fixed number of replicas; `None` if a DaemonSet or autoscaler decides.
+    /// Returns the fixed number of replicas; `None` if a DaemonSet or autoscaler decides.
     pub(super) fn replicas(&self) -> Option<u32> {
         let is_fixed = !self.is_daemon_set() && self.parameters.autoscaling.is_none();
         is_fixed.then(|| self.parameters.workload.replicas.unwrap_or(REPLICAS))
@@ -30,7 +30,7 @@ impl Plan<'_> {
     }
 }
 
-/// Minimum and maximum of the autoscaler. A missing bound is adjusted to the given one.
+/// Returns the minimum and maximum of the autoscaler. Adjusts a missing bound to the given one.
 fn bounds(autoscaling: &Autoscaling) -> (u32, u32) {
     match (autoscaling.min_replicas, autoscaling.max_replicas) {
         (Some(min), max) => (min, max.unwrap_or(MAX_REPLICAS.max(min))),
@@ -41,8 +41,8 @@ fn bounds(autoscaling: &Autoscaling) -> (u32, u32) {
     }
 }
 
-/// The PodDisruptionBudget. A single replica gets none: a budget would either block every eviction
-/// or have no effect.
+/// Builds the PodDisruptionBudget. A single replica gets none: a budget would either block every
+/// eviction or have no effect.
 pub(super) fn disruption_budget(plan: &Plan<'_>) -> Option<Child> {
     let most = match (plan.autoscaling(), plan.replicas()) {
         (Some(autoscaling), _) => bounds(autoscaling).1,
@@ -69,7 +69,7 @@ pub(super) fn disruption_budget(plan: &Plan<'_>) -> Option<Child> {
     Some(plan.child(kind, &plan.name, None, json!({"spec": spec})))
 }
 
-/// The autoscaler, if the parameters configure one.
+/// Builds the autoscaler, if the parameters configure one.
 pub(super) fn autoscaler(plan: &Plan<'_>) -> Option<Child> {
     let autoscaling = plan.autoscaling()?;
     let (min, max) = bounds(autoscaling);

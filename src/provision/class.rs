@@ -1,4 +1,5 @@
-//! The finalizer of GatewayClasses in use: a class cannot be deleted while a Gateway uses it.
+//! The finalizer of GatewayClasses in use. It prevents the deletion of a class while a Gateway uses
+//! it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The finalizer defined by the Gateway API (GatewayClass, `GatewayClassFinalizerGatewaysExist`).
 const FINALIZER: &str = "gateway-exists-finalizer.gateway.networking.k8s.io";
-/// Delay after a failure, usually a conflict with another writer.
-const WAIT: Duration = Duration::from_secs(1);
+/// Delay after a failure, which is usually a conflict with another writer.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// GatewayClasses of this controller by name, and whether a Gateway uses them.
 pub type ClassUsage = BTreeMap<String, bool>;
@@ -51,7 +52,7 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<ClassUsa
             if !has_failed {
                 std::future::pending::<()>().await;
             }
-            sleep(WAIT).await;
+            sleep(RETRY_DELAY).await;
         };
         tokio::select! {
             changed = uses.changed() => if changed.is_err() {
@@ -82,6 +83,7 @@ async fn write_finalizer(
         return Ok(());
     }
     let version = object.resource_version();
+    // A merge patch replaces the whole list. The version turns a concurrent change into a conflict.
     let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
     api.patch_metadata(class, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;

@@ -13,16 +13,16 @@ use crate::ir::ObjectRef;
 /// Desired objects of all Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredState {
-    /// Desired objects by Gateway. A shared list means unchanged objects.
+    /// Desired objects by Gateway. An unchanged list is shared with the previous state.
     pub children: BTreeMap<ObjectRef, Arc<[Child]>>,
-    /// Gateways whose objects must not change: their desired state is unknown, or they are being
-    /// deleted.
+    /// Gateways whose objects must not change, because their desired state is unknown or they are
+    /// being deleted.
     pub retained: BTreeSet<ObjectRef>,
 }
 
 /// Inputs of provisioning.
 pub struct Inputs {
-    /// Desired state; nothing is written before it is known.
+    /// Desired state. Nothing is written before it is known.
     pub desired: watch::Receiver<Option<Arc<DesiredState>>>,
     /// Gateways whose ready replicas all serve their latest revision.
     pub serving: watch::Receiver<BTreeSet<ObjectRef>>,
@@ -58,9 +58,9 @@ pub struct Failure {
 /// Kinds of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureReason {
-    /// The name of a desired object is taken by an object of another owner.
+    /// An object of another owner has the name of a desired object.
     NameTaken,
-    /// The API server rejects an object: it is invalid, exceeds a quota, is denied by a webhook, or
+    /// The API server rejects an object: it is invalid, exceeds a quota, a webhook denies it, or
     /// the controller lacks permission.
     Refused,
     /// The API server did not respond, or failed to process the request.

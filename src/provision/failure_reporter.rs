@@ -1,5 +1,5 @@
 //! Reports failures in three ways: as data for conditions, as events on Gateways, and in the log.
-//! Each failure is logged once until it changes.
+//! Logs each failure once until it changes.
 
 use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
@@ -29,7 +29,7 @@ impl FailureReporter {
         &self.failures
     }
 
-    /// Whether the API server was unreachable for any Gateway.
+    /// Reports whether the API server was unreachable for any Gateway.
     pub(super) fn is_any_unreachable(&self) -> bool {
         let mut reasons = self.failures.values().map(|failure| failure.reason);
         reasons.any(|reason| reason == FailureReason::Unreachable)
@@ -44,7 +44,7 @@ impl FailureReporter {
         }
     }
 
-    /// Records the failure of a Gateway. `uid` is known while objects are desired for it.
+    /// Records the failure of a Gateway. `uid` is known while the Gateway has desired objects.
     pub(super) fn fail(&mut self, gateway: &ObjectRef, uid: Option<&str>, failure: Failure) {
         if self.failures.get(gateway) != Some(&failure) {
             tracing::warn!("{gateway}: {}; retrying", failure.message);

@@ -1,5 +1,5 @@
 //! Cache of the objects that this controller has created, fed by watches: which objects exist,
-//! which Gateway owns each, and whether someone has changed them.
+//! which Gateway owns each, and whether another client has changed them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -80,8 +80,8 @@ pub(super) struct Existing {
     pub(super) hash: u64,
     /// Whether it is being deleted and only waits for finalizers.
     pub(super) is_deleting: bool,
-    /// Whether managedFields has Update entries of this controller, whose fields an apply does not
-    /// remove.
+    /// Whether managedFields has Update entries of this controller. An apply does not remove their
+    /// fields.
     pub(super) has_updated_fields: bool,
     /// Recorded rollout state.
     pub(super) record: Option<Record>,
@@ -115,12 +115,12 @@ impl Existing {
         })
     }
 
-    /// Numeric resourceVersion: versions of one object can be compared.
+    /// Returns the numeric resourceVersion. Versions of one object can be compared.
     fn version(&self) -> Option<u64> {
         self.resource_version.parse().ok()
     }
 
-    /// Whether nothing relevant differs.
+    /// Reports whether no relevant part differs.
     fn is_same(&self, other: &Self) -> bool {
         let resource_version = self.resource_version.clone();
         *self
@@ -131,8 +131,9 @@ impl Existing {
     }
 }
 
-/// Hash of the parts that a foreign change affects: the generation; or the spec for kinds without a
-/// generation; or the resourceVersion for kinds without a spec; and labels, annotations and owners.
+/// Hashes the parts that a change by another client affects: the generation, or the spec for kinds
+/// without a generation, or the resourceVersion for kinds without a spec; and labels, annotations
+/// and owners.
 fn hash_of(metadata: &ObjectMeta, spec: Option<&PartialSpec>) -> u64 {
     let content = match (metadata.generation, spec) {
         (Some(generation), _) => (Some(generation), None, None),
@@ -144,8 +145,8 @@ fn hash_of(metadata: &ObjectMeta, spec: Option<&PartialSpec>) -> u64 {
     fingerprint::of(&(content, &metadata.labels, &metadata.annotations, owners))
 }
 
-/// Create and merge patch record fields with operation Update, which later applies would not
-/// remove.
+/// Reports whether there are Update entries of this controller. A create or merge patch records its
+/// fields with this operation, and later applies would not remove them.
 fn has_updated_fields(metadata: &ObjectMeta) -> bool {
     let mut entries = metadata.managed_fields.iter().flatten();
     entries.any(|entry| {
@@ -166,12 +167,12 @@ pub(super) struct Inventory {
     listed: BTreeMap<ChildKind, Vec<(ChildKey, Existing)>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
-    /// By UID, the resourceVersion of deleted objects: a late response may be older.
+    /// The resourceVersions of deleted objects by UID, since a late response may be older.
     gone: HashMap<String, u64>,
 }
 
 impl Inventory {
-    /// Whether every kind has been listed.
+    /// Reports whether every kind has been listed.
     pub(super) fn is_complete(&self) -> bool {
         self.known.len() == ChildKind::ALL.len()
     }
@@ -180,7 +181,7 @@ impl Inventory {
         self.objects.get(self.owners.get(key)?)?.get(key)
     }
 
-    /// Objects of a Gateway.
+    /// Returns objects of a Gateway.
     pub(super) fn of(&self, gateway: &ObjectRef) -> impl Iterator<Item = (&ChildKey, &Existing)> {
         self.objects.get(gateway).into_iter().flatten()
     }
@@ -190,7 +191,7 @@ impl Inventory {
         self.objects.keys()
     }
 
-    /// Applies a watch event. Returns the affected Gateways and the names that have become free.
+    /// Applies a watch event. Returns the affected Gateways and the names that became free.
     pub(super) fn apply_event(&mut self, kind: ChildKind, event: Event<PartialObject>) -> Changes {
         let mut changes = Changes::default();
         match event {
@@ -223,7 +224,8 @@ impl Inventory {
                 let key = key(kind, &object.metadata);
                 match Existing::of(&object) {
                     Some(existing) => changes.gateways.extend(self.record(&key, &existing)),
-                    // An object without a controller owner no longer belongs to this controller.
+                    // An object without a controller owner does not belong to this controller any
+                    // more.
                     None => {
                         self.record_deletion(&object.metadata);
                         changes.add(self.forget(&key), key);
@@ -261,7 +263,8 @@ impl Inventory {
         }
     }
 
-    /// Clears the remembered deletions once no request is in flight whose response could be older.
+    /// Clears the remembered deletions. Called when no request is in flight whose response could be
+    /// older.
     pub(super) fn clear_deletions(&mut self) {
         self.gone.clear();
     }
@@ -305,7 +308,7 @@ impl Inventory {
 pub(super) struct Changes {
     /// Gateways whose objects have changed.
     pub(super) gateways: Vec<ObjectRef>,
-    /// Names that have become free.
+    /// Names that became free.
     pub(super) freed: Vec<ChildKey>,
 }
 
@@ -334,7 +337,7 @@ pub(super) fn resource(kind: ChildKind) -> ApiResource {
     }
 }
 
-/// Watch events of all kinds.
+/// Returns the watch events of all kinds.
 pub(super) fn follow(client: &Client) -> BoxStream<'static, (ChildKind, Event<PartialObject>)> {
     select_all(ChildKind::ALL.map(|kind| follow_kind(client, kind))).boxed()
 }
@@ -347,6 +350,7 @@ fn follow_kind(
     let config = watcher::Config::default()
         .timeout(WATCH_SECONDS)
         .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
+    // kube's watcher recovers at the next poll after an error, so that it needs a back-off.
     let events = watcher::watcher(api, config).default_backoff();
     let events = events.filter_map(move |event| async move {
         match event {
@@ -366,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// A Service of Gateway `web`.
+    /// Returns a Service of Gateway `web`.
     fn service(uid: &str, version: u64, change: impl FnOnce(&mut Value)) -> PartialObject {
         let mut object = json!({
             "apiVersion": "v1", "kind": "Service",
@@ -402,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn response_older_than_a_deletion_restores_nothing() {
+    fn response_older_than_a_deletion_is_ignored() {
         let mut inventory = Inventory::default();
         let gone = Event::Delete(service("a", 7, |_| {}));
         inventory.apply_event(ChildKind::Service, gone);
@@ -413,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn event_older_than_a_response_changes_nothing() {
+    fn event_older_than_a_response_is_ignored() {
         let mut inventory = Inventory::default();
         record(&mut inventory, &service("a", 5, |_| {}));
         let old = service("a", 4, |service| service["spec"]["ports"] = json!([]));

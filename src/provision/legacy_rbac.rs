@@ -23,11 +23,11 @@ const BACKOFF: Backoff = Backoff {
 
 /// Progress of the deletion.
 pub(super) enum LegacyRbac {
-    /// They may exist. Counts failed attempts to delete them.
+    /// The objects may exist. Counts the failed attempts to delete them.
     Unknown { failures: u32, not_before: Instant },
     /// Deletion is in progress.
     Removing { failures: u32 },
-    /// They do not exist.
+    /// The objects do not exist.
     Removed,
 }
 
@@ -70,7 +70,7 @@ impl LegacyRbac {
         };
     }
 
-    /// When to retry.
+    /// Returns when to retry.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {
             Self::Unknown { not_before, .. } => Some(*not_before).filter(|at| *at > Instant::now()),
@@ -79,8 +79,8 @@ impl LegacyRbac {
     }
 }
 
-/// Deletes both objects if they belong to Portcullis. The binding first: without it the role grants
-/// nothing.
+/// Deletes both objects if they belong to Portcullis. Deletes the binding first: without it, the
+/// role grants nothing.
 pub(super) async fn delete_legacy_rbac(client: &Client) -> Result<(), String> {
     for (kind, plural) in [
         ("ClusterRoleBinding", "clusterrolebindings"),

@@ -13,7 +13,8 @@ use crate::api_server::{FIELD_MANAGER, request};
 const TAKE_OVER_ATTEMPTS: u32 = 5;
 
 /// Converts fields that a create or merge patch recorded with operation Update to Apply. The next
-/// apply then removes fields that it does not contain, which works only for Apply entries.
+/// apply then removes fields that it does not contain, which the API server does only for Apply
+/// entries.
 pub(super) async fn take_over_fields(
     api: &Api<DynamicObject>,
     key: &ChildKey,
@@ -25,8 +26,8 @@ pub(super) async fn take_over_fields(
     Ok(object)
 }
 
-/// Like [`take_over_fields`], for an object of which only the metadata is known. Returns the
-/// metadata after a change.
+/// Does the same as [`take_over_fields`] for an object of which only the metadata is known. Returns
+/// the metadata after a change.
 pub(super) async fn take_over(
     api: &Api<DynamicObject>,
     key: &ChildKey,
@@ -45,7 +46,7 @@ pub(super) async fn take_over(
         };
         match request(api.patch_metadata(&key.name, &params, &patch)).await {
             Ok(Ok(patched)) => return Ok(Some(patched.metadata)),
-            // Conflict with another writer: read again and retry.
+            // Conflict with another writer: reads again and retries.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {}
             patched => return Err(refusal(key, "written", patched)),
         }
@@ -58,8 +59,8 @@ pub(super) async fn take_over(
     Err(unreachable(message))
 }
 
-/// JSON patch that turns this controller's Update entries into Apply entries; `None` if there are
-/// no such entries.
+/// Builds the JSON patch that turns this controller's Update entries into Apply entries; `None` if
+/// there are no such entries.
 fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
     let entries = metadata.managed_fields.as_deref().unwrap_or_default();
     let of = |operation: &'static str| {

@@ -21,7 +21,7 @@ pub const MANAGED_BY: &str = "portcullis-controller";
 /// Labels or annotations.
 pub(super) type StringMap = BTreeMap<String, String>;
 
-/// Whether the labels mark an object of the named Gateway in the same namespace.
+/// Reports whether the labels mark an object of the named Gateway in the same namespace.
 pub fn is_made_for(labels: &BTreeMap<String, String>, gateway: &str) -> bool {
     let has = |label: &str, value: &str| labels.get(label).is_some_and(|found| found == value);
     has(MANAGED_BY_LABEL, MANAGED_BY) && has(GATEWAY_LABEL, &name::label_value(gateway))
@@ -73,8 +73,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Labels for selectors, which are immutable. They do not change while the Gateway keeps its
-    /// name and class.
+    /// Returns the labels for selectors, which are immutable. They do not change while the Gateway
+    /// keeps its name and class.
     pub(super) fn selector(&self) -> StringMap {
         let class = &self.gateway.spec.gateway_class_name;
         let label = |key: &str, name: &str| (key.to_owned(), name::label_value(name));
@@ -84,8 +84,8 @@ impl Plan<'_> {
         ])
     }
 
-    /// All labels. The infrastructure labels of the Gateway override those of the parameters; the
-    /// controller's own override both.
+    /// Returns all labels. The infrastructure labels of the Gateway override those of the
+    /// parameters. The controller's labels override both.
     pub(super) fn labels(&self, parameters: Option<&StringMap>) -> StringMap {
         let infrastructure = self.gateway.spec.infrastructure.as_ref();
         let asked = infrastructure.map(|infrastructure| &infrastructure.labels);
@@ -105,8 +105,8 @@ impl Plan<'_> {
         labels
     }
 
-    /// Annotations. Those of the Gateway's infrastructure override those of the parameters; `None`
-    /// if there are none.
+    /// Returns the annotations; `None` if there are none. Those of the Gateway's infrastructure
+    /// override those of the parameters.
     pub(super) fn annotations(&self, parameters: Option<&StringMap>) -> Option<StringMap> {
         let infrastructure = self.gateway.spec.infrastructure.as_ref();
         let asked = infrastructure.map(|infrastructure| &infrastructure.annotations);

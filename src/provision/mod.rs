@@ -1,5 +1,5 @@
 //! Provisioning: the desired objects of a Gateway in a cluster, and the reconciliation that applies
-//! them (server-side apply). The same input gives the same bytes.
+//! them (server-side apply). The same input produces the same bytes.
 
 mod apply;
 mod availability;
@@ -50,7 +50,7 @@ pub struct Child {
     pub gateway_uid: String,
     /// The complete object.
     pub object: Value,
-    /// Workloads: version of the pod template.
+    /// Version of the pod template, for workloads.
     pub revision: Option<Revision>,
 }
 
@@ -132,7 +132,7 @@ impl ChildKind {
     }
 }
 
-/// What all pods receive from the controller.
+/// The controller's data for all pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamEndpoint {
     /// URL of the controller's stream Service. Its host is the name in the serving certificate.
@@ -143,7 +143,8 @@ pub struct StreamEndpoint {
     pub arguments: Vec<String>,
 }
 
-/// Desired objects of `gateway` in apply order. Pods run `image` unless the parameters set one.
+/// Builds the desired objects of `gateway` in apply order. Pods run `image` unless the parameters
+/// set one.
 pub fn children(
     gateway: &Gateway,
     data_plane: &DataPlane,
@@ -166,7 +167,8 @@ pub fn children(
     children
 }
 
-/// Name of the ServiceAccount of a Gateway's pods. Most of its other objects have the same name.
+/// Returns the name of the ServiceAccount of a Gateway's pods. Most of its other objects have the
+/// same name.
 pub fn service_account_name(gateway: &Gateway) -> String {
     let class = &gateway.spec.gateway_class_name;
     name::dns_label(&format!("{}-{class}", gateway.metadata.name))
@@ -184,7 +186,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Whether pods use the host network.
+    /// Reports whether pods use the host network.
     fn is_on_host(&self) -> bool {
         self.parameters.workload.host_network == Some(true)
     }
@@ -196,7 +198,8 @@ fn service_account(plan: &Plan<'_>) -> Child {
     plan.child(ChildKind::ServiceAccount, &plan.name, None, fields)
 }
 
-/// The controller's CA bundle, in a ConfigMap so that pods see a rotation without being replaced.
+/// Builds the ConfigMap with the controller's CA bundle. Pods see a rotation of it without a
+/// restart.
 fn certificates(plan: &Plan<'_>) -> Child {
     let name = certificates_name(plan);
     let fields = json!({"data": {pod::CA_FILE: plan.stream.ca}});

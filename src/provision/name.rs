@@ -25,7 +25,7 @@ pub(super) fn dns_label(text: &str) -> String {
     if !label.starts_with(|first: char| first.is_ascii_lowercase()) {
         label.insert_str(0, "gw-");
     }
-    cut(&label, text)
+    truncate(&label, text)
 }
 
 /// Converts an object name to a label value.
@@ -33,12 +33,12 @@ pub(super) fn label_value(name: &str) -> String {
     if name.len() <= MAX {
         name.to_owned()
     } else {
-        cut(name, name)
+        truncate(name, name)
     }
 }
 
 /// Truncates `text` and appends a hash of `whole`.
-fn cut(text: &str, whole: &str) -> String {
+fn truncate(text: &str, whole: &str) -> String {
     let hash = fnv1a(whole);
     let mut short: String = text.chars().take(MAX - "-".len() - 10).collect();
     short.truncate(short.trim_end_matches(['-', '.']).len());
@@ -47,7 +47,8 @@ fn cut(text: &str, whole: &str) -> String {
     short
 }
 
-/// 64-bit FNV-1a: stable across versions and machines, unlike the hashers of the standard library.
+/// Computes the 64-bit FNV-1a hash. It is stable across versions and machines, unlike the hashers
+/// of the standard library.
 pub(super) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -24,7 +24,7 @@ struct Addresses {
     internal: Vec<IpAddr>,
 }
 
-/// While polled and `wanted`, publishes the addresses of all ready nodes: external ones, or
+/// Publishes the addresses of all ready nodes while polled and `wanted`: the external ones, or the
 /// internal ones if no node has an external one.
 pub async fn follow_nodes(
     client: &Client,
@@ -89,7 +89,7 @@ fn of_all(nodes: &Nodes) -> BTreeSet<IpAddr> {
     }
 }
 
-/// Addresses of a node; none unless it is ready.
+/// Returns the addresses of a node; none unless it is ready.
 fn of_node(node: &Node) -> Addresses {
     let mut addresses = Addresses::default();
     let Some(status) = &node.status else {

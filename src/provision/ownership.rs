@@ -1,12 +1,12 @@
-//! Ownership of objects. Labels and names are no proof: any client that may create objects can set
-//! them.
+//! Ownership of objects. Labels and names do not prove it, since any client that may create objects
+//! can set them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::api_server::FIELD_MANAGER;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The Gateway in the controller owner reference.
+/// Returns the Gateway in the controller owner reference.
 pub(super) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     owners.find(|owner| {
@@ -15,13 +15,13 @@ pub(super) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     })
 }
 
-/// Whether managedFields has an entry of this controller.
+/// Reports whether managedFields has an entry of this controller.
 pub(super) fn is_applied_by_us(metadata: &ObjectMeta) -> bool {
     let mut entries = metadata.managed_fields.iter().flatten();
     entries.any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER))
 }
 
-/// Whether this controller created the object for the Gateway with this UID.
+/// Reports whether this controller created the object for the Gateway with this UID.
 pub fn is_owned_by(metadata: &ObjectMeta, gateway_uid: &str) -> bool {
     let owner = owner(metadata);
     owner.is_some_and(|owner| owner.uid == gateway_uid && !gateway_uid.is_empty())

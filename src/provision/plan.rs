@@ -1,4 +1,4 @@
-//! Plans the steps that give a Gateway exactly its desired objects. Pure.
+//! Plans the steps after which a Gateway has exactly its desired objects. Pure.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ pub(super) struct Applied {
     pub(super) hash: u64,
     /// UID of the object.
     pub(super) uid: String,
-    /// UID of the Gateway that owned it at the time.
+    /// UID of the Gateway that owned it at that time.
     pub(super) owner_uid: String,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn plan(
             continue;
         };
         if existing.is_deleting {
-            // The missing object is created first; the object that it replaces stays until then.
+            // The missing object is created first. The object that it replaces stays until then.
             is_complete = false;
             continue;
         }

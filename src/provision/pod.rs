@@ -15,14 +15,14 @@ pub(super) const CA_FILE: &str = "ca.crt";
 const TOKEN_FILE: &str = "token";
 /// Directory of both files.
 const CONTROLLER: &str = "/var/run/portcullis/controller";
-/// Lifetime of the token in seconds; the kubelet renews it in time.
+/// Lifetime of the token in seconds. The kubelet renews it in time.
 const TOKEN_SECONDS: u32 = 3600;
 /// Directory of the configuration copy. An in-memory volume, since the copy contains private keys.
 const STATE: &str = "/var/lib/portcullis";
 /// Size limit of that volume.
 const STATE_LIMIT: &str = "64Mi";
 
-/// Extra seconds of the termination grace period beyond the drain.
+/// Extra seconds of the termination grace period after the drain.
 const GRACE: u64 = 5;
 /// Label of a pod with the zone of its node, which Kubernetes 1.35 and later set by default.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
@@ -30,14 +30,14 @@ const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl Plan<'_> {
-    /// Whether pods bind host ports that need a capability.
+    /// Reports whether pods bind host ports that need a capability.
     pub(super) fn needs_privileged_ports(&self) -> bool {
         let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED;
         self.is_on_host() && self.data_plane.ports.iter().any(is_privileged)
     }
 }
 
-/// The pod template.
+/// Builds the pod template.
 pub(super) fn template(plan: &Plan<'_>) -> Value {
     let workload = &plan.parameters.workload;
     let mut metadata = json!({"labels": plan.labels(workload.labels.as_ref())});
@@ -56,7 +56,7 @@ fn spec(plan: &Plan<'_>) -> Value {
         "serviceAccountName": plan.name,
         // Pods do not use the Kubernetes API.
         "automountServiceAccountToken": false,
-        // A Service named portcullis-… would add environment variables that look like settings.
+        // A Service whose name starts with portcullis- would add environment variables that look like settings.
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": grace(plan),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
@@ -97,7 +97,7 @@ fn volumes(plan: &Plan<'_>) -> Value {
     ])
 }
 
-/// Topology spread: as configured, else over nodes on a best-effort basis. Constraints without a
+/// Builds the topology spread constraints: as configured, else over nodes on a best-effort basis. Constraints without a
 /// selector apply to the Gateway's pods.
 fn spread(plan: &Plan<'_>) -> Option<Vec<Value>> {
     let selector = json!({"matchLabels": plan.selector()});
@@ -157,8 +157,8 @@ fn container(plan: &Plan<'_>) -> Value {
     container
 }
 
-/// Environment variables with the node of a pod and its zone. A pod without the label gets an empty zone. Flags would stop
-/// images of older versions.
+/// Builds environment variables with the node of a pod and its zone. A pod without the zone label gets an empty zone.
+/// Flags are not used, because images of older versions reject unknown flags.
 fn location() -> Value {
     let variable = |name: &str, path: String| {
         json!({
@@ -175,8 +175,8 @@ fn location() -> Value {
     ])
 }
 
-/// No privileges except the capability for privileged host ports. Executing a program as a non-root
-/// user drops capabilities of the container, and Kubernetes has no ambient ones.
+/// Drops all privileges except the capability for privileged host ports. A non-root user loses the capabilities of the
+/// container when it executes a program, and Kubernetes has no ambient capabilities.
 fn security(plan: &Plan<'_>) -> Value {
     let binds = plan.needs_privileged_ports();
     let mut security = json!({
@@ -234,7 +234,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
     arguments
 }
 
-/// `terminationGracePeriodSeconds`: the whole drain plus [`GRACE`].
+/// Returns `terminationGracePeriodSeconds`: the whole drain plus [`GRACE`].
 fn grace(plan: &Plan<'_>) -> u64 {
     let parameters = &plan.parameters.drain;
     let defaults = settings::Drain::default();

@@ -1,4 +1,4 @@
-//! The work queue of Gateways. Each Gateway has its own back-off, and concurrency is bounded per
+//! The work queue of Gateways. Each Gateway has its own back-off. Concurrency is bounded per
 //! namespace, so that a namespace with hanging requests does not delay others.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -18,7 +18,8 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
-/// Repairs in a row before a Gateway backs off: another client keeps undoing the changes.
+/// Number of repairs in a row before a Gateway backs off, because another client keeps undoing the
+/// changes.
 const MAX_REPAIRS: u32 = 5;
 /// Repairs that are further apart do not count as consecutive.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
@@ -26,11 +27,11 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 /// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Everything was as desired.
+    /// All objects were as desired.
     Unchanged,
-    /// Something was written.
+    /// At least one object was written.
     Written,
-    /// Something could not be written.
+    /// An object could not be written.
     Failed,
 }
 
@@ -51,12 +52,12 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct Queue {
     entries: HashMap<ObjectRef, Entry>,
-    /// First in, first out; the same Gateways as in `queued`.
+    /// In order of arrival. Contains the same Gateways as `queued`.
     order: VecDeque<ObjectRef>,
     queued: HashSet<ObjectRef>,
     /// Gateways in back-off.
     delayed: BTreeSet<(Instant, ObjectRef)>,
-    /// Gateways being reconciled, and whether the reason is a change of the desired state.
+    /// Gateways being reconciled, and whether a change of the desired state caused it.
     running: HashMap<ObjectRef, bool>,
     running_in: HashMap<Arc<str>, usize>,
 }
@@ -95,12 +96,12 @@ impl Queue {
         self.entries.remove(gateway);
     }
 
-    /// End of the earliest back-off.
+    /// Returns the end of the earliest back-off.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.delayed.first().map(|(until, _)| *until)
     }
 
-    /// Whether any Gateway is queued or running.
+    /// Reports whether any Gateway is queued or running.
     pub(super) fn is_busy(&self) -> bool {
         !self.running.is_empty() || !self.order.is_empty()
     }
@@ -139,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// Marks a Gateway as finished. After a failure it is queued again when its back-off ends.
+    /// Marks a Gateway as finished. After a failure, it is queued again when its back-off ends.
     /// Returns whether this is the repair that starts a back-off.
     pub(super) fn finish(&mut self, gateway: &ObjectRef, outcome: Outcome) -> bool {
         let is_repair = self.running.remove(gateway) == Some(false);
@@ -206,7 +207,7 @@ mod tests {
         ObjectRef::gateway_api("Gateway", namespace, &format!("g{number}"))
     }
 
-    /// All Gateways that may run now.
+    /// Returns all Gateways that may run now.
     fn run(queue: &mut Queue) -> Vec<ObjectRef> {
         std::iter::from_fn(|| queue.next()).collect()
     }

@@ -1,5 +1,5 @@
 //! The reconciliation loop: compares desired with existing objects, reconciles Gateways
-//! concurrently, and reports failures. Owns the loop only; planning, queueing and writing are
+//! concurrently, and reports failures. Owns the loop only. Planning, queueing and writing are
 //! separate modules.
 
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ struct State {
     queue: Queue,
     rollouts: Rollouts,
     failure_reporter: FailureReporter,
-    /// Gateways whose recorded rollout, begun by another process, has been taken over.
+    /// Gateways for which a rollout that another process had begun was taken over.
     resumed: BTreeSet<ObjectRef>,
     legacy_rbac: LegacyRbac,
 }
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// Takes over a new desired state.
+    /// Replaces the desired state and queues the Gateways that it changes.
     fn set_desired(&mut self, new: &Arc<DesiredState>) {
         let old = self.desired.replace(new.clone()).unwrap_or_default();
         for (gateway, children) in &new.children {
@@ -162,7 +162,7 @@ impl State {
         let was_complete = self.inventory.is_complete();
         let changes = self.inventory.apply_event(kind, event);
         if !was_complete && self.inventory.is_complete() {
-            // Objects of Gateways that were deleted while no controller was running.
+            // Gateways may have been deleted while no controller was running.
             let owners: Vec<_> = self.inventory.owners().cloned().collect();
             owners.iter().for_each(|owner| self.queue.touch(owner));
         }
@@ -283,7 +283,7 @@ impl State {
         }
     }
 
-    /// Ends rollouts of Gateways that serve again or that are not waited for any longer.
+    /// Ends rollouts of Gateways that serve again or that are given up.
     fn end_rollouts(&mut self, desired: &DesiredState) {
         let (inventory, applied) = (&self.inventory, &self.applied);
         let state = |gateway: &ObjectRef| workload_state(gateway, desired, inventory, applied);
@@ -300,7 +300,7 @@ impl State {
                 RolloutEnd::Overdue => self.failure_reporter.stall(&gateway, uid, ROLLOUT_OVERDUE),
             }
             if end != RolloutEnd::Overdue {
-                // Its record still contains the rollout.
+                // Removes the rollout from its record.
                 self.queue.push(&gateway);
             }
         }
@@ -330,7 +330,7 @@ impl State {
         }
         match done.failure {
             Some(failure) => self.fail(gateway, failure),
-            // The blocked steps are retried.
+            // The back-off of the queue retries the blocked steps.
             None if done.is_blocked => {}
             None if done.is_gateway_gone => self.failure_reporter.forget(gateway),
             None => {
@@ -360,7 +360,7 @@ impl State {
 
     fn fail(&mut self, gateway: &ObjectRef, failure: Failure) {
         if !self.is_begun(gateway) {
-            // The Gateway does not occupy a rollout slot: another Gateway may start.
+            // The Gateway does not occupy a rollout slot, so another one may start.
             self.rollouts.release(gateway);
         }
         let desired = self.desired.as_deref();
@@ -368,7 +368,7 @@ impl State {
         self.failure_reporter.fail(gateway, uid, failure);
     }
 
-    /// Whether the workload of a Gateway has the desired pod template.
+    /// Reports whether the workload of a Gateway has the desired pod template.
     fn is_begun(&self, gateway: &ObjectRef) -> bool {
         let desired = self.desired.as_ref();
         let children = desired.and_then(|desired| desired.children.get(gateway));
@@ -394,7 +394,7 @@ impl State {
         }));
     }
 
-    /// When to run again without an event.
+    /// Returns when to run again without an event.
     fn next_deadline(&self) -> Option<Instant> {
         let rollouts = self.rollouts.next_deadline(Timestamp::now());
         let deadlines = [
@@ -406,19 +406,19 @@ impl State {
     }
 }
 
-/// UID of a Gateway with desired objects.
+/// Returns the UID of a Gateway with desired objects.
 fn gateway_uid<'a>(desired: &'a DesiredState, gateway: &ObjectRef) -> Option<&'a str> {
     let child = desired.children.get(gateway)?.first()?;
     Some(&child.gateway_uid)
 }
 
-/// The workload among the children of a Gateway.
+/// Returns the workload among the children of a Gateway.
 fn workload(children: &[Child]) -> Option<(&Child, &Revision)> {
     let mut children = children.iter();
     children.find_map(|child| Some((child, child.revision.as_ref()?)))
 }
 
-/// State of a Gateway's workload compared with the desired one.
+/// Compares a Gateway's workload with the desired one.
 fn workload_state(
     gateway: &ObjectRef,
     desired: &DesiredState,
@@ -437,7 +437,7 @@ fn workload_state(
     if record.is_none_or(|record| record.template != revision.template) {
         return WorkloadState::InProgress;
     }
-    // A complete workload may still be the one from before this process applied it.
+    // A complete workload may still be the one that existed before this process applied it.
     if !applied.contains_key(&key) {
         return WorkloadState::InProgress;
     }

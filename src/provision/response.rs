@@ -7,12 +7,12 @@ use crate::api_server::describe;
 /// Status codes that do not depend on the object: timeout, conflict and too many requests.
 const TRANSIENT: [u16; 3] = [408, 409, 429];
 
-/// Result of a request; the outer error means no response in time.
+/// Result of a request. The outer error means that there was no response in time.
 pub(super) type Response<T> = Result<Result<T, kube::Error>, String>;
 
-/// Whether a create failed because the name is taken.
-pub(super) fn is_taken<T>(made: &Response<T>) -> bool {
-    matches!(made, Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists")
+/// Reports whether a create failed because the name is taken.
+pub(super) fn is_taken<T>(created: &Response<T>) -> bool {
+    matches!(created, Ok(Err(kube::Error::Api(status))) if status.reason == "AlreadyExists")
 }
 
 pub(super) fn unreachable(message: String) -> Failure {
@@ -22,7 +22,7 @@ pub(super) fn unreachable(message: String) -> Failure {
     }
 }
 
-/// The failure of a request about an object.
+/// Builds the failure of a request about an object.
 pub(super) fn refusal<T>(key: &ChildKey, verb: &str, response: Response<T>) -> Failure {
     let what = format!("{key} cannot be {verb}");
     match response {

@@ -1,12 +1,12 @@
-//! Identity of a Gateway's pods: a hash of the pod template and a hash of the user's settings in
-//! it. Together they tell whether the user or the controller caused a change.
+//! Identity of a Gateway's pods: a hash of the pod template, and a hash of the user's settings in
+//! it. Together they show whether the user or the controller caused a change.
 
 use serde_json::{Map, Value, json};
 
 use super::{Plan, name};
 
 /// Version of a workload's pods. Hashes are stable across processes and across versions of this
-/// program, as long as the hashed content is the same.
+/// program while the hashed content is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     /// Hash of the pod template: pods are replaced when it changes.
@@ -17,7 +17,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// The version of a plan.
+    /// Returns the version of a plan.
     pub(super) fn of(plan: &Plan<'_>, template: &Value) -> Self {
         Self {
             template: hash(template),
@@ -46,7 +46,7 @@ fn parameters(plan: &Plan<'_>) -> Value {
     all
 }
 
-/// Removes null and empty values, which a later version of this program may add.
+/// Removes null and empty values, since a later version of this program may add such fields.
 fn strip(value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.values_mut().for_each(strip);

@@ -1,5 +1,5 @@
 //! Rollout of the controller's own changes: replaces the pods of a few Gateways at a time, and
-//! continues when they serve again. Decides only; applies nothing.
+//! continues when they serve again. Only decides, and applies nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(super) struct Started {
 }
 
 impl Record {
-    /// Parses the annotation of a workload; `None` if it is missing, foreign or invalid.
+    /// Parses the annotation of a workload; `None` if it is missing or invalid.
     pub(super) fn of(metadata: &ObjectMeta) -> Option<Self> {
         let annotation = metadata.annotations.as_ref()?.get(ANNOTATION)?;
         serde_json::from_str(annotation).ok()
@@ -76,7 +76,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether the status covers this generation and all desired replicas are updated and
+    /// Reports whether the status covers this generation and all desired replicas are updated and
     /// available.
     pub(super) fn is_complete(&self, generation: i64, replicas: Option<i64>) -> bool {
         let is_observed = self.observed_generation >= generation;
@@ -95,10 +95,10 @@ impl Progress {
     }
 }
 
-/// Whether a change of a workload may be applied.
+/// Permission to apply a change of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Permission {
-    /// Immediately: a change by the user, or one that does not replace pods.
+    /// Immediately: the user made the change, or it does not replace pods.
     Immediate,
     /// As part of this rollout.
     Rollout(Started),
@@ -118,7 +118,7 @@ pub(super) struct Rollouts {
     rolling: BTreeMap<ObjectRef, ActiveRollout>,
     waiting: VecDeque<ObjectRef>,
     serving: BTreeSet<ObjectRef>,
-    /// The user's settings when a Gateway without a record began to wait.
+    /// The user's settings at the time when a Gateway without a record began to wait.
     baseline: BTreeMap<ObjectRef, String>,
 }
 
@@ -140,9 +140,9 @@ pub(super) enum WorkloadState {
 pub(super) enum RolloutEnd {
     /// The Gateway serves again.
     Serves,
-    /// There was nothing to wait for.
+    /// No workload had to be waited for.
     Void,
-    /// The deadline has passed; the Gateway did not serve before either.
+    /// The deadline has passed, and the Gateway did not serve before.
     GivenUp,
     /// The deadline has passed, but the rollout keeps waiting because the Gateway served before.
     Overdue,
@@ -171,7 +171,7 @@ impl Rollouts {
         self.begin(gateway, started);
     }
 
-    /// Whether a workload with this record may be changed to `revision`.
+    /// Decides whether a workload with this record may be changed to `revision`.
     pub(super) fn permit(
         &self,
         gateway: &ObjectRef,
@@ -181,7 +181,7 @@ impl Rollouts {
         if let Some(rolling) = self.rolling.get(gateway) {
             return Permission::Rollout(rolling.started);
         }
-        // A workload without a record counts as one of a previous template.
+        // A workload without a record counts as having a previous template.
         let old = record.map(|record| &record.parameters);
         let old = old.or_else(|| self.baseline.get(gateway));
         let is_users = old.is_some_and(|old| *old != revision.parameters);
@@ -207,7 +207,7 @@ impl Rollouts {
         self.baseline.remove(gateway);
     }
 
-    /// Ends the rollout of a Gateway, also one that could not begin.
+    /// Ends the rollout of a Gateway, even if it could not begin.
     pub(super) fn release(&mut self, gateway: &ObjectRef) {
         self.rolling.remove(gateway);
     }
@@ -216,7 +216,7 @@ impl Rollouts {
         self.waiting.len()
     }
 
-    /// Whether any Gateway waits, and so has pods of a previous version.
+    /// Reports whether any Gateway waits, which means that it has pods of a previous version.
     pub(super) fn is_pending(&self) -> bool {
         !self.rolling.is_empty() || !self.waiting.is_empty()
     }
@@ -250,8 +250,8 @@ impl Rollouts {
         self.rolling.insert(gateway.clone(), rolling);
     }
 
-    /// Evaluates rollouts in progress. Ends and returns those that are complete or given up; also
-    /// returns overdue ones once.
+    /// Evaluates rollouts in progress. Ends and returns those that are complete or given up. Also
+    /// returns each overdue one once.
     pub(super) fn evaluate(
         &mut self,
         now: Timestamp,
@@ -275,7 +275,7 @@ impl Rollouts {
         ends
     }
 
-    /// Time until the next rollout is overdue.
+    /// Returns the time until the next rollout is overdue.
     pub(super) fn next_deadline(&self, now: Timestamp) -> Option<Duration> {
         let deadline = self.options.progress_deadline;
         let waited_for = self.rolling.values().filter(|rolling| !rolling.is_overdue);
@@ -284,7 +284,7 @@ impl Rollouts {
 }
 
 impl ActiveRollout {
-    /// Time left until the deadline.
+    /// Returns the time left until the deadline.
     fn left(&self, now: Timestamp, deadline: Duration) -> Duration {
         let passed = now.duration_since(self.started.at);
         // If the clock was set back, the elapsed time counts as zero.
@@ -447,7 +447,7 @@ mod tests {
             (gateway("served"), RolloutEnd::Overdue),
         ];
         assert_eq!(rollouts.evaluate(after, busy), ends);
-        // Reported once; from then on only the pods matter.
+        // Reported once. From then on, only the pods matter.
         assert_eq!(rollouts.evaluate(after, busy), []);
         assert_eq!(rollouts.next_deadline(after), None);
         assert!(rollouts.is_pending());

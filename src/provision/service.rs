@@ -6,8 +6,8 @@ use super::{Child, ChildKind, Plan, name, set};
 use crate::api::parameters::ServiceType;
 use crate::settings::container_port;
 
-/// The Services: none without ports, else one per requested address (at least one), since a load
-/// balancer has one address.
+/// Builds the Services: none without ports, else one per requested address (at least one), since a
+/// load balancer has one address.
 pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
     if plan.data_plane.ports.is_empty() {
         return Vec::new();
@@ -38,8 +38,9 @@ pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
         .collect()
 }
 
-/// Headless Service that selects the pods of a host-network Gateway, so that the controller finds
-/// ready pods. Its name differs because a Service with a cluster IP cannot become headless.
+/// Builds the headless Service that selects the pods of a host-network Gateway, so that the
+/// controller finds ready pods. Its name differs because a Service with a cluster IP cannot become
+/// headless.
 fn headless(plan: &Plan<'_>) -> Child {
     let spec = json!({
         "type": ServiceType::ClusterIp,
@@ -76,8 +77,8 @@ fn spec(plan: &Plan<'_>, kind: ServiceType) -> Value {
     spec
 }
 
-/// The ports, without `appProtocol`: with it, some clouds probe `/` of the listener, which has no
-/// such route.
+/// Builds the ports, without `appProtocol`: with it, some clouds probe `/` of the listener, which
+/// may have no such route.
 fn ports(plan: &Plan<'_>, target: fn(u16) -> u16) -> Vec<Value> {
     let port = |port: &u16| {
         json!({

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Child, ChildKind, Plan, Revision, pod, set};
 
-/// The workload.
+/// Builds the workload.
 pub(super) fn workload(plan: &Plan<'_>) -> Child {
     let kind = if plan.is_daemon_set() {
         ChildKind::DaemonSet

@@ -91,7 +91,7 @@ impl Activity {
         activity
     }
 
-    /// Ready when the deadline has passed; returns what was awaited.
+    /// Becomes ready when the deadline has passed. Returns the phase that timed out.
     pub(crate) fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
         let mut expiry = self.expiry.borrow_mut();
         let expired = expiry
@@ -100,7 +100,7 @@ impl Activity {
         if expired {
             *expiry = None;
             self.phase.set(Phase::Exchange);
-            // The deadline stays expired, for the connection too.
+            // Keeps the deadline expired, so that the driver of the connection sees it too.
             self.deadline.set(Duration::ZERO);
         }
         self.deadline.poll_due(cx).map(|()| {
@@ -110,13 +110,13 @@ impl Activity {
         })
     }
 
-    /// Sets a deadline for the whole exchange up to its last byte, which no other step moves.
+    /// Sets a deadline for the whole exchange up to its last byte. No other step moves it.
     pub(crate) fn expire_at(&self, time: Option<Instant>) {
         self.expiry
             .replace(time.map(|time| Box::pin(sleep_until(time))));
     }
 
-    /// The timeout that ended the exchange, if any.
+    /// Returns the timeout that ended the exchange, if any.
     pub(crate) fn ended_by(&self) -> Option<TimeoutKind> {
         self.ended_by.get()
     }
@@ -139,23 +139,23 @@ impl Activity {
         self.restart();
     }
 
-    /// Whether written bytes are waiting for the client to read them.
+    /// Reports whether written bytes are waiting for the client to read them.
     pub(crate) fn is_write_blocked(&self) -> bool {
         self.phase.get() == Phase::Write
     }
 
-    /// Number of incomplete requests.
+    /// Returns the number of incomplete requests.
     pub(crate) fn requests(&self) -> u32 {
         self.requests.get()
     }
 
-    /// Time since the last bytes from the client.
+    /// Returns the time since the last bytes from the client.
     pub(crate) fn quiet_for(&self) -> Duration {
         let now = self.deadline.clock().now();
         Duration::from_millis(now.saturating_sub(self.last_read.get()))
     }
 
-    /// Bytes arrived from the client.
+    /// Records that bytes arrived from the client.
     pub(crate) fn on_read(&self) {
         self.last_read.set(self.deadline.clock().now());
         match self.phase.get() {
@@ -165,7 +165,7 @@ impl Activity {
         }
     }
 
-    /// The client read bytes.
+    /// Records that the client read bytes.
     pub(crate) fn on_written(&self) {
         match self.phase.get() {
             Phase::Write => self.end_write(),
@@ -174,7 +174,7 @@ impl Activity {
         }
     }
 
-    /// The client read all written bytes.
+    /// Records that the client read all written bytes.
     pub(crate) fn on_flushed(&self) {
         if self.phase.get() == Phase::Write {
             self.end_write();
@@ -192,14 +192,14 @@ impl Activity {
         });
     }
 
-    /// The client's window or socket buffer is full.
+    /// Records that the client's window or socket buffer is full.
     pub(crate) fn on_write_blocked(&self) {
         if !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
             self.enter(Phase::Write);
         }
     }
 
-    /// A request head is complete.
+    /// Records that a request head is complete.
     pub(crate) fn on_request(&self) {
         self.requests.set(self.requests.get() + 1);
         self.received.set(0);
@@ -211,7 +211,7 @@ impl Activity {
         self.enter(Phase::Backend);
     }
 
-    /// A request and its response are complete or aborted.
+    /// Records that a request and its response are complete or aborted.
     pub(crate) fn on_request_end(&self) {
         self.requests.set(self.requests.get().saturating_sub(1));
         if self.requests.get() == 0 && !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
@@ -219,35 +219,35 @@ impl Activity {
         }
     }
 
-    /// The request body is awaited.
+    /// Records that the proxy waits for the request body.
     pub(crate) fn on_body_awaited(&self) {
         if self.phase.get() == Phase::Backend && self.pace.get() != BodyPace::Any {
             self.enter(Phase::RequestBody);
         }
     }
 
-    /// Bytes received of the current request body.
+    /// Returns the number of bytes received of the current request body.
     pub(crate) fn received(&self) -> u64 {
         self.received.get()
     }
 
-    /// The request has a body that the client has not sent yet.
+    /// Records that the request has a body that the client has not sent yet.
     pub(crate) fn on_body_begin(&self) {
         self.body_open.set(true);
     }
 
-    /// The request body has ended, complete or not.
+    /// Records that the request body has ended, complete or not.
     pub(crate) fn on_body_end(&self) {
         self.body_open.set(false);
         self.on_body(0);
     }
 
-    /// Whether the client may still be sending the last request body.
+    /// Reports whether the client may still be sending the last request body.
     pub(crate) fn is_body_open(&self) -> bool {
         self.body_open.get()
     }
 
-    /// A part of the request body arrived.
+    /// Records that a part of the request body arrived.
     pub(crate) fn on_body(&self, bytes: usize) {
         self.received.set(self.received.get() + bytes as u64);
         if self.phase.get() == Phase::RequestBody {
@@ -255,8 +255,8 @@ impl Activity {
         }
     }
 
-    /// A part of the response is ready for the client. A connection observes when the client reads
-    /// it; a stream only when h2 asks for more.
+    /// Records that a part of the response is ready for the client. A connection observes when the
+    /// client reads it. A stream observes only that h2 asks for more.
     pub(crate) fn on_response(&self) {
         if self.pace.get() == BodyPace::SteadyUntilResponse {
             self.pace.set(BodyPace::Any);
@@ -268,7 +268,7 @@ impl Activity {
         });
     }
 
-    /// The client's side asks for more of the response.
+    /// Records that the client's side asks for more of the response.
     pub(crate) fn on_response_awaited(&self) {
         if self.multiplexed && self.phase.get() == Phase::Write {
             self.enter(Phase::Backend);
@@ -299,7 +299,8 @@ impl Activity {
 }
 
 impl Phase {
-    /// The kind of timeout in this phase; `None` for an idle connection, which simply closes.
+    /// Returns the kind of timeout in this phase; `None` for an idle connection, which closes
+    /// without one.
     pub(crate) fn timeout(self) -> Option<TimeoutKind> {
         match self {
             Self::Head => Some(TimeoutKind::Header),

@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::upstream::{BoxError, Replay};
 
-/// Maximum bytes of a body that a copy is behind the client.
+/// Maximum bytes by which a copy may lag behind the client.
 pub(super) const MAX_QUEUED: usize = 256 * 1024;
 /// Maximum number of copies of a worker that are in progress.
 const MAX_COPIES: usize = 1024;
@@ -51,15 +51,15 @@ impl Drop for CopyPermit {
 /// Why a copy of a body is not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CopyFailure {
-    /// The mirror reads too slowly.
+    /// The mirror reads more slowly than the client sends.
     #[error("the mirror reads more slowly than the client sends")]
     Overflow,
-    /// The body of the client's request did not come to its end.
+    /// The client's request body ended early.
     #[error("the client's request body was not read to its end")]
     Aborted,
 }
 
-/// How far the body of the client's request is.
+/// State of the client's request body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Open,
@@ -73,12 +73,12 @@ struct Queue {
     trailers: Option<HeaderMap>,
     /// Cost of `data`.
     queued: usize,
-    /// Bytes of the body that were not taken yet, if known.
+    /// Bytes of the body that are still to be sent to the mirror, if known.
     remaining: Option<u64>,
     progress: Progress,
-    /// Whether something was taken.
-    is_taken_from: bool,
-    /// Whether the client's body has let the copy run since something was taken.
+    /// Whether the mirror has read a frame.
+    is_read: bool,
+    /// Whether the client's body has yielded to the copy's task since the mirror's last read.
     has_yielded: bool,
     reader: Option<Waker>,
 }
@@ -124,7 +124,7 @@ impl Queue {
             }
             None => Frame::trailers(self.trailers.take()?),
         };
-        self.is_taken_from = true;
+        self.is_read = true;
         self.has_yielded = false;
         Some(frame)
     }
@@ -155,7 +155,7 @@ fn cost(data: &Bytes) -> usize {
     data.len() + size_of::<Bytes>()
 }
 
-/// The copies that are made of one body. Without copies it holds no memory.
+/// The copies of one body. Allocates nothing while there are none.
 #[derive(Default)]
 pub(super) struct Copies(Vec<CopySender>);
 
@@ -163,22 +163,22 @@ pub(super) struct Copies(Vec<CopySender>);
 struct CopySender(Rc<RefCell<Queue>>);
 
 impl Copies {
-    /// Adds a copy of a body, which has this length if it is known.
+    /// Adds a copy of a body whose length is `length`, if known.
     pub(super) fn add(&mut self, permit: CopyPermit, length: Option<u64>) -> BodyCopy {
         let copy = BodyCopy::new(permit, length, Progress::Open);
         self.0.push(CopySender(copy.0.clone()));
         copy
     }
 
-    /// Lets the tasks of copies run once when their queues fill up: reading the client's body could
-    /// go on for long before they get a turn.
+    /// Yields once to the tasks of the copies when their queues fill up. Without this, reading the
+    /// client's body can starve them, since all run on one thread.
     pub(super) fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
         let is_due = |CopySender(queue): &CopySender| {
             let mut queue = queue.borrow_mut();
             let is_filling = queue.queued >= MAX_QUEUED / 2 && queue.progress == Progress::Open;
             is_filling && !std::mem::replace(&mut queue.has_yielded, true)
         };
-        // Every queue is asked, so that one turn serves all.
+        // Polls every queue, so that one yield serves all of them.
         if self.0.iter().filter(|one| is_due(one)).count() == 0 {
             return Poll::Ready(());
         }
@@ -191,7 +191,7 @@ impl Copies {
         if self.0.is_empty() {
             return;
         }
-        // A copy whose task has ended is not needed any more.
+        // Drops copies whose task has ended.
         self.0
             .retain(|CopySender(queue)| Rc::strong_count(queue) > 1);
         for CopySender(queue) in &self.0 {
@@ -221,7 +221,7 @@ pub(super) struct BodyCopy(Rc<RefCell<Queue>>);
 pub(super) struct BodyWatch(Rc<RefCell<Queue>>);
 
 impl BodyCopy {
-    /// The copy of an empty body.
+    /// Returns the copy of an empty body.
     pub(super) fn empty(permit: CopyPermit) -> Self {
         Self::new(permit, Some(0), Progress::Complete)
     }
@@ -234,7 +234,7 @@ impl BodyCopy {
             queued: 0,
             remaining: length,
             progress,
-            is_taken_from: false,
+            is_read: false,
             has_yielded: false,
             reader: None,
         })))
@@ -245,14 +245,16 @@ impl BodyCopy {
         self.0.borrow_mut().push(frame);
     }
 
-    /// Observes the client's side. The same task must poll the watch and the body.
+    /// Returns a watch of the client's side. The same task must poll the watch and the body, since
+    /// the queue holds one waker.
     pub(super) fn watch(&self) -> BodyWatch {
         BodyWatch(self.0.clone())
     }
 }
 
 impl BodyWatch {
-    /// Why the copy cannot become complete; else the task is woken when that changes.
+    /// Returns why the copy cannot complete. Otherwise registers the task to be woken when that
+    /// changes.
     pub(super) fn poll_failure(&self, cx: &Context<'_>) -> Option<CopyFailure> {
         let mut queue = self.0.borrow_mut();
         queue.reader = Some(cx.waker().clone());
@@ -262,7 +264,7 @@ impl BodyWatch {
         }
     }
 
-    /// Whether the client's body has come to its end.
+    /// Reports whether the client's body has ended completely.
     pub(super) fn is_complete(&self) -> bool {
         self.0.borrow().progress == Progress::Complete
     }
@@ -304,7 +306,7 @@ impl Body for BodyCopy {
 
 impl Replay for BodyCopy {
     fn rewind(&mut self) -> bool {
-        !self.0.borrow().is_taken_from
+        !self.0.borrow().is_read
     }
 
     fn forget(&mut self) {}

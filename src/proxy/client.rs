@@ -1,5 +1,5 @@
-//! A client connection as its requests see it: port, addresses, TLS server name, and state shared
-//! between requests.
+//! A client connection as its requests see it: port, addresses, TLS server name, and the state that
+//! its requests share.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ pub(crate) struct Client {
 /// TLS server name in lower case.
 pub(crate) struct Sni(Option<Box<str>>);
 
-/// What the TLS handshake tells of a client.
+/// What the TLS handshake reveals about a client.
 pub(crate) struct TlsClient {
     /// Server name in lower case.
     pub(crate) sni: Option<Box<str>>,
@@ -86,13 +86,13 @@ impl Client {
         })
     }
 
-    /// `Host` for a request without one: the local address.
+    /// Returns the `Host` for a request without one: the local address.
     pub(crate) fn local_authority(&self) -> HeaderValue {
         HeaderValue::try_from(self.port.address().to_string())
             .unwrap_or(HeaderValue::from_static("localhost"))
     }
 
-    /// Scheme of the connection.
+    /// Returns the scheme of the connection.
     pub(crate) fn scheme(&self) -> Scheme {
         if self.tls.is_some() {
             Scheme::Https
@@ -101,8 +101,8 @@ impl Client {
         }
     }
 
-    /// The listener that serves `host` on this connection, or an error (GEP-3567: one connection
-    /// serves one HTTPS listener).
+    /// Returns the listener that serves `host` on this connection, or an error (GEP-3567: one
+    /// connection serves one HTTPS listener).
     pub(crate) fn listener<'a>(
         &self,
         port: &'a Port,
@@ -121,14 +121,14 @@ impl Client {
         Ok(listener)
     }
 
-    /// Whether the connection must end with its current requests.
+    /// Reports whether the connection must end after its current requests.
     pub(crate) fn is_draining(&self) -> bool {
         self.worker.draining.get() || self.port.is_closed()
     }
 
-    /// Whether an HTTP/1 connection must end with its current request, if any. A client that reads
-    /// `Connection: close` in a response reconnects elsewhere; closing an idle connection could
-    /// lose a request that the client has just sent.
+    /// Reports whether an HTTP/1 connection must end after its current request, if any. A client
+    /// that reads `Connection: close` in a response reconnects elsewhere. Closing an idle
+    /// connection instead could lose a request that the client has just sent.
     pub(crate) fn is_terminating(&self) -> bool {
         self.worker.terminating.get()
     }

@@ -1,5 +1,5 @@
-//! Describes the verified certificate of a client for backends: one element of `X-Forwarded-Client-Cert`, in Envoy's
-//! format. Built once per connection.
+//! Describes the verified certificate of a client for backends: one element of `X-Forwarded-Client-Cert` in Envoy's
+//! format, built once per connection.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Na
 
 use crate::ir::tls::sha256;
 
-/// Bytes from which on no further alternative name is added: backends limit their headers.
+/// Length in bytes after which no more alternative names are added, since backends limit their headers.
 const MAX_LENGTH: usize = 4096;
 
-/// Attribute types with a name of their own (RFC 4514, 3, and the e-mail address of PKCS #9).
+/// Attribute types with a short name (RFC 4514, 3, and the e-mail address of PKCS #9).
 const ATTRIBUTES: [(&str, &str); 10] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.6", "C"),
@@ -28,11 +28,11 @@ const ATTRIBUTES: [(&str, &str); 10] = [
     ("1.2.840.113549.1.9.1", "emailAddress"),
 ];
 
-/// The element for a certificate.
+/// Returns the element for a certificate.
 pub(super) fn describe(certificate: &CertificateDer<'_>) -> Option<HeaderValue> {
     let mut text = "Hash=".to_owned();
     text.extend(sha256(certificate)?.iter().map(|byte| hex(*byte)));
-    // rustls has read the certificate; what cannot be read by this parser too has its hash.
+    // rustls has parsed the certificate. If x509-parser cannot, the element has the hash only.
     if let Ok((_, certificate)) = X509Certificate::from_der(certificate) {
         let _ = write!(text, ";Subject=\"{}\"", subject(certificate.subject()));
         let alternatives = certificate.subject_alternative_name().ok().flatten();
@@ -56,13 +56,13 @@ fn hex(byte: u8) -> String {
     format!("{byte:02x}")
 }
 
-/// Appends a name, in quotes where it has a delimiter. One that no header can hold is left out.
+/// Appends a name, quoted if it has a delimiter. Skips a name that is not valid in a header.
 fn append(text: &mut String, key: &str, value: &str) {
     let is_visible = value.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_visible || text.len() + value.len() > MAX_LENGTH {
         return;
     }
-    // The text is a String: writing to it cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = if value.contains([',', ';', '=', '"', '\\']) {
         let value = value.replace('\\', "\\\\").replace('"', "\\\"");
         write!(text, ";{key}=\"{value}\"")
@@ -71,7 +71,8 @@ fn append(text: &mut String, key: &str, value: &str) {
     };
 }
 
-/// A name as RFC 2253 writes it: the last part first. Non-ASCII bytes are escaped, so that every header can hold it.
+/// Formats a name as in RFC 2253: the last part first. Escapes non-ASCII bytes, so that the result is valid in a
+/// header.
 fn subject(name: &X509Name<'_>) -> String {
     let mut parts: Vec<String> = name.iter_rdn().map(part).collect();
     parts.reverse();
@@ -89,7 +90,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     match (known, attribute.as_str()) {
         (Some((_, name)), Ok(value)) => format!("{name}={}", escaped(value)),
         (None, Ok(value)) => format!("{kind}={}", escaped(value)),
-        // RFC 2253, 2.4: a value that is no string is written in hexadecimal.
+        // RFC 2253, 2.4: a value that is not a string is written in hexadecimal.
         (known, Err(_)) => {
             let name = known.map_or(&*kind, |(_, name)| name);
             let bytes: String = attribute.as_slice().iter().map(|byte| hex(*byte)).collect();
@@ -98,7 +99,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     }
 }
 
-/// RFC 2253, 2.4.
+/// Escapes a value (RFC 2253, 2.4).
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     let last = value.len().saturating_sub(1);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_ends_its_quotes_or_adds_a_key() {
+    fn values_cannot_end_their_quotes_or_add_keys() {
         let common = [(DnType::CommonName, "a\";URI=spiffe://admin;X=\"\\")];
         assert_eq!(
             described(&common, Vec::new()),

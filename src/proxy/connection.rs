@@ -46,8 +46,8 @@ pub(crate) async fn serve(
 }
 
 async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
-    // Boxed, like all state that a connection needs only temporarily: a task is as large as its
-    // largest state for its whole life.
+    // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
+    // its largest state for its whole life.
     let outcome = Box::pin(timed_handshake(&open, &port, socket)).await;
     let Some((stream, tls)) = outcome else {
         open.stats.handshake_failures.fetch_add(1, Relaxed);
@@ -65,7 +65,7 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     }
 }
 
-/// Runs a handshake until its timeout or its eviction in favor of a newer one.
+/// Runs a handshake until its timeout or until a newer handshake evicts it.
 async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
@@ -78,6 +78,7 @@ async fn timed_handshake(
         handshake(worker, port, socket)
     ));
     tokio::select! {
+        // tokio polls the arms in order, so that a completed handshake wins over its eviction.
         biased;
         outcome = &mut handshake => outcome.unwrap_or_else(|_| {
             worker.stats.timed_out(TimeoutKind::Handshake);

@@ -24,7 +24,7 @@ impl Default for Date {
 }
 
 impl Date {
-    /// The header value, at most one tick of the clock old.
+    /// Returns the header value, at most one tick of the clock old.
     pub(crate) fn header(&self, clock: &Clock) -> HeaderValue {
         if self.checked.replace(clock.now()) != clock.now() {
             let text = httpdate::fmt_http_date(SystemTime::now());

@@ -9,7 +9,7 @@ use crate::upstream::SendError;
 /// The side that caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorSource {
-    /// The client: no server could serve the request.
+    /// The client. No server could serve its request.
     Downstream,
     /// A backend, or a missing backend.
     Upstream,
@@ -30,7 +30,7 @@ pub(crate) enum Error {
     ExpectationFailed,
     /// Too many headers.
     TooManyHeaders,
-    /// The host belongs to another HTTPS listener than the one of this connection.
+    /// The host belongs to a different HTTPS listener than this connection.
     Misdirected,
     /// No listener for the host, or no matching rule.
     NotFound(&'static str),
@@ -38,7 +38,7 @@ pub(crate) enum Error {
     Broken,
     /// The rule has no backend.
     NoBackend,
-    /// The rule allows a retry, and the retry budget of the backend does not.
+    /// The rule allows a retry, but the retry budget of the backend does not.
     RetryBudget,
     /// The request body is larger than the limit of an ExternalAuth filter.
     BodyTooLarge,
@@ -59,7 +59,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// The side that caused the error.
+    /// Returns the side that caused the error.
     pub(crate) fn source(self) -> ErrorSource {
         match self {
             Self::BadRequest(_)
@@ -82,12 +82,12 @@ impl Error {
         }
     }
 
-    /// Status of the HTTP response.
+    /// Returns the status of the HTTP response.
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::BadRequest(_) | Self::Send(SendError::RequestBody) => StatusCode::BAD_REQUEST,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            // RFC 9220, 3, for the same request over HTTP/3.
+            // RFC 9220, 3, which is the same rule for HTTP/3.
             Self::UnsupportedProtocol => StatusCode::NOT_IMPLEMENTED,
             Self::ExpectationFailed => StatusCode::EXPECTATION_FAILED,
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -114,10 +114,10 @@ impl Error {
         }
     }
 
-    /// gRPC status of the response to a gRPC request.
+    /// Returns the gRPC status of the response to a gRPC request.
     pub(crate) fn grpc_status(self) -> GrpcStatus {
         match self {
-            // The backend is not reached, which is another thing than a deadline of the call.
+            // The backend timed out, but the deadline of the call has not passed.
             Self::Send(SendError::Backend(UpstreamFault::ConnectTimeout, _)) => {
                 GrpcStatus::Unavailable
             }
@@ -125,7 +125,7 @@ impl Error {
         }
     }
 
-    /// Text for the client and the access log.
+    /// Returns the text for the client and the access log.
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::BadRequest(reason) | Self::NotFound(reason) => reason,
@@ -153,8 +153,8 @@ impl Error {
         }
     }
 
-    /// Whether an HTTP/1 connection must close after the response, since its next bytes are
-    /// ambiguous.
+    /// Reports whether an HTTP/1 connection must close after the response, because the next bytes
+    /// are ambiguous.
     pub(crate) fn closes(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! The response to a request that failed: as text, as gRPC or as gRPC-Web, as the request asks for.
+//! The response to a request that failed, in the format of the request: text, gRPC or gRPC-Web.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
@@ -21,12 +21,12 @@ pub(super) enum ErrorFormat {
     Text,
     /// Status 200 and a gRPC status.
     Grpc,
-    /// The same, where the gRPC status is in the body.
+    /// Status 200, with the gRPC status in the body.
     GrpcWeb(WebFormat),
 }
 
 impl ErrorFormat {
-    /// The format for a request with these headers.
+    /// Selects the format for a request with these headers.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         match grpc_web::response_format(headers) {
             Some(format) => Self::GrpcWeb(format),
@@ -36,7 +36,7 @@ impl ErrorFormat {
     }
 }
 
-/// Translates the response of a filter to a gRPC call: an error becomes a response of headers only.
+/// Converts the response of a filter to a gRPC call: an error becomes a response of headers only.
 /// Returns the body.
 pub(super) fn as_grpc(head: &mut response::Parts, body: Bytes) -> Bytes {
     if !head.status.is_client_error() && !head.status.is_server_error() {
@@ -66,7 +66,7 @@ impl ErrorResponse {
         }
     }
 
-    /// The response.
+    /// Builds the response.
     pub(super) fn respond(self) -> Response<ResponseBody> {
         let Self {
             error,
@@ -84,8 +84,7 @@ impl ErrorResponse {
                 HeaderValue::from_static("text/plain; charset=utf-8"),
                 Bytes::from_static(message.as_bytes()),
             ),
-            // A response of headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no
-            // message.
+            // Headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no message.
             ErrorFormat::Grpc => (GRPC, Bytes::new()),
             ErrorFormat::GrpcWeb(format) => (
                 grpc_web::own_content_type(format),

@@ -1,5 +1,5 @@
-//! ExternalAuth: asks an authorization server whether a request may go on. Whatever goes wrong, the
-//! request does not go on.
+//! ExternalAuth: asks an authorization server whether to forward a request. Fails closed: any error
+//! denies the request.
 
 mod check_response;
 mod grpc;
@@ -29,9 +29,9 @@ use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
 use crate::table::{AuthResult, Backend, Target};
 use crate::upstream::{BoxError, Replay};
 
-/// Maximum time of a response of the authorization server.
+/// Maximum time for a response of the authorization server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of the body of such a response.
+/// Maximum size of the response body.
 const MAX_RESPONSE: usize = 64 * 1024;
 
 /// Asks for permission. Returns the response to the client if the request is denied.
@@ -47,7 +47,7 @@ pub(super) async fn authorize(
     let body = match auth.max_body {
         0 => Bytes::new(),
         max => {
-            // The client has no reason to wait any more.
+            // Reading the body sends the 100 (Continue). The backend's 100 is not needed.
             exchange.expects_continue = false;
             exchange.body.buffer(usize::from(max)).await?
         }
@@ -80,8 +80,8 @@ pub(super) async fn authorize(
     }
 }
 
-/// Sends the request's head and `body` to the server. With its permission, `parts` gets headers of
-/// its response.
+/// Sends the request's head and `body` to the server. If the server allows the request, copies
+/// headers of its response to `parts`.
 async fn http_verdict(
     worker: &Worker,
     backend: &Backend,
@@ -103,8 +103,8 @@ async fn http_verdict(
     Ok(Verdict::Allow)
 }
 
-/// The head of the request to the server (HTTPAuthConfig): method, prefixed path, and the headers
-/// that are always sent or allowed.
+/// Builds the head of the request to the server (HTTPAuthConfig): method, prefixed path, and the
+/// headers that are always sent or allowed.
 fn http_head(
     http: &HttpAuth,
     parts: &request::Parts,
@@ -120,7 +120,7 @@ fn http_head(
     ];
     let mut head = subrequest::head(parts);
     let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    // The target of `OPTIONS *` is no path.
+    // The target of `OPTIONS *` is not a path.
     let target = if target.starts_with('/') { target } else { "/" };
     let target = format!("{}{target}", http.path_prefix);
     head.uri = Uri::try_from(target).map_err(|_| Error::Filter)?;

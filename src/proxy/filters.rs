@@ -1,6 +1,6 @@
 //! Runs the filters of a rule or backendRef in list order, up to the first that responds. Filters
-//! that need only the head are functions of [`crate::filter`]; a filter that awaits a backend, a
-//! body or time has a module of its own here.
+//! that need only the head are functions of [`crate::filter`]. A filter that awaits a backend, a
+//! body or a timer has its own module here.
 
 use super::error::Error;
 use super::request::Exchange;
@@ -23,14 +23,15 @@ pub(super) async fn run(
     for filter in filters.all {
         if let Filter::Mirror(mirror) = filter {
             let target = targets.next();
-            // A request that is sent again has its copies already.
+            // A retried request was mirrored by its first attempt.
             if !exchange.is_mirrored {
                 mirror::start(exchange, mirror, target);
             }
             continue;
         }
         if let Filter::ExternalAuth(auth) = filter {
-            // Boxed, since few requests need it and every request has room for its future.
+            // Boxed, since few requests need this future but every request would reserve memory for
+            // it.
             let asked = Box::pin(external_auth::authorize(
                 exchange,
                 auth,

@@ -1,5 +1,5 @@
 //! Headers about the origin of a request: `X-Forwarded-*` and `X-Request-Id`. Accepted from trusted
-//! clients only, and set before route matching, so that a rule sees what the backend receives.
+//! clients only, and set before route matching, so that rules match what the backend receives.
 
 use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
@@ -36,12 +36,13 @@ pub(crate) struct AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// The headers that are still separate. The client's headers do not contain their names.
+    /// Returns the headers that are still separate. The client's headers do not contain their
+    /// names.
     pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
         &self.headers[..self.count]
     }
 
-    /// The request id.
+    /// Returns the request id.
     pub(crate) fn id(&self) -> &HeaderValue {
         &self.headers[0].1
     }
@@ -97,7 +98,7 @@ impl Forwarding {
     }
 }
 
-/// `own` behind the values of a trusted client.
+/// Appends `own` to the values of a trusted client.
 fn chain<'a>(
     before: impl Iterator<Item = &'a HeaderValue>,
     own: &HeaderValue,
@@ -121,7 +122,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// Removes the headers. The ones that are passed on unchanged stay if the client is trusted.
+    /// Removes the headers. For a trusted client, keeps those that are forwarded unchanged.
     fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
         let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
         headers.remove(X_FORWARDED_FOR);

@@ -1,4 +1,4 @@
-//! gRPC as the proxy takes part in it: status of local responses, and the deadline of the client.
+//! The parts of gRPC that the proxy implements: the status of local responses and the deadline of the client.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -67,8 +67,8 @@ fn encode(message: &str) -> HeaderValue {
     HeaderValue::try_from(encoded).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// The timeout that the client sets (gRPC over HTTP/2, "Timeout"); `None` without one or for a malformed one, which is the
-/// backend's to refuse.
+/// Returns the timeout that the client sets (gRPC over HTTP/2, "Timeout"); `None` without one. A
+/// malformed timeout is the backend's to reject.
 pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(GRPC_TIMEOUT)?.as_bytes();
     let (unit, digits) = value.split_last()?;

@@ -1,5 +1,5 @@
-//! gRPC-Web (gRPC, "PROTOCOL-WEB"): translates heads of calls to gRPC and of responses back, and
-//! encodes trailers as the last part of a body. Does no I/O.
+//! gRPC-Web (gRPC, "PROTOCOL-WEB"): translates heads of calls to gRPC and heads of responses back,
+//! and encodes trailers as the last part of a body. Does no I/O.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,11 +9,11 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::ir::grpc::{WebFormat, is_grpc, web_format, web_format_of};
 
-/// Flag of the part of a body that has the trailers.
+/// Flag of the body part that contains the trailers.
 const TRAILERS: u8 = 0x80;
 
-/// The format of the response: what `Accept` asks for, else that of the request. `None` if the
-/// request is not gRPC-Web.
+/// Selects the format of the response: from `Accept`, else from the request. `None` if the request
+/// is not gRPC-Web.
 pub(super) fn response_format(headers: &HeaderMap) -> Option<WebFormat> {
     let own = web_format(headers)?;
     let mut accepted = headers
@@ -25,7 +25,7 @@ pub(super) fn response_format(headers: &HeaderMap) -> Option<WebFormat> {
         .or(Some(own))
 }
 
-/// Translates the head of a call to gRPC. Returns whether the body has to be decoded from base64.
+/// Translates the head of a call to gRPC. Returns whether the body is base64.
 pub(super) fn translate_request(headers: &mut HeaderMap) -> bool {
     let is_text = web_format(headers) == Some(WebFormat::Text);
     let own = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -38,7 +38,7 @@ pub(super) fn translate_request(headers: &mut HeaderMap) -> bool {
     is_text
 }
 
-/// Translates the head of a gRPC response. Returns the status that it has if there are no trailers.
+/// Translates the head of a gRPC response. Returns the status to use if there are no trailers.
 pub(super) fn translate_response(format: WebFormat, headers: &mut HeaderMap) -> HeaderMap {
     let own = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let translated = content_type(media_type(format), own.unwrap_or_default());
@@ -53,12 +53,12 @@ pub(super) fn translate_response(format: WebFormat, headers: &mut HeaderMap) -> 
     status
 }
 
-/// `Content-Type` of a response by the proxy itself.
+/// Returns the `Content-Type` of a local response.
 pub(super) fn own_content_type(format: WebFormat) -> HeaderValue {
     content_type(media_type(format), b"+proto")
 }
 
-/// Whether a response is gRPC, so that it can be translated.
+/// Reports whether a response is gRPC and can be translated.
 pub(super) fn is_translatable(headers: &HeaderMap) -> bool {
     is_grpc(headers)
 }
@@ -70,7 +70,7 @@ fn media_type(format: WebFormat) -> &'static [u8] {
     }
 }
 
-/// The media type `name` with suffix and parameters of another one.
+/// Combines the media type `name` with the suffix and parameters of `other`.
 fn content_type(name: &[u8], other: &[u8]) -> HeaderValue {
     let end = other
         .iter()
@@ -80,7 +80,7 @@ fn content_type(name: &[u8], other: &[u8]) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("application/grpc"))
 }
 
-/// A part of a body in `format`. Base64 is padded, so that each part can be decoded on its own.
+/// Encodes a body part. Base64 is padded, so that each part can be decoded separately.
 pub(super) fn encode(format: WebFormat, data: Bytes) -> Bytes {
     match format {
         WebFormat::Binary => data,
@@ -88,7 +88,7 @@ pub(super) fn encode(format: WebFormat, data: Bytes) -> Bytes {
     }
 }
 
-/// Trailers as the last part of a body, in `format`.
+/// Encodes trailers as the last part of a body.
 pub(super) fn encode_trailers(format: WebFormat, trailers: &HeaderMap) -> Bytes {
     let mut block = Vec::new();
     for (name, value) in trailers {
@@ -102,10 +102,10 @@ pub(super) fn encode_trailers(format: WebFormat, trailers: &HeaderMap) -> Bytes 
     encode(format, part.into())
 }
 
-/// Decodes base64 whose parts may be padded.
+/// Decodes base64 in which any part may be padded.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// Less than a group of four characters.
+    /// Incomplete group of fewer than four characters.
     rest: Vec<u8>,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Decoder {
 pub(super) struct MalformedBase64;
 
 impl Decoder {
-    /// Decodes the groups that are complete.
+    /// Decodes the complete groups.
     pub(super) fn decode(&mut self, text: &[u8]) -> Result<Bytes, MalformedBase64> {
         let mut buffer = std::mem::take(&mut self.rest);
         buffer.extend_from_slice(text);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_decides_on_the_format_of_the_response() {
+    fn accept_header_selects_the_response_format() {
         const TEXT: (&str, &str) = ("content-type", "application/grpc-web-text");
         const BINARY: (&str, &str) = ("content-type", "application/grpc-web");
         for (call, format) in [
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_base64() {
+    fn rejects_invalid_base64() {
         for text in ["YQ=a", "=YQ=", "Y*==", "YQ==\r\n==", "===="] {
             let decoded = Decoder::default().decode(text.as_bytes());
             assert_eq!(decoded, Err(MalformedBase64), "{text}");

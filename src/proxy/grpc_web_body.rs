@@ -1,5 +1,5 @@
-//! The bodies of gRPC-Web calls: base64 of requests is decoded, responses get their trailers as the
-//! last part. Holds at most one frame.
+//! The bodies of gRPC-Web calls: decodes base64 in requests and appends trailers to responses as
+//! the last part. Holds at most one frame.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -31,7 +31,7 @@ impl Base64Body {
         }
     }
 
-    /// The next frame, decoded.
+    /// Returns the next frame, decoded.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -67,7 +67,7 @@ pub(crate) struct WebBody {
 }
 
 impl WebBody {
-    /// Translates `source`. `status` is what the head says.
+    /// Translates `source`. `status` is the gRPC status in the response head.
     pub(super) fn new(
         source: upstream::ResponseBody<RequestBody>,
         format: WebFormat,
@@ -81,12 +81,12 @@ impl WebBody {
         }
     }
 
-    /// Whether the trailers were returned.
+    /// Reports whether the trailers were returned.
     pub(super) fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// The next part.
+    /// Returns the next part.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -106,7 +106,7 @@ impl WebBody {
         };
         self.is_ended = true;
         let mut trailers = trailers.unwrap_or_else(|| self.status_without_trailers());
-        headers::clean_trailers(&mut trailers);
+        headers::remove_head_only_trailers(&mut trailers);
         let part = grpc_web::encode_trailers(self.format, &trailers);
         Poll::Ready(Some(Ok(Frame::data(part))))
     }

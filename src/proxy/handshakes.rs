@@ -1,5 +1,5 @@
-//! TLS handshakes in progress on one worker. At the limit a new one evicts the oldest: honest
-//! clients finish quickly, so that the oldest are stalled.
+//! TLS handshakes in progress on one worker. At the limit, a new handshake evicts the oldest:
+//! honest clients finish quickly, so the oldest ones are stalled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl Handshakes {
 impl Handshake<'_> {
     /// Completes on eviction.
     pub(crate) async fn evicted(&mut self) {
-        // The channel carries no value: eviction drops the sender.
+        // The sender never sends a value: eviction drops it, which completes the receiver.
         let _ = (&mut self.evicted).await;
     }
 }

@@ -88,8 +88,8 @@ impl Host {
     }
 }
 
-/// Presence of each header that the proxy acts on. Found in one pass over the headers, so that the
-/// usual request with few of them needs no look-ups.
+/// Presence of each header that the proxy acts on. Found in one pass, so that the usual request
+/// needs no look-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HeaderPresence {
     connection: bool,
@@ -218,7 +218,7 @@ fn check_http2(parts: &mut request::Parts, present: HeaderPresence) -> Result<()
     Ok(())
 }
 
-/// RFC 9113, 8.2.3: joins cookie crumbs into one field, as HTTP/1 requires.
+/// Joins cookie crumbs into one header, as HTTP/1 requires (RFC 9113, 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<_> = headers
         .get_all(COOKIE)
@@ -231,8 +231,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// RFC 9112, 6: rejects framing that the parser accepts but two implementations could read
-/// differently.
+/// Rejects framing that the parser accepts but that two implementations could read differently (RFC
+/// 9112, 6).
 fn check_framing(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
     if present.transfer_encoding {
         let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
@@ -365,8 +365,8 @@ fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes `Expect`. Only `100-continue` is defined (RFC 9110, 10.1.1), and HTTP/1.0 does not have
-/// it.
+/// Removes `Expect` and reports whether it was `100-continue`, the only defined expectation (RFC
+/// 9110, 10.1.1). HTTP/1.0 does not define it.
 fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
     match parts.headers.remove(EXPECT) {
         Some(expectation) if !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
@@ -376,11 +376,11 @@ fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
     }
 }
 
-/// RFC 9110, 7.6.1: removes hop-by-hop headers. Returns the protocol of a supported upgrade.
+/// Removes hop-by-hop headers (RFC 9110, 7.6.1). Returns the protocol of a supported upgrade.
 fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<HeaderValue> {
     let headers = &mut parts.headers;
     let trailers = present.te && accepts_trailers(headers);
-    let upgrades = present.connection && drop_connection(headers);
+    let upgrades = present.connection && remove_connection(headers);
     if present.other_hop_by_hop {
         for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
             headers.remove(name);
@@ -407,7 +407,7 @@ fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<Hea
         .filter(|protocol| relayed && is_relayed(protocol))
 }
 
-/// RFC 9110, 10.1.4: of `TE`, only `trailers` is end-to-end.
+/// Reports whether `TE` contains `trailers`, its only end-to-end option (RFC 9110, 10.1.4).
 fn accepts_trailers(headers: &HeaderMap) -> bool {
     let mut codings = headers
         .get_all(TE)
@@ -417,7 +417,7 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
 }
 
 /// Removes `Connection` and the headers that it names. Returns whether it contains `upgrade`.
-fn drop_connection(headers: &mut HeaderMap) -> bool {
+fn remove_connection(headers: &mut HeaderMap) -> bool {
     let mut upgrades = false;
     let mut named = Vec::new();
     for value in headers.get_all(CONNECTION) {
@@ -446,7 +446,8 @@ fn drop_connection(headers: &mut HeaderMap) -> bool {
     upgrades
 }
 
-/// Rejects upgrades to HTTP/2, and lists, since the protocol would be undetermined.
+/// Reports whether an upgrade is relayed. Rejects upgrades to HTTP/2, and lists, since their
+/// protocol would be undetermined.
 fn is_relayed(protocol: &HeaderValue) -> bool {
     let protocol = protocol.as_bytes();
     let http2 = protocol.len() >= 2 && protocol[..2].eq_ignore_ascii_case(b"h2");
@@ -456,7 +457,7 @@ fn is_relayed(protocol: &HeaderValue) -> bool {
 }
 
 /// Removes trailers that must not be merged into the head (RFC 9110, 6.5.1).
-pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+pub(crate) fn remove_head_only_trailers(trailers: &mut HeaderMap) {
     const HEAD_ONLY: [HeaderName; 7] = [
         AUTHORIZATION,
         CONTENT_LENGTH,

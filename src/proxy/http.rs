@@ -1,4 +1,4 @@
-//! Detects the HTTP version of a plain-text client, and the timeouts that HTTP/1 and HTTP/2 share.
+//! Detects the HTTP version of a plain-text client. Owns the timeouts that HTTP/1 and HTTP/2 share.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -18,7 +18,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Size of a connection's first read in bytes.
 const FIRST_READ: usize = 2048;
 
-/// Serves the HTTP version that a plain-text client begins to speak.
+/// Serves a plain-text client with the HTTP version that its first bytes show.
 pub(crate) async fn serve_plain(mut io: ClientIo, client: Rc<Client>) {
     let activity = Activity::connection(&client.worker.clock, &client.worker.limits, false);
     let mut first = BytesMut::with_capacity(FIRST_READ);

@@ -1,5 +1,5 @@
-//! HTTP/1 connections: hyper's server plus timeouts, idle connections parked without buffers, and
-//! lingering close.
+//! HTTP/1 connections: hyper's server plus timeouts, parking of idle connections without buffers,
+//! and lingering close.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -31,8 +31,8 @@ use super::response_body::ResponseBody;
 /// Maximum bytes of a request that hyper buffers: a head of maximum size, or the largest chunk of a
 /// body.
 const BUFFER: usize = 64 * 1024;
-/// Number of headers that hyper parses without extra allocation. More headers are parsed at extra
-/// cost; lower limits are checked afterwards.
+/// Number of headers that hyper parses without an extra allocation. Requests with more are parsed
+/// with one; lower limits are checked afterwards.
 const PARSER_HEADERS: usize = 100;
 /// Maximum time and bytes of a lingering close after a final response (RFC 9112, 9.6): unread bytes
 /// would cause a reset, which could discard the response at the client.
@@ -42,9 +42,9 @@ const LINGER: (Duration, usize) = (Duration::from_secs(5), 8 * 1024 * 1024);
 enum Exit {
     /// The connection is closed.
     Closed,
-    /// The proxy is done, but the client may still be sending.
+    /// The proxy has ended the connection, but the client may still be sending.
     Unread,
-    /// The connection is idle: the socket can wait without a server.
+    /// The connection is idle: the socket can wait without a server task.
     Idle,
     /// The connection has switched protocols.
     Switched,
@@ -69,11 +69,13 @@ pub(crate) async fn serve(
         let end = poll_fn(|cx| {
             if client.is_draining() && !is_announced {
                 is_announced = true;
+                // hyper disables keep-alive and closes after the current response.
                 Pin::new(&mut *connection).graceful_shutdown();
             }
             if let Poll::Ready(result) = Pin::new(&mut *connection).poll(cx) {
                 return Poll::Ready(match result {
                     Ok(()) if client.tunnel.borrow().is_some() => Exit::Switched,
+                    // hyper has sent the error response before it returns the parse error.
                     Err(error) if error.is_parse() => {
                         client.worker.stats.bad_requests.fetch_add(1, Relaxed);
                         Exit::Unread
@@ -94,6 +96,7 @@ pub(crate) async fn serve(
         if let Exit::Closed = end {
             return;
         }
+        // hyper returns the bytes that it has read ahead, so that parking loses none.
         let parts = connection.into_parts();
         let unread;
         (io, unread) = parts.io.into_inner().into_parts();
@@ -129,7 +132,7 @@ fn server(client: &Client, is_plain: bool) -> http1::Builder {
     server
 }
 
-/// The response to one request, in the form that hyper needs.
+/// Responds to one request, in the form that hyper needs.
 async fn respond(
     client: Rc<Client>,
     activity: Rc<Activity>,
@@ -155,10 +158,10 @@ async fn respond(
     } else if response.status() == StatusCode::NOT_MODIFIED
         && response.headers().contains_key(CONTENT_LENGTH)
     {
-        // hyper keeps an existing Content-Length only for a body that it has to poll.
+        // hyper keeps an existing Content-Length only if it has to poll the body.
         response.body_mut().hide_end();
     } else if version == Version::HTTP_10 && length.is_none() {
-        // The body is delimited by the end of the connection.
+        // The end of the connection delimits the body.
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -187,8 +190,8 @@ async fn park(io: ClientIo, activity: Rc<Activity>, client: Rc<Client>) {
     }
 }
 
-/// Lingering close: shuts down the write side and discards received bytes, in a task that counts as
-/// an open connection.
+/// Lingers before the close: shuts down the write side and discards received bytes, in a task that
+/// counts as an open connection.
 async fn linger(io: ClientIo, client: Rc<Client>) {
     let mut socket = io.into_socket();
     let discard = async {
@@ -197,7 +200,7 @@ async fn linger(io: ClientIo, client: Rc<Client>) {
         let _ = socket.shutdown().await;
         let mut discarded = 0;
         while discarded < LINGER.1 && socket.readable().await.is_ok() {
-            // The buffer is not held while the task waits.
+            // Frees the buffer while the task waits.
             let mut buffer = [0; 16 * 1024];
             match socket.try_read(&mut buffer) {
                 Ok(count @ 1..) => discarded += count,
@@ -206,13 +209,13 @@ async fn linger(io: ClientIo, client: Rc<Client>) {
             }
         }
     };
-    // After the timeout the client had enough time to read the response.
+    // After the timeout, the client has had enough time to read the response.
     let _ = timeout(LINGER.0, discard).await;
     drop(client);
 }
 
-/// Joins bytes that were read before and after. Empty input holds no buffer, so that a parked
-/// connection holds none.
+/// Joins already read bytes with unread ones. Returns an empty value without a buffer if both are
+/// empty, so that a parked connection holds none.
 fn join(read: Bytes, unread: Bytes) -> Bytes {
     match (read.is_empty(), unread.is_empty()) {
         (true, true) => Bytes::new(),

@@ -1,5 +1,5 @@
-//! HTTP/2 connections: h2's server plus timeouts, PING and GOAWAY. Each stream runs in a task of
-//! its own.
+//! HTTP/2 connections: h2's server plus timeouts, PING and GOAWAY. Each stream runs in its own
+//! task.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -27,8 +27,8 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 /// Maximum number of resets by the proxy on one connection before the connection ends.
 const LOCAL_RESETS: usize = 256;
-/// Idle time before a PING, and timeout of its response. Also ends an unfinished header block,
-/// which no other frame can interrupt (RFC 9113, 6.10).
+/// Idle time before a PING, and timeout of its response. The PING also ends a connection with an
+/// unfinished header block, which no other frame can interrupt (RFC 9113, 6.10).
 const PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
 /// Burst of cancelled requests per connection: five times the default maximum of 100 concurrent
 /// streams.
@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-/// An open tunnel, which has an idle timeout of its own.
+/// An open tunnel. A tunnel has its own idle timeout.
 pub(super) struct OpenTunnel(Rc<Shared>);
 
 impl Drop for OpenTunnel {
@@ -76,7 +76,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
         ping: Ping::new(h2.ping_pong(), &worker.clock),
         h2,
         last_stream: 0,
-        farewell: GoAway::None,
+        goaway: GoAway::None,
         shared: Rc::new(Shared {
             cancelled: Cancellations::default(),
             tunnels: Cell::new(0),
@@ -117,23 +117,27 @@ struct Server {
     ping: Ping,
     /// Highest stream id that is served.
     last_stream: u32,
-    farewell: GoAway,
+    goaway: GoAway,
     shared: Rc<Shared>,
 }
 
 impl Server {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.farewell == GoAway::None && self.shared.client.is_draining() {
+        if self.goaway == GoAway::None && self.shared.client.is_draining() {
             self.begin_graceful_end();
         }
         loop {
             if self.limit_cancellations().is_ready() {
                 return Poll::Ready(());
             }
+            // h2 has no task: polling for requests also drives all reads and writes of the
+            // connection.
             match self.h2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                Poll::Pending if self.ends_calmly() => self.shared.client.injection.close(),
+                Poll::Pending if self.has_ended_after_calm() => {
+                    self.shared.client.injection.close()
+                }
                 Poll::Pending => break,
             }
         }
@@ -146,14 +150,14 @@ impl Server {
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let activity = &self.shared.activity;
         match activity.poll_due(cx) {
-            Poll::Ready(Phase::Idle) if self.farewell == GoAway::None => {
-                // What remains to be written is limited like any other write.
+            Poll::Ready(Phase::Idle) if self.goaway == GoAway::None => {
+                // Limits the remaining writes like any other write.
                 activity.on_write_blocked();
                 self.begin_graceful_end();
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            // A tunnel may be silent for longer; PINGs notice a client that has gone.
+            // A tunnel may be silent for longer. PINGs detect a client that has gone.
             Poll::Ready(Phase::Backend) if self.shared.tunnels.get() > 0 => {
                 activity.extend();
                 cx.waker().wake_by_ref();
@@ -164,19 +168,19 @@ impl Server {
     }
 
     fn begin_graceful_end(&mut self) {
-        self.farewell = GoAway::Graceful;
+        self.goaway = GoAway::Graceful;
         self.h2.graceful_shutdown();
     }
 
-    /// Sends GOAWAY when the client has cancelled too many streams. Ready when the client continues
-    /// nevertheless.
+    /// Sends GOAWAY when the client has cancelled too many streams. Becomes ready if the client
+    /// continues nevertheless.
     fn limit_cancellations(&mut self) -> Poll<()> {
         let excess = self.shared.cancelled.excess();
         if excess > CANCELLATIONS {
             return Poll::Ready(());
         }
-        if excess > 0 && self.farewell == GoAway::None {
-            self.farewell = GoAway::Calm;
+        if excess > 0 && self.goaway == GoAway::None {
+            self.goaway = GoAway::Calm;
             // h2's abrupt shutdown with a reason would reset every stream.
             let frame = goaway(self.last_stream, Reason::ENHANCE_YOUR_CALM);
             self.shared.client.injection.push(&frame);
@@ -184,10 +188,10 @@ impl Server {
         Poll::Pending
     }
 
-    /// Whether all streams have ended after [`GoAway::Calm`]. h2 does not know of that frame and
-    /// must not send another GOAWAY with a higher last stream id (RFC 9113, 6.8).
-    fn ends_calmly(&self) -> bool {
-        self.farewell == GoAway::Calm
+    /// Reports whether all streams have ended after [`GoAway::Calm`]. h2 is not aware of that
+    /// frame, and must not send another GOAWAY with a higher last stream id (RFC 9113, 6.8).
+    fn has_ended_after_calm(&self) -> bool {
+        self.goaway == GoAway::Calm
             && !self.h2.has_streams()
             && self.shared.activity.requests() == 0
             && self.shared.client.injection.is_empty()
@@ -197,13 +201,14 @@ impl Server {
 
     fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let clock = &self.shared.client.worker.clock;
-        if self.farewell == GoAway::Calm {
+        if self.goaway == GoAway::Calm {
             self.shared.cancelled.count(clock);
             respond.send_reset(Reason::REFUSED_STREAM);
             return;
         }
+        // h2 returns requests in the order of arrival, in which stream ids grow (RFC 9113, 5.1.1).
         self.last_stream = respond.stream_id().as_u32();
-        // RFC 9113, 8.3.1. Without an `:authority`, h2 drops the scheme.
+        // RFC 9113, 8.3.1. h2 drops the scheme of a request without `:authority`.
         if request.uri().scheme_str() == Some("") {
             respond.send_reset(Reason::PROTOCOL_ERROR);
             return;
@@ -243,7 +248,7 @@ impl Cancellations {
         self.level.set(u32::try_from(level).unwrap_or(u32::MAX));
     }
 
-    /// Number of cancellations above the burst limit.
+    /// Returns the number of cancellations above the burst limit.
     fn excess(&self) -> u32 {
         self.level.get().saturating_sub(CANCELLATIONS)
     }
@@ -251,7 +256,7 @@ impl Cancellations {
 
 /// PINGs to an idle client.
 struct Ping {
-    /// `None` only if h2's single handle was already taken.
+    /// `None` only if h2's single handle was taken before.
     pings: Option<PingPong>,
     deadline: Deadline,
     is_outstanding: bool,
@@ -268,7 +273,7 @@ impl Ping {
         }
     }
 
-    /// Ready when a PING is not answered in time.
+    /// Becomes ready when the response to a PING is late.
     fn poll(&mut self, cx: &mut Context<'_>, activity: &Activity) -> Poll<()> {
         let Some(pings) = &mut self.pings else {
             return Poll::Pending;

@@ -1,14 +1,13 @@
-//! Large futures that are built in place on the heap.
+//! Large futures that are built directly on the heap.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A heap-allocated future that was never on the stack.
+/// A heap-allocated future that is never moved over the stack.
 pub(super) struct InPlace<F>(Pin<Box<Option<F>>>);
 
 /// Boxes the future of `build`. `Box::pin(build())` would build the future on the stack and copy
-/// all of it, although it holds little more than its arguments: the stack copy is needed to drop it
-/// if the allocation fails.
+/// all of it, because the compiler must be able to drop it if the allocation fails.
 pub(super) fn in_place<F: Future>(build: impl FnOnce() -> F) -> InPlace<F> {
     let mut place = Box::new(None);
     *place = Some(build());

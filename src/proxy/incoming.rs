@@ -22,14 +22,14 @@ pub(crate) enum Incoming {
     Http1(hyper::body::Incoming),
     /// HTTP/2 stream body.
     Http2(StreamBody),
-    /// Decodes another body.
+    /// Another body, decoded from base64.
     Base64(Box<Base64Body>),
 }
 
 /// Receiving half of an HTTP/2 stream.
 pub(crate) struct StreamBody {
     stream: RecvStream,
-    /// Remaining bytes of its `Content-Length`.
+    /// Remaining bytes according to its `Content-Length`.
     remaining: Option<u64>,
     data_ended: bool,
     /// Sends a `100 (Continue)` when the body is first polled.
@@ -43,8 +43,8 @@ impl From<hyper::body::Incoming> for Incoming {
 }
 
 impl Incoming {
-    /// The body of an HTTP/2 request with these headers. `continue_sender` is used if they contain
-    /// `Expect: 100-continue`.
+    /// Creates the body of an HTTP/2 request with these headers. Uses `continue_sender` if they contain `Expect:
+    /// 100-continue`.
     pub(crate) fn http2(
         stream: RecvStream,
         headers: &HeaderMap,
@@ -77,7 +77,7 @@ fn length(value: &HeaderValue) -> Option<u64> {
 }
 
 impl Incoming {
-    /// Decodes the body, which is in base64.
+    /// Decodes the body from base64.
     pub(super) fn decode_base64(&mut self) {
         let text = std::mem::replace(self, Self::Empty);
         *self = Self::Base64(Box::new(Base64Body::new(text)));
@@ -105,7 +105,7 @@ impl Body for Incoming {
             Self::Empty => true,
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.stream.is_end_stream(),
-            // The end may be in the middle of a group.
+            // The end may be inside a group.
             Self::Base64(_) => false,
         }
     }
@@ -128,7 +128,7 @@ impl StreamBody {
         if !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Fails only if the stream has just ended and needs no window.
+                    // Fails only if the stream has just ended, and then no window is needed.
                     let _ = self.stream.flow_control().release_capacity(data.len());
                     if let Some(remaining) = &mut self.remaining {
                         *remaining = remaining.saturating_sub(data.len() as u64);
@@ -141,7 +141,7 @@ impl StreamBody {
         }
         Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
             Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
-            // A reset ends the request early, whatever its code: the body is incomplete.
+            // A reset ends the request early, with any code: the body is incomplete.
             Err(error) => Some(Err(error.into())),
         })
     }

@@ -1,5 +1,5 @@
 //! Bytes that the proxy writes between those of hyper or h2, which own the connection: frames and
-//! informational responses that these libraries cannot send.
+//! informational responses that these libraries do not send.
 
 use std::cell::{Cell, RefCell};
 
@@ -29,8 +29,8 @@ impl Injection {
         self.queue.borrow_mut().extend_from_slice(bytes);
     }
 
-    /// Like [`Self::push`], but only if the bytes precede all unwritten bytes of the upper layer.
-    /// Returns whether they do.
+    /// Adds bytes only if they precede all unwritten bytes of the upper layer. Returns whether they
+    /// do.
     pub(crate) fn push_next(&self, bytes: &[u8]) -> bool {
         if self.is_between.get() {
             self.push(bytes);
@@ -43,17 +43,17 @@ impl Injection {
         self.is_closed.set(true);
     }
 
-    /// Whether the upper layer must read EOF.
+    /// Reports whether the upper layer must read EOF.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
 
-    /// Whether there are bytes to write before the next write of the upper layer.
+    /// Reports whether there are bytes to write before the next write of the upper layer.
     pub(super) fn is_next(&self) -> bool {
         self.is_between.get() && !self.is_empty()
     }
 
-    /// Whether nothing is waiting.
+    /// Reports whether no bytes are waiting.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.borrow().is_empty()
     }

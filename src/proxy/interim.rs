@@ -9,7 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::client::Client;
 
-/// Sends the informational responses of one request.
+/// Sender of the informational responses of one request.
 #[derive(Clone)]
 pub(crate) enum Interim {
     /// HTTP/1.1 connection.
@@ -25,22 +25,22 @@ impl Interim {
     /// now.
     pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
         match self {
-            // Behind an unwritten response to an earlier pipelined request, it could follow its own
-            // final response.
+            // Behind an unwritten response to an earlier pipelined request, the informational
+            // response could follow its own final response.
             Self::Http1(client) => _ = client.injection.push_next(&head(status, headers)),
             Self::Http2(stream) => {
                 let mut response = Response::new(());
                 *response.status_mut() = status;
                 *response.headers_mut() = headers.clone();
-                // Fails if the stream has ended or has its final response, and needs no
-                // informational one.
+                // Fails if the stream has ended or has its final response. Then no informational
+                // response is needed.
                 let _ = stream.borrow_mut().send_informational(response);
             }
             Self::None => {}
         }
     }
 
-    /// Whether nothing is ever sent.
+    /// Reports whether nothing is ever sent.
     pub(crate) fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }

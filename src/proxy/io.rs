@@ -1,5 +1,5 @@
-//! A client's socket, plain or TLS, below hyper or h2: reports reads and writes to the connection's
-//! [`Activity`] and writes injected bytes between theirs.
+//! A client's socket, plain or TLS, below hyper or h2. Reports reads and writes to the connection's
+//! [`Activity`], and writes injected bytes between those of the upper layer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub(crate) enum ClientIo {
 }
 
 impl ClientIo {
-    /// Ready when the socket is readable: bytes, EOF or an error.
+    /// Becomes ready when the socket is readable: bytes, EOF or an error.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(socket) => socket.poll_read_ready(cx),
@@ -38,7 +38,7 @@ impl ClientIo {
         }
     }
 
-    /// The raw socket, without data buffered in TLS.
+    /// Returns the raw socket, without data buffered in TLS.
     pub(crate) fn into_socket(self) -> TcpStream {
         match self {
             Self::Plain(socket) => socket,
@@ -115,9 +115,9 @@ pub(crate) struct Observed {
 enum PeerWatch {
     /// Off: the upper layer always reads.
     Off,
-    /// Waits for the socket to become readable, which includes a reset.
+    /// On: waits for the socket to become readable, which includes a reset.
     Readable,
-    /// Unread bytes would hide a reset: the socket is polled for errors periodically.
+    /// Unread bytes would hide a reset: polls the socket for errors periodically.
     Unread(Pin<Box<Sleep>>),
 }
 
@@ -146,7 +146,7 @@ impl Observed {
         }
     }
 
-    /// The byte stream and the unread prefix.
+    /// Returns the byte stream and the unread prefix.
     pub(crate) fn into_parts(self) -> (ClientIo, Bytes) {
         (self.io, self.prefix)
     }
@@ -177,7 +177,7 @@ impl Observed {
         Poll::Ready(Ok(()))
     }
 
-    /// Fails if the client has reset the connection.
+    /// Returns an error if the client has reset the connection.
     fn check_peer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let ClientIo::Plain(socket) = &self.io else {
             return Ok(());
@@ -197,8 +197,9 @@ impl Observed {
             if let Some(error) = socket.take_error()? {
                 return Err(error);
             }
+            // Readable without an error: EOF or unread bytes, with which the socket stays readable.
             let mut pause = Box::pin(sleep(RESET_CHECK));
-            // Registers the waker; a new timer is never ready.
+            // Registers the waker. A new timer is never ready.
             let _ = pause.as_mut().poll(cx);
             self.peer = PeerWatch::Unread(pause);
         }
@@ -308,7 +309,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// A TLS connection whose server side blocks after few bytes until the client reads.
+    /// Returns a TLS connection whose server side blocks after few bytes until the client reads.
     async fn connected() -> (TlsStream<TcpStream>, client::TlsStream<TcpStream>) {
         let name = "a.example";
         let key = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");

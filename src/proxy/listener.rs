@@ -1,4 +1,5 @@
-//! Listening sockets: opened and closed to follow the table, without interrupting unchanged ones.
+//! Listening sockets: opens and closes them to follow the table, without interrupting unchanged
+//! ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,9 +44,9 @@ impl Listeners {
     ///
     /// A port whose address changes, for example from all addresses to one, is closed before it is
     /// opened again: Linux rejects a second listening socket with an overlapping address.
-    /// SO_REUSEPORT would allow it, but opens the port to every process of the same user, even if
-    /// set only for that moment. The port is closed for some microseconds, since only these system
-    /// calls run in between, and connections in the backlog are kept.
+    /// SO_REUSEPORT would allow it, but would also let every process of the same user bind the
+    /// port, even if set only for that moment. The port is closed for some microseconds, since only
+    /// these system calls run in between. Connections in the backlog are kept.
     pub(super) fn follow(&mut self, wanted: &[Bind], ports: Ports) -> Changes {
         let mut changes = Changes {
             opened: Vec::new(),
@@ -121,7 +122,7 @@ impl Drop for Listener {
     }
 }
 
-/// Stops listening for all holders of the socket: the control thread and a worker.
+/// Stops listening for all owners of the socket: the control thread and a worker.
 fn stop_listening(socket: &SockRef<'_>) {
     // Fails only if the socket no longer listens.
     let _ = socket.shutdown(Shutdown::Read);

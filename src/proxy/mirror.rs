@@ -1,5 +1,5 @@
 //! RequestMirror: sends a copy of a request to another backend and discards the response. The
-//! client's request never waits for a copy, and no outcome of a copy reaches it.
+//! client's request never waits for a copy, and does not depend on its outcome.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -22,10 +22,10 @@ use crate::ir::filter::Mirror;
 use crate::table::{Backend, MirrorResult, Target, draw};
 use crate::upstream::ResponseBody;
 
-/// Maximum time from the end of a request body to the end of a copy's response, for rules without a
-/// request timeout.
+/// Maximum time from the end of a request body to the end of the mirror's response, for rules
+/// without a request timeout.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum bytes of a response that are read to keep its connection.
+/// Maximum bytes of a response that are read so that its connection can be reused.
 const MAX_DISCARDED: usize = 1024 * 1024;
 
 /// A copy of a request.
@@ -36,8 +36,8 @@ struct Copy {
     timeout: Option<Duration>,
 }
 
-/// Starts a copy of the request as it is now, if the request is in the mirror's share. Requests for
-/// an upgrade are not copied.
+/// Starts a copy of the request in its current state, if the request is in the mirror's share. Does
+/// not copy requests for an upgrade.
 pub(super) fn start(exchange: &mut Exchange, mirror: &Mirror, target: Option<&Target>) {
     let Some(Target::Backend(backend)) = target else {
         return;

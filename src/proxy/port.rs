@@ -1,5 +1,5 @@
 //! The ports of one worker's connections, by local address. A port outlives the socket that
-//! accepted its connections while the configuration covers its address with the same protocol.
+//! accepted its connections while the configuration has its address with the same protocol.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,27 +19,28 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
-    /// The port number that listeners declare.
+    /// Returns the port number that listeners declare.
     pub(crate) fn number(&self) -> u16 {
         self.bind.get().port
     }
 
-    /// The local address with the port number that listeners declare.
+    /// Returns the local address with the port number that listeners declare.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.number())
     }
 
-    /// The protocol of the port.
+    /// Returns the protocol of the port.
     pub(crate) fn protocol(&self) -> PortProtocol {
         self.protocol
     }
 
-    /// Whether the port is no longer configured, so that its connections must end.
+    /// Reports whether the port was removed from the configuration, so that its connections must
+    /// end.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// The port in `table`. The addresses of a Gateway can change under its connections.
+    /// Returns the port in `table`. The addresses of a Gateway can change under its connections.
     #[inline]
     pub(crate) fn configured<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
         table.port(&self.bind.get()).or_else(|| self.moved(table))
@@ -58,8 +59,8 @@ impl PortState {
 pub(super) struct Ports(RefCell<BTreeMap<(u16, IpAddr, PortProtocol), Rc<PortState>>>);
 
 impl Ports {
-    /// The port of a new connection, accepted by the socket of `bind` on the local address
-    /// `address`, if it is configured.
+    /// Returns the port of a new connection that the socket of `bind` accepted on the local address
+    /// `address`, if the port is configured.
     pub(super) fn of(&self, bind: Bind, address: IpAddr, table: &Table) -> Option<Rc<PortState>> {
         let configured = table.port(&bind);
         let configured = configured.or_else(|| covering(table, address, bind.port))?;
@@ -78,7 +79,7 @@ impl Ports {
         Some(port.clone())
     }
 
-    /// Closes ports that are no longer configured.
+    /// Closes ports that were removed from the configuration.
     pub(super) fn close_unconfigured(&self, table: &Table) {
         self.0.borrow_mut().retain(|_, port| {
             let configured = port.configured(table);
@@ -89,7 +90,7 @@ impl Ports {
     }
 }
 
-/// The configured port whose socket accepts connections to an address.
+/// Returns the configured port whose socket accepts connections to an address.
 fn covering(table: &Table, address: IpAddr, port: u16) -> Option<&Arc<Port>> {
     let covers = |bind: Bind| match bind.address {
         _ if (bind.port, bind.transport) != (port, Transport::Tcp) => false,

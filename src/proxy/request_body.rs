@@ -56,8 +56,8 @@ impl RequestBody {
         }))
     }
 
-    /// Reads the whole body, of which at most `max` bytes are accepted, and rewinds it. `max` must
-    /// be less than [`MAX_REPLAY_BYTES`].
+    /// Reads the whole body into the replay buffer and rewinds it. Fails if it has more than `max`
+    /// bytes. `max` must be less than [`MAX_REPLAY_BYTES`].
     pub(super) async fn buffer(&mut self, max: usize) -> Result<Bytes, Error> {
         let mut read = BytesMut::new();
         if self.size_hint().lower() > max as u64 {
@@ -76,14 +76,14 @@ impl RequestBody {
         }
     }
 
-    /// Decodes the body, of which nothing was read, from base64.
+    /// Decodes the body from base64. Nothing of it may have been read.
     pub(super) fn decode_base64(&mut self) {
         if let Self::Client(body) = self {
             body.incoming.decode_base64();
         }
     }
 
-    /// A copy of the body for a mirror. What was read of the body must be buffered.
+    /// Returns a copy of the body for a mirror. The bytes read so far must be in the replay buffer.
     pub(super) fn copy(&mut self, permit: CopyPermit) -> BodyCopy {
         match self {
             Self::Empty => BodyCopy::empty(permit),
@@ -177,7 +177,7 @@ impl ClientBody {
             }
         };
         if let Some(trailers) = frame.trailers_mut() {
-            headers::clean_trailers(trailers);
+            headers::remove_head_only_trailers(trailers);
         }
         let length = frame.data_ref().map_or(0, Bytes::len);
         self.activity.on_body(length);
@@ -224,7 +224,7 @@ struct ReplayBuffer {
     next: usize,
     /// Whether to replay the trailers.
     repeats_trailers: bool,
-    /// Whether something was read that is not buffered.
+    /// Whether a frame was read but not buffered.
     is_incomplete: bool,
 }
 
@@ -245,7 +245,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// The next frame to replay.
+    /// Returns the next frame to replay.
     fn next(&mut self) -> Option<Frame<Bytes>> {
         if let Some(data) = self.data.get_mut(self.next) {
             self.next += 1;
@@ -262,7 +262,7 @@ impl ReplayBuffer {
         None
     }
 
-    /// All buffered frames.
+    /// Returns all buffered frames.
     fn frames(&self) -> impl Iterator<Item = Frame<Bytes>> {
         let data = self.data.iter().cloned().map(Frame::data);
         data.chain(self.trailers.iter().cloned().map(Frame::trailers))
@@ -272,13 +272,13 @@ impl ReplayBuffer {
         self.next == self.data.len() && !self.repeats_trailers
     }
 
-    /// Bytes left to replay.
+    /// Returns the number of bytes left to replay.
     fn remaining(&self) -> u64 {
         let unsent = self.data.iter().skip(self.next);
         unsent.map(|data| data.len() as u64).sum()
     }
 
-    /// Restarts the replay at the first byte. Returns false if it is not buffered.
+    /// Restarts the replay at the first byte. Returns false if that is not buffered.
     fn rewind(&mut self) -> bool {
         if !self.is_incomplete {
             self.next = 0;

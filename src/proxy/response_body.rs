@@ -20,9 +20,9 @@ pub(crate) enum BodySource {
     Empty,
     /// In memory: an error message or a filter's response.
     Memory(Bytes),
-    /// A tunnel, which the stream relays in place of a body.
+    /// A tunnel, which the stream relays instead of a body.
     Tunnel(Box<Tunnel>),
-    /// A backend, for a gRPC-Web client.
+    /// A gRPC response of a backend, translated for a gRPC-Web client.
     GrpcWeb(Box<WebBody>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
@@ -51,17 +51,17 @@ impl ResponseBody {
         }
     }
 
-    /// An empty body without a record.
+    /// Creates an empty body without a record.
     pub(crate) fn empty() -> Self {
         Self::without_record(BodySource::Empty)
     }
 
-    /// The tunnel of a stream, which has the record.
+    /// Returns the body for a tunnel. The stream has the record.
     pub(crate) fn tunnel(tunnel: Box<Tunnel>) -> Self {
         Self::without_record(BodySource::Tunnel(tunnel))
     }
 
-    /// The tunnel, if this is one.
+    /// Returns the tunnel, if this is one.
     pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
         match std::mem::replace(&mut self.source, BodySource::Empty) {
             BodySource::Tunnel(tunnel) => Some(tunnel),
@@ -136,7 +136,7 @@ impl Body for ResponseBody {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
                 record.activity().on_response();
                 if let Some(trailers) = frame.trailers_mut() {
-                    headers::clean_trailers(trailers);
+                    headers::remove_head_only_trailers(trailers);
                 }
                 if this.source.is_end_stream() {
                     record.complete();

@@ -1,5 +1,5 @@
-//! The retries that a rule allows (GEP-1731): after which failures, how many, and after what delay. The backend's traffic
-//! policy may refuse them (GEP-3388).
+//! The retries that a rule allows (GEP-1731): after which failures, how many, and after what delay. The backend's
+//! traffic policy may deny them (GEP-3388).
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Retries<'a> {
 }
 
 impl<'a> Retries<'a> {
-    /// The retries of a request to a rule with this policy.
+    /// Creates the retries of a request to a rule with this policy.
     pub(super) fn new(policy: Option<&'a Retry>) -> Self {
         Self {
             policy,
@@ -45,7 +45,7 @@ impl<'a> Retries<'a> {
     /// Counts a retry that the rule allows for the backend's budget.
     ///
     /// # Errors
-    /// When the budget does not permit it.
+    /// When the budget does not allow it.
     pub(super) fn admit(backend: &Backend, traffic: Option<&Traffic>) -> Result<(), Error> {
         if traffic.is_none_or(Traffic::try_retry) {
             return Ok(());
@@ -54,19 +54,19 @@ impl<'a> Retries<'a> {
         Err(Error::RetryBudget)
     }
 
-    /// Whether the policy allows another retry.
+    /// Reports whether the policy allows another retry.
     pub(super) fn are_left(&self) -> bool {
         self.remaining().is_some()
     }
 
-    /// Whether to retry after a response with this status.
+    /// Reports whether to retry after a response with this status.
     pub(super) fn allow_status(&self, status: StatusCode) -> bool {
         self.remaining()
             .is_some_and(|policy| policy.codes.contains(&status.as_u16()))
     }
 
-    /// Whether to retry after an error: its status is in `codes`, or the connection failed and the
-    /// request cannot have had an effect or has an idempotent method (RFC 9110, 9.2.2).
+    /// Reports whether to retry after an error: its status is in `codes`, or the connection failed and the request
+    /// either cannot have had an effect or has an idempotent method (RFC 9110, 9.2.2).
     pub(super) fn allow_error(&self, error: SendError, method: &Method) -> bool {
         let SendError::Backend(fault, _) = error else {
             return false;
@@ -79,12 +79,12 @@ impl<'a> Retries<'a> {
         self.are_left() && (is_connection_failure || self.allow_status(Error::Send(error).status()))
     }
 
-    /// Counts a retry and waits before it: at least the rule's backoff, doubled with each retry,
-    /// and up to half of that more, so that requests that failed together do not return together.
+    /// Counts a retry and waits before it. The delay is the rule's backoff, doubled with each retry, plus up to half of
+    /// it as jitter, so that requests that failed together are not retried together.
     pub(super) async fn wait(&mut self) {
         let delay = self.delay(rand::rng().random_range(0.0..0.5));
         self.count += 1;
-        // Boxed, since few requests need it and every request has room for its future.
+        // Boxed, since few requests need this future but every request would reserve memory for it.
         Box::pin(sleep(delay)).await;
     }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_may_have_had_an_effect_is_repeated_only_by_its_code() {
+    fn request_that_may_have_had_an_effect_is_retried_only_for_listed_codes() {
         let by_default = policy(1, &[]);
         let retries = Retries::new(Some(&by_default));
         let post = |fault| retries.allow_error(error(fault), &Method::POST);

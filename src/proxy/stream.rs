@@ -32,7 +32,7 @@ pub(super) struct Stream {
     connection: Rc<Shared>,
     activity: Rc<Activity>,
     respond: Rc<RefCell<SendResponse<Bytes>>>,
-    /// What the client of an extended CONNECT sends.
+    /// The bytes that the client of an extended CONNECT sends.
     tunneled: Option<RecvStream>,
     is_grpc: bool,
 }
@@ -59,7 +59,7 @@ pub(super) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) 
     if let Some(tunnel) = response.body_mut().take_tunnel() {
         return Box::pin(stream.relay(response, *tunnel)).await;
     }
-    // What an extended CONNECT sent must not keep the stream open.
+    // Unread bytes of an extended CONNECT must not keep the stream open.
     stream.tunneled = None;
     let (sender, body) = match stream.send_head(response, is_head) {
         Ok(Some(streaming)) => streaming,
@@ -69,6 +69,8 @@ pub(super) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) 
     let mut body = pin!(body);
     let mut sending = BodySender::new(sender);
     poll_fn(
+        // Sends before it checks the timeout, so that a response that ends at its deadline is
+        // complete.
         |cx| match sending.poll(cx, body.as_mut(), &stream.activity) {
             Poll::Ready(outcome) => {
                 if let Err(Lost) = outcome {
@@ -105,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// Opens the request before the task is spawned, since its head is large to move.
+    /// Opens the request before the task is spawned, since its head is expensive to move.
     pub(super) fn open(&mut self, request: Request<RecvStream>) -> Admitted {
         let interim = Interim::Http2(self.respond.clone());
         let (parts, body) = request.into_parts();
@@ -119,7 +121,7 @@ impl Stream {
         request::open(client, self.activity.clone(), interim, parts, body)
     }
 
-    /// Ready when the stream has ended before its response begins.
+    /// Becomes ready when the stream has ended before its response begins.
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.respond.borrow_mut().poll_reset(cx).is_ready() {
             self.on_lost();
@@ -128,7 +130,7 @@ impl Stream {
         self.poll_timeout(cx)
     }
 
-    /// Sends the head of a tunnel and relays until it ends.
+    /// Sends the head of a tunnel and relays until the tunnel ends.
     async fn relay(&mut self, response: Response<ResponseBody>, tunnel: Tunnel) {
         let Some(input) = self.tunneled.take() else {
             return self.reset();
@@ -158,7 +160,7 @@ impl Stream {
         self.poll_due(cx).map(|_| self.reset())
     }
 
-    /// Ready when a timeout has passed.
+    /// Becomes ready when a timeout has passed.
     fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
         self.activity.poll_due(cx).map(|phase| {
             self.connection.client.timed_out(phase);
@@ -171,7 +173,7 @@ impl Stream {
         self.respond.borrow_mut().send_reset(Reason::CANCEL);
     }
 
-    /// The client has reset the stream, or its connection has ended.
+    /// Records that the client has reset the stream, or that its connection has ended.
     fn on_lost(&self) {
         let connection = &self.connection;
         match connection.activity.ended_by() {
@@ -187,7 +189,7 @@ impl Stream {
         headers.entry(DATE).or_insert_with(date);
     }
 
-    /// Sends a response head. Returns the sender of the body, if there is one.
+    /// Sends a response head. Returns the sender of the body, if the response has one.
     fn send_head(
         &self,
         response: Response<ResponseBody>,
@@ -212,12 +214,12 @@ impl Stream {
     }
 }
 
-/// RFC 9110, 15.3.5 and 15.4.5: responses without content.
+/// Reports whether responses with this status have no content (RFC 9110, 15.3.5 and 15.4.5).
 fn has_no_content(status: StatusCode) -> bool {
     matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-/// RFC 9113, 8.2.2: removes connection-specific headers.
+/// Removes connection-specific headers (RFC 9113, 8.2.2).
 fn remove_connection_headers(headers: &mut HeaderMap) {
     if headers.keys().any(is_hop_by_hop) {
         for name in HOP_BY_HOP {
@@ -264,7 +266,7 @@ impl BodySender {
         }
     }
 
-    /// Ends a gRPC response whose deadline has passed. What is left of the body is dropped.
+    /// Ends a gRPC response whose deadline has passed. Drops the rest of the body.
     fn exceed_deadline(&mut self) {
         let error = Error::RequestTimeout;
         let mut trailers = HeaderMap::with_capacity(2);
@@ -275,7 +277,7 @@ impl BodySender {
     }
 
     /// Sends until the body has ended. Passes h2 no more data than the client's window allows, so
-    /// that a blocked write is visible here.
+    /// that a blocked write is visible here and not hidden in h2's buffer.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -317,6 +319,7 @@ impl BodySender {
         self.is_last = is_last;
         if data.is_empty() {
             if is_last {
+                // An empty DATA frame needs no flow-control capacity.
                 self.sender.send_data(data, true)?;
             }
             return Ok(());

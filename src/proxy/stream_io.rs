@@ -1,6 +1,6 @@
-//! The two halves of an HTTP/2 stream as byte streams, for tunnels. Both directions are limited by
-//! flow control: what is not read here is not granted to the client, and what the client does not
-//! grant is not read from the backend.
+//! The two halves of an HTTP/2 stream as byte streams, for tunnels. Flow control limits both
+//! directions: the client gets window only for bytes that were read here, and bytes are read from
+//! the backend only if the client's window has room.
 
 use std::io;
 use std::pin::Pin;
@@ -41,12 +41,12 @@ impl AsyncRead for StreamReader {
                 None => return Poll::Ready(Ok(())),
                 Some(data) => data.map_err(io::Error::other)?,
             };
-            // An empty frame is not the end.
+            // An empty frame is not EOF.
         }
         let count = this.data.len().min(buffer.remaining());
         buffer.put_slice(&this.data[..count]);
         this.data.advance(count);
-        // Fails only if the stream has just ended and needs no window.
+        // Fails only if the stream has just ended, and then no window is needed.
         let _ = this.stream.flow_control().release_capacity(count);
         Poll::Ready(Ok(()))
     }
@@ -95,8 +95,8 @@ impl AsyncWrite for StreamWriter {
         Poll::Ready(sent.map(|()| count))
     }
 
-    /// Fails when the client has reset the stream, which nothing else would notice while there is
-    /// nothing to write.
+    /// Fails if the client has reset the stream. Without this check, the reset stays unnoticed
+    /// while there is nothing to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.stream.poll_reset(cx) {
             Poll::Ready(_) => Err(io::ErrorKind::ConnectionReset.into()),

@@ -1,4 +1,4 @@
-//! Requests that filters send to backends of their own, beside the request of the client.
+//! Requests that filters send to other backends while they handle a client's request.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,7 +13,8 @@ use crate::upstream::{
     Attempts, FailedAttempt, Outgoing, Replay, Response, ResponseBody, SendError,
 };
 
-/// A head without headers, and without extensions, which belong to the client's connection.
+/// Creates a head without headers and without extensions, since those belong to the client's
+/// connection.
 pub(super) fn head(of: &request::Parts) -> request::Parts {
     let (mut head, ()) = Request::new(()).into_parts();
     head.method = of.method.clone();
@@ -22,7 +23,7 @@ pub(super) fn head(of: &request::Parts) -> request::Parts {
     head
 }
 
-/// Sends a request until there is a response or no further attempt is safe.
+/// Sends a request until there is a response or no other attempt is safe.
 pub(super) async fn send<B: Replay>(
     worker: &Worker,
     backend: &Backend,
@@ -58,7 +59,7 @@ pub(super) async fn send<B: Replay>(
     }
 }
 
-/// Reads a response body and its trailers. `None` if it has more than `max` bytes or breaks off.
+/// Reads a response body and its trailers. `None` if the body exceeds `max` bytes or ends early.
 pub(super) async fn read<B: Replay>(
     mut body: ResponseBody<B>,
     max: usize,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// Why a path is rejected.
 pub type BadPath = &'static str;
 
-/// Normalizes a path that begins with `/`. One pass, without allocation unless slashes are merged.
+/// Normalizes a path that begins with `/`, in one pass. Allocates only if slashes are merged.
 ///
 /// # Errors
 /// Paths with literal or encoded dot segments, NUL, overlong or invalid percent-encoding.

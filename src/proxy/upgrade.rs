@@ -1,6 +1,6 @@
-//! Tunnels of upgraded connections: copies bytes in both directions until both have ended. A
-//! direction ends independently, so that the last bytes of one side arrive after the other side has
-//! ended. Over HTTP/1 a failure is an end; over HTTP/2 it ends both directions.
+//! Tunnels of upgraded connections: copies bytes in both directions until both have ended. Each direction ends
+//! independently, so that one side's last bytes still arrive after the other side has ended. Over HTTP/1, a failure
+//! ends its direction; over HTTP/2, it ends both.
 
 use std::io;
 use std::pin::Pin;
@@ -35,7 +35,7 @@ impl Tunnel {
         Some(Self { backend, record })
     }
 
-    /// Copies between the backend and a connection of HTTP/1, whose first bytes were read as `sent`.
+    /// Copies between the backend and an HTTP/1 connection, whose first bytes were read as `sent`.
     pub(crate) async fn relay(
         self,
         client: ClientIo,
@@ -47,8 +47,7 @@ impl Tunnel {
         self.copy(reader, writer, &sent, clock, idle, false).await;
     }
 
-    /// Copies between the backend and a stream of HTTP/2, where a failure of one side ends both
-    /// (RFC 8441, 5).
+    /// Copies between the backend and an HTTP/2 stream, where a failure of one side ends both (RFC 8441, 5).
     pub(crate) async fn relay_stream(
         self,
         reader: StreamReader,
@@ -102,6 +101,7 @@ impl Tunnel {
             self.record.timed_out(TimeoutKind::TunnelIdle);
         }
         self.record.complete();
+        // Both borrow the connection.
         drop((up, down));
         if end == TunnelEnd::ClientFailed {
             self.backend.io.abort();
@@ -110,7 +110,7 @@ impl Tunnel {
     }
 }
 
-/// Polls a direction that has not ended.
+/// Polls a direction unless it has ended.
 fn poll_end<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     direction: &mut Direction<'_, R, W>,
     end: &mut Option<End>,
@@ -162,7 +162,7 @@ struct Direction<'a, R, W> {
     filled: usize,
     written: usize,
     ended: bool,
-    /// Whether a failed source is not the end of the bytes, so that the target is not closed.
+    /// Whether to keep the target open when the source fails, since the failure is not EOF.
     is_strict: bool,
     moved: usize,
     watch: IdleDeadline<'a>,
@@ -190,7 +190,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
             .map(|end| end.unwrap_or(End::TargetFailed))
     }
 
-    /// Fails if the target does.
+    /// Copies until the source ends. Fails if the target does.
     fn try_poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<End>> {
         loop {
             while self.written < self.filled {
@@ -215,8 +215,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<'a, R, W> {
                     self.ended = self.filled == 0;
                     self.watch.deadline.set(self.watch.idle);
                 }
-                // A TLS session that ends without an alert is usual, and the protocol in the tunnel
-                // has an end of its own.
+                // TLS sessions often end without a close_notify alert, and the tunnelled protocol marks its end itself.
                 Poll::Ready(Err(error))
                     if self.is_strict && error.kind() != io::ErrorKind::UnexpectedEof =>
                 {

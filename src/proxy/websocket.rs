@@ -1,5 +1,5 @@
-//! WebSocket over HTTP/2 (RFC 8441): translates an extended CONNECT into the GET of RFC 6455 that
-//! it stands for, and the response of the backend back. Does no I/O.
+//! WebSocket over HTTP/2 (RFC 8441): translates an extended CONNECT into the equivalent GET of RFC
+//! 6455, and the response of the backend back. Does no I/O.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
@@ -17,20 +17,19 @@ use crate::upstream::SendError;
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// The opening handshake of a request that came as an extended CONNECT.
+/// The opening handshake of a request that arrived as an extended CONNECT.
 #[derive(Debug)]
 pub(super) struct Handshake {
     /// The only valid `Sec-WebSocket-Accept` of the backend.
     accept: String,
 }
 
-/// Whether a request is an extended CONNECT (RFC 8441, 4), of any protocol.
+/// Reports whether a request is an extended CONNECT (RFC 8441, 4), of any protocol.
 pub(super) fn is_extended_connect(parts: &request::Parts) -> bool {
     parts.method == Method::CONNECT && parts.extensions.get::<Protocol>().is_some()
 }
 
-/// Translates an extended CONNECT into a GET with a key of its own; leaves other requests as they
-/// are.
+/// Translates an extended CONNECT into a GET with a new key. Leaves other requests unchanged.
 pub(super) fn begin(parts: &mut request::Parts) -> Result<Option<Handshake>, Error> {
     if !is_extended_connect(parts) {
         return Ok(None);
@@ -52,12 +51,13 @@ pub(super) fn begin(parts: &mut request::Parts) -> Result<Option<Handshake>, Err
 }
 
 impl Handshake {
-    /// The value of `Upgrade` in the request to the backend.
+    /// Returns the value of `Upgrade` in the request to the backend.
     pub(super) fn upgrade() -> HeaderValue {
         WEBSOCKET
     }
 
-    /// Checks the response of the backend. A 2xx would tell the client that the tunnel is open.
+    /// Checks the response of the backend. A 2xx without the upgrade must not reach the client,
+    /// which would take the tunnel as open.
     pub(super) fn check(&self, status: StatusCode, headers: &HeaderMap) -> Result<(), Error> {
         let protocol = |detail| Error::Send(SendError::Backend(UpstreamFault::Protocol, detail));
         if status.is_success() {
@@ -82,7 +82,7 @@ impl Handshake {
     }
 }
 
-/// `Sec-WebSocket-Accept` for a key (RFC 6455, 4.2.2).
+/// Returns the `Sec-WebSocket-Accept` for a key (RFC 6455, 4.2.2).
 fn accept_of(key: &[u8]) -> String {
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat()))
 }

@@ -1,5 +1,5 @@
 //! A worker: a thread with its own runtime that accepts and serves connections and owns connection
-//! pools. Shares only command queues and connection counts with other workers.
+//! pools. Workers share only command queues and connection counts.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ pub(crate) struct Worker {
     pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
-    /// Whether shutdown has begun: clients should reconnect elsewhere.
+    /// Whether shutdown has begun, so that clients should reconnect elsewhere.
     pub(crate) terminating: Cell<bool>,
     /// Whether connections must end.
     pub(crate) draining: Cell<bool>,
@@ -114,7 +114,7 @@ pub(super) fn start(
     let thread = thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
-            // Created on its own thread: a `LocalSet` never leaves it, which saves a lock per task.
+            // A `LocalSet` never leaves the thread that creates it, which saves a lock per task.
             let runtime = Builder::new_current_thread()
                 .enable_all()
                 .build_local(LocalOptions::default());
@@ -166,9 +166,9 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     worker.clock.wake_all();
     loop {
         tokio::select! {
-            () = worker.emptied() => break,
+            () = worker.drained() => break,
             () = forced.forced() => break,
-            // Connections handed over by another worker are already counted as open.
+            // The worker that handed over the connection has counted it as open.
             Some(command) = commands.recv() => {
                 if let Command::Serve(..) = command {
                     worker.handle(command, &mut accepting);
@@ -222,7 +222,7 @@ impl Worker {
             match listener.accept().await {
                 Ok((socket, peer)) => self.assign(bind, socket, peer),
                 Err(error) if is_transient(&error) => {}
-                // The socket is closed and no longer listens.
+                // The socket is closed.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Err(error) => {
                     tracing::warn!(%bind, %error, "accept failed, pausing");
@@ -263,6 +263,8 @@ impl Worker {
             .enumerate()
             .min_by_key(|(_, load)| load.load(Relaxed));
         least
+            // On equal loads, keeps the connection: handing it over costs a wake-up of the other
+            // worker.
             .filter(|(_, load)| load.load(Relaxed) < own)
             .map_or(self.index, |(index, _)| index)
     }
@@ -282,7 +284,7 @@ impl Worker {
             worker: self.clone(),
             _counted: counted,
         };
-        // Without TCP_NODELAY small responses wait for ACKs; a socket that does not support it
+        // Without TCP_NODELAY, small responses wait for ACKs. A socket that does not support it
         // still works.
         let _ = socket.set_nodelay(true);
         spawn_local(connection::serve(open, port, socket, peer));
@@ -296,8 +298,8 @@ impl Worker {
         }
     }
 
-    /// Waits until no connection is left.
-    async fn emptied(&self) {
+    /// Waits until all connections are closed.
+    async fn drained(&self) {
         let mut ticks = tokio::time::interval(crate::clock::TICK);
         while self.loads[self.index].load(Relaxed) > 0 {
             ticks.tick().await;
@@ -344,7 +346,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether the error affects only one connection, before it was accepted.
+/// Reports whether the error affects only one connection, before it was accepted.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(

@@ -1,5 +1,5 @@
-//! A running controller: the replica watches the cluster, and while it is the leader it also
-//! writes. Owns the order of startup and shutdown.
+//! A running controller: each replica watches the cluster, and the leader also writes. Owns the
+//! order of startup and shutdown.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +59,7 @@ pub struct ControllerSettings {
 }
 
 impl ControllerSettings {
-    /// What objects are translated with, here and in the pods of Gateways.
+    /// Returns the translation options, here and in the pods of Gateways.
     pub(super) fn options(&self) -> Options {
         Options {
             mode: Mode::Dedicated,
@@ -108,7 +108,7 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     ));
     let (trigger, shutdown) = shutdown::new(Drain::default());
     let mut terminating = shutdown.clone();
-    // SIGHUP has no effect: there is no folder to reload.
+    // SIGHUP has no effect, since there is no folder to reload.
     let (reload, _) = mpsc::channel(1);
     shutdown::on_signals(trigger, reload).context("cannot install signal handlers")?;
     if let Some(address) = settings.admin {
@@ -137,7 +137,8 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
     let (outputs, reports) = (stream.outputs.clone(), stream.reports.clone());
     let mut has_failed = false;
     tokio::select! {
-        // After a suspension, the process must notice first that it has lost the Lease.
+        // After a suspension, the process must first notice that it has lost the Lease, before it
+        // writes.
         biased;
         () = terminating.terminating() => {}
         () = candidate.campaign(&channels.leadership) => {}
@@ -228,7 +229,7 @@ async fn follow(
     cluster::run(inputs, options, &pods, outputs).await;
 }
 
-/// Command-line arguments that pass the controller's settings on to all pods of Gateways.
+/// Returns the command-line arguments that pass the controller's settings to all pods of Gateways.
 fn pod_arguments(settings: &ControllerSettings) -> Vec<String> {
     let allowed = settings.allowed_external_addresses.iter();
     let allowed: Vec<_> = allowed.map(ToString::to_string).collect();
@@ -260,9 +261,9 @@ async fn lead(
     let mut leadership = channels.leadership.subscribe();
     loop {
         tokio::select! {
-            // The senders outlive this function.
+            // The senders outlive this function, so that an error is impossible.
             _ = leadership.wait_for(|leadership| leadership.is_leader) => {}
-            // Discards changes: a new leader compares every object anyway.
+            // Discards changes, since a new leader compares every object.
             () = async { while changes.recv().await.is_some() {} } => {}
         }
         stats.leading.store(true, Relaxed);
@@ -271,6 +272,7 @@ async fn lead(
             serving: channels.serving.subscribe(),
         };
         tokio::select! {
+            // Leadership first: after its loss, no other task may write.
             biased;
             _ = leadership.wait_for(|known| !known.is_leader) => {}
             () = writer.run(channels.statuses.subscribe(), changes) => {}

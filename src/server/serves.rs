@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use crate::controller::Outcome;
 use crate::stream::message::Serves;
 
-/// Maximum number of reported problems and of characters of each. They end up in conditions; the
+/// Maximum number of reported problems, and of characters of each. They appear in conditions. The
 /// log has all of them.
-const PROBLEMS: usize = 16;
-const PROBLEM_SHOWN: usize = 300;
+const MAX_PROBLEMS: usize = 16;
+const MAX_PROBLEM_CHARS: usize = 300;
 
-/// The report of an outcome; `None` if its objects did not come from a controller.
+/// Builds the report of an outcome; `None` if its objects did not come from a controller.
 pub(super) fn serves(outcome: &Outcome) -> Option<Serves> {
     let position = outcome.load.position.clone()?;
     let failed = outcome.binds.iter().filter_map(|(bind, result)| {
@@ -20,15 +20,15 @@ pub(super) fn serves(outcome: &Outcome) -> Option<Serves> {
     });
     let unbound: BTreeMap<u16, String> = failed.collect();
     let problems = &outcome.load.problems;
-    let shown = if problems.len() > PROBLEMS {
-        PROBLEMS - 1
+    let shown = if problems.len() > MAX_PROBLEMS {
+        MAX_PROBLEMS - 1
     } else {
-        PROBLEMS
+        MAX_PROBLEMS
     };
     let mut lines: Vec<String> = problems
         .iter()
         .take(shown)
-        .map(|problem| cut(&problem.to_string()))
+        .map(|problem| truncate(&problem.to_string()))
         .collect();
     if problems.len() > shown {
         lines.push(format!("and {} more: see the log", problems.len() - shown));
@@ -40,8 +40,8 @@ pub(super) fn serves(outcome: &Outcome) -> Option<Serves> {
     })
 }
 
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(PROBLEM_SHOWN) {
+fn truncate(text: &str) -> String {
+    match text.char_indices().nth(MAX_PROBLEM_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

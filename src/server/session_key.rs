@@ -7,7 +7,7 @@ use anyhow::Context;
 use crate::session_key::SessionKey;
 use crate::settings::Settings;
 
-/// The key of session tokens, from its file if there is one.
+/// Returns the key of session tokens, from its file if one is configured.
 pub(super) fn open(settings: &Settings) -> anyhow::Result<Arc<SessionKey>> {
     let Some(file) = &settings.session_key_file else {
         return Ok(Arc::default());
@@ -20,10 +20,10 @@ pub(super) fn open(settings: &Settings) -> anyhow::Result<Arc<SessionKey>> {
     Ok(Arc::new(key))
 }
 
-/// Makes the controller's secret the key of session tokens.
+/// Sets the key of session tokens from the controller's secret.
 pub(super) fn follow(key: &SessionKey, secret: &str) {
     match SessionKey::from_secret(secret.as_bytes()) {
         Ok(new) => key.replace(new),
-        Err(error) => tracing::warn!("the controller's session key is left out: {error}"),
+        Err(error) => tracing::warn!("ignoring the session key of the controller: {error}"),
     }
 }

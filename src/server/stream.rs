@@ -1,6 +1,6 @@
-//! The controller's thread that watches the cluster and serves the configuration stream. It is
-//! separate, so that pods do not wait for translation and status writes. Owns the thread's runtime
-//! and its end.
+//! The controller's thread that watches the cluster and serves the configuration stream. It is a
+//! separate thread, so that pods do not wait for translation and status writes. Owns the thread's
+//! runtime and its end.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl StreamThread {
         std::thread::Builder::new()
             .name("stream".to_owned())
             .spawn(move || {
-                // Dropped when the thread ends, also by a panic.
+                // Dropped when the thread ends, even by a panic.
                 let _alive: oneshot::Sender<()> = alive;
                 let serving = async {
                     // A client must live on the runtime that created it.
@@ -89,7 +89,8 @@ impl StreamThread {
 
     /// Returns when the thread has ended.
     pub(super) async fn ended(&mut self) {
-        // The channel carries no value: it closes when the thread ends.
+        // The sender never sends a value: it is dropped when the thread ends, which closes the
+        // channel.
         let _ = (&mut self.ended).await;
     }
 }

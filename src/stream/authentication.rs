@@ -1,4 +1,4 @@
-//! Authentication and authorization of pods: a pod may read a Gateway's objects if it runs in the
+//! Authentication and authorization of pods. A pod may read a Gateway's objects if it runs in the
 //! workload and under the ServiceAccount that this controller created for that Gateway. Uses the
 //! API server.
 
@@ -41,7 +41,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// HTTP status of the response.
+    /// Returns the HTTP status of the response.
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
@@ -50,7 +50,7 @@ impl Refusal {
         }
     }
 
-    /// Reason for the logs of the pod and of the controller.
+    /// Returns the reason for the logs of the pod and of the controller.
     pub(super) fn message(&self) -> &str {
         match self {
             Self::Unauthenticated(message)
@@ -73,7 +73,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Remaining lifetime of the token.
+    /// Returns remaining lifetime of the token.
     pub(super) fn lifetime(&self) -> Duration {
         Duration::from_secs(self.expires.saturating_sub(seconds()))
     }
@@ -106,22 +106,22 @@ impl Authenticator {
     /// Authenticates a token with a TokenReview and returns the pod that it is bound to. Results
     /// are cached until the token expires.
     pub(super) async fn identify(&self, token: &str) -> Result<Identity, Refusal> {
-        // The unverified claims reject obviously wrong tokens without a request to the API server.
+        // The unverified claims reject clearly invalid tokens without a request to the API server.
         let claims = token::claims(token).map_err(Refusal::Unauthenticated)?;
         let now = seconds();
         if claims.expires <= now {
             let message = "the token has expired".to_owned();
             return Err(Refusal::Unauthenticated(message));
         }
-        if let Some(identity) = self.recall(token, now) {
+        if let Some(identity) = self.cached(token, now) {
             return Ok(identity);
         }
         let identity = self.review(token, &claims).await?;
-        self.remember(token, &identity, now);
+        self.cache(token, &identity, now);
         Ok(identity)
     }
 
-    /// Whether the pod is known to be deleted.
+    /// Reports whether the pod is known to be deleted.
     pub(super) async fn is_deleted(&self, identity: &Identity) -> bool {
         match self.metadata::<Pod>(identity, &identity.pod).await {
             Ok(pod) => pod.uid.as_deref() != Some(&identity.pod_uid),
@@ -145,7 +145,7 @@ impl Authenticator {
                 ..
             } = identity;
             return Err(forbidden(format!(
-                "ServiceAccount {namespace}/{service_account} is not the one of the Gateway's pods"
+                "ServiceAccount {namespace}/{service_account} is not the ServiceAccount of the Gateway's pods"
             )));
         }
         let account = self.metadata::<ServiceAccount>(identity, &name).await?;
@@ -159,7 +159,7 @@ impl Authenticator {
         let pod = self.metadata::<Pod>(identity, &identity.pod).await?;
         if pod.uid.as_deref() != Some(&identity.pod_uid) {
             return Err(forbidden(format!(
-                "pod {} has another UID than the token",
+                "pod {} has a different UID than the token",
                 identity.pod
             )));
         }
@@ -173,7 +173,7 @@ impl Authenticator {
         Ok(())
     }
 
-    /// The Deployment or DaemonSet that owns a pod.
+    /// Returns the Deployment or DaemonSet that owns a pod.
     async fn workload(
         &self,
         identity: &Identity,
@@ -196,7 +196,7 @@ impl Authenticator {
         }
     }
 
-    /// The owner of a reference; an error if it has another UID.
+    /// Returns the owner of a reference. Fails if the owner has a different UID.
     async fn owner<K>(
         &self,
         identity: &Identity,
@@ -257,13 +257,13 @@ impl Authenticator {
         })
     }
 
-    fn recall(&self, token: &str, now: u64) -> Option<Identity> {
+    fn cached(&self, token: &str, now: u64) -> Option<Identity> {
         let known = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get(&self.hash(token))?;
         (known.token == token && known.identity.expires > now).then(|| known.identity.clone())
     }
 
-    fn remember(&self, token: &str, identity: &Identity, now: u64) {
+    fn cache(&self, token: &str, identity: &Identity, now: u64) {
         let mut reviewed = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
         if reviewed.len() >= MAX_CACHED {
             reviewed.retain(|_, one| one.identity.expires > now);
@@ -282,7 +282,7 @@ impl Authenticator {
     }
 }
 
-/// The pod that a reviewed token is bound to.
+/// Returns the pod that a reviewed token is bound to.
 fn identity(user: &UserInfo, claims: &Claims) -> Option<Identity> {
     let name = user.username.as_deref()?;
     let name = name.strip_prefix("system:serviceaccount:")?;
@@ -301,7 +301,7 @@ fn identity(user: &UserInfo, claims: &Claims) -> Option<Identity> {
     })
 }
 
-/// The controller owner reference of an object.
+/// Returns the controller owner reference of an object.
 fn controller(object: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = object.owner_references.iter().flatten();
     owners.find(|owner| owner.controller == Some(true) && owner.api_version == "apps/v1")

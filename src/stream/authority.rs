@@ -1,5 +1,5 @@
 //! The certificate authority of the stream: its Secret data, its renewal, and the serving
-//! certificates that it signs. Pure; the caller passes the date.
+//! certificates that it signs. Pure: the caller passes the date.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +33,7 @@ const CA_DAYS: i64 = 365;
 const RENEWAL_DAYS: i64 = 120;
 /// Days for which pods trust the next CA before it signs. ConfigMaps reach pods within minutes.
 const OVERLAP_DAYS: i64 = 1;
-/// Validity of a serving certificate in days; a new one is issued every day.
+/// Validity of a serving certificate in days. A new one is issued every day.
 const SERVING_DAYS: i64 = 7;
 /// Days by which certificates are backdated, for clocks that are behind.
 const BACKDATE_DAYS: i64 = 1;
@@ -111,7 +111,7 @@ impl Authority {
         })
     }
 
-    /// The data of the Secret.
+    /// Returns the data of the Secret.
     pub(super) fn data(&self) -> BTreeMap<String, Vec<u8>> {
         let mut data = BTreeMap::from([(BUNDLE.to_owned(), self.bundle().into_bytes())]);
         let next = self.next.as_ref().map(|next| (NEXT, next));
@@ -125,19 +125,19 @@ impl Authority {
         data
     }
 
-    /// The master secret of session tokens.
+    /// Returns the master secret of session tokens.
     pub(super) fn session_secret(&self) -> Option<&str> {
         self.session.as_deref()
     }
 
-    /// All trusted CA certificates as PEM.
+    /// Returns all trusted CA certificates as PEM.
     pub(super) fn bundle(&self) -> String {
         let next = self.next.iter().map(|next| &next.certificate);
         let all = std::iter::once(&self.signer.certificate).chain(next);
         all.chain(&self.previous).map(String::as_str).collect()
     }
 
-    /// The CA after the renewal that is due on this day; `None` if none is due.
+    /// Returns the CA after the renewal that is due on this day; `None` if none is due.
     pub(super) fn renewed(&self, today: Date) -> Result<Option<Self>, String> {
         let mut renewed = self.clone();
         let is_over =
@@ -151,7 +151,7 @@ impl Authority {
         }
         if let Some(next) = &renewed.next {
             let (since, _) = next.validity()?;
-            // A next CA that pods no longer trust by now cannot start to sign.
+            // A next CA that pods do not trust any more cannot start to sign.
             if days(since, today) > BACKDATE_DAYS + OVERLAP_DAYS || until < today {
                 let next = next.clone();
                 let previous = std::mem::replace(&mut renewed.signer, next);
@@ -215,7 +215,7 @@ impl Certified {
     }
 }
 
-/// Parameters of all CAs. CAs differ in their keys only.
+/// Returns the parameters of all CAs. CAs differ in their keys only.
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

@@ -1,5 +1,5 @@
-//! The state to stream and the reports of pods: one feed per Gateway, with revisions of this
-//! process.
+//! The state to stream and the reports of pods: one feed per Gateway, with revisions that are local
+//! to this process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,8 +63,8 @@ struct Feeds {
     is_synced: bool,
     closures: Closures,
     sessions: u64,
-    /// Lower bound for revisions of new feeds, above those of all deleted feeds: a pod with a
-    /// revision of a deleted feed must not count as merely behind.
+    /// Lower bound for revisions of new feeds, above those of all deleted feeds. A pod with a
+    /// revision of a deleted feed must not count as only slightly behind.
     floor: u64,
     by_gateway: BTreeMap<ObjectRef, Feed>,
 }
@@ -79,16 +79,16 @@ struct Feed {
     revision: watch::Sender<u64>,
 }
 
-/// What a session sends next.
+/// The next thing that a session sends.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing until the next revision.
+    /// Nothing, until the next revision.
     Current,
     /// Changes up to the revision.
     Lines(Vec<Bytes>, u64),
     /// The full state.
     FullState(Box<Snapshot>, u64),
-    /// Nothing more: the Gateway is deleted or no longer belongs to this controller.
+    /// Nothing any more: the Gateway is deleted or belongs to another controller.
     Gone,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Session {
 }
 
 impl Hub {
-    /// Creates an empty hub. `instance` identifies this process; pods translate with these options.
+    /// Creates an empty hub. `instance` identifies this process. Pods translate with `options`.
     pub fn new(instance: String, options: Options) -> Self {
         let feeds = Feeds {
             is_synced: false,
@@ -128,19 +128,19 @@ impl Hub {
     }
 
     fn feeds(&self) -> MutexGuard<'_, Feeds> {
-        // A feed changes in one step that cannot panic half-way, so that a poisoned lock is still
-        // consistent.
+        // A change to the feeds cannot panic half-way, so a poisoned lock still guards consistent
+        // data.
         self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the first complete snapshot has arrived.
+    /// Reports whether the first complete snapshot has arrived.
     pub(super) fn is_synced(&self) -> bool {
         self.feeds().is_synced
     }
 
     /// Feeds the differences in a snapshot. Returns, for each Gateway of this controller, the
     /// revision that its pods must reach to serve the current configuration. Later revisions change
-    /// only endpoints, which are not configuration.
+    /// only endpoints, which do not count as configuration.
     pub(super) fn follow(&self, cluster: &Snapshot) -> BTreeMap<ObjectRef, u64> {
         let mut feeds = self.feeds();
         for (name, difference) in feeds.closures.follow(cluster) {
@@ -157,14 +157,14 @@ impl Hub {
         feeds.by_gateway.iter().map(configured).collect()
     }
 
-    /// The Gateway of this name, if it belongs to this controller.
+    /// Returns the Gateway of this name, if it belongs to this controller.
     pub(super) fn gateway(&self, name: &ObjectRef) -> Option<Arc<Gateway>> {
         let feeds = self.feeds();
         feeds.by_gateway.get(name).map(|feed| feed.gateway.clone())
     }
 
-    /// Connects a pod. Returns its session and the revisions of its Gateway, a channel that closes
-    /// when the Gateway is deleted. `None` if the Gateway does not exist.
+    /// Connects a pod. Returns its session and the revisions of its Gateway, on a channel that
+    /// closes when the Gateway is deleted. `None` if the Gateway does not exist.
     pub(super) fn connect(
         &self,
         gateway: &ObjectRef,
@@ -233,7 +233,7 @@ impl Hub {
         });
     }
 
-    /// What a pod with this revision needs.
+    /// Returns what a pod at this revision needs.
     pub(super) fn next(&self, gateway: &ObjectRef, have: Option<u64>) -> Next {
         let feeds = self.feeds();
         let Some(feed) = feeds.by_gateway.get(gateway) else {
@@ -271,7 +271,7 @@ impl Feeds {
         feed.revision.send_replace(revision);
     }
 
-    /// Removes a Gateway that is deleted or no longer belongs to this controller.
+    /// Removes a Gateway that is deleted or belongs to another controller.
     fn remove(&mut self, gateway: &ObjectRef) {
         // Dropping the feed closes the channels of its sessions.
         if let Some(feed) = self.by_gateway.remove(gateway) {

@@ -12,13 +12,13 @@ const MAX_BYTES: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Log {
     revision: u64,
-    /// The changes of the last revisions, in order; the last one leads to `revision`.
+    /// The changes of the last revisions, in order. The last change leads to `revision`.
     changes: VecDeque<Bytes>,
     bytes: usize,
 }
 
 impl Log {
-    /// Creates a log whose first change leads to the revision after this one.
+    /// Creates a log whose first change leads to the revision after `revision`.
     pub(super) fn after(revision: u64) -> Self {
         Self {
             revision,
@@ -26,7 +26,7 @@ impl Log {
         }
     }
 
-    /// The last revision.
+    /// Returns the last revision.
     pub(super) fn revision(&self) -> u64 {
         self.revision
     }
@@ -43,8 +43,8 @@ impl Log {
         }
     }
 
-    /// Changes from `revision` to the last one; `None` if they are no longer retained or the
-    /// revision is unknown.
+    /// Returns the changes from `revision` to the last one; `None` if they are no longer retained
+    /// or the revision is unknown.
     pub(super) fn since(&self, revision: u64) -> Option<Vec<Bytes>> {
         let behind = self.revision.checked_sub(revision)?;
         let behind = usize::try_from(behind).ok()?;

@@ -1,5 +1,4 @@
-//! The stream protocol between controller and pods: lines of JSON over one bidirectional HTTP/2
-//! request.
+//! The stream protocol between controller and pods: lines of JSON over one bidirectional HTTP/2 request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,21 +11,21 @@ use serde_json::Value;
 pub const AUDIENCE: &str = "portcullis.dev/controller";
 /// Request header with the [`Position`] of the pod, such as `5f2c9a…/17`.
 pub const POSITION: &str = "portcullis-position";
-/// Maximum length of a line in bytes, without its line feed. An object in etcd has at most 1.5 MiB,
-/// and JSON may escape it.
+/// Maximum length of a line in bytes, without its line feed. An object in etcd has at most 1.5 MiB, and JSON may escape
+/// it.
 pub const MAX_LINE: usize = 8 << 20;
 
-/// Path of a Gateway's stream.
+/// Returns the path of a Gateway's stream.
 ///
-/// The pod sends `POST` with its ServiceAccount token as bearer token and, if it already has a configuration, the header
-/// [`POSITION`]. The response body carries [`Update`]s for the lifetime of the connection; the request body carries
-/// [`Report`]s. Readers skip lines of unknown kinds, so that versions can be mixed.
+/// The pod sends `POST` with its ServiceAccount token as bearer token and, if it already has a configuration, the
+/// header [`POSITION`]. The response body carries [`Update`]s for the lifetime of the connection. The request body
+/// carries [`Report`]s. Readers skip lines of unknown kinds, so that versions can be mixed.
 pub fn path(namespace: &str, gateway: &str) -> String {
     format!("/v1alpha1/gateways/{namespace}/{gateway}/stream")
 }
 
-/// A state of a Gateway's objects as numbered by one controller process. Revisions of different
-/// instances cannot be compared.
+/// A state of a Gateway's objects, as numbered by one controller process. Revisions of different instances cannot be
+/// compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Position {
     /// Controller process; random, chosen at startup.
@@ -61,9 +60,8 @@ impl FromStr for Position {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Update {
-    /// The first line. The following updates are changes to revision `base`, or the full state
-    /// without a `base`. Sent again without a base when the full state is smaller than the changes
-    /// that the pod lacks.
+    /// The first line. The updates that follow are changes to revision `base`, or the full state if there is no `base`.
+    /// Sent again without a base when the full state is smaller than the changes that the pod lacks.
     Begin {
         /// Controller process.
         instance: String,
@@ -71,9 +69,9 @@ pub enum Update {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base: Option<u64>,
     },
-    /// The secret of the Gateway's session tokens, which all of its pods share.
+    /// The secret of the Gateway's session tokens. All of its pods share it.
     SessionSecret {
-        /// Text of 32 bytes or more.
+        /// Text of at least 32 bytes.
         secret: String,
     },
     /// Creates or replaces an object: canonical JSON with `apiVersion` and `kind`.
@@ -85,7 +83,7 @@ pub enum Update {
         /// Revision of the new state.
         revision: u64,
     },
-    /// Address of the leader as `ADDRESS:PORT`. The leader needs the reports, since it alone writes
+    /// Address of the leader as `ADDRESS:PORT`. The leader needs the reports, because only the leader writes
     /// conditions. Absent if this controller is the leader, or if the address is unknown.
     Leader {
         /// The address.
@@ -111,7 +109,7 @@ pub struct Deleted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    /// The state in service, after binding.
+    /// The state in service, after its ports are bound.
     Serves(Serves),
 }
 
@@ -125,7 +123,7 @@ pub struct Serves {
     /// Ports that could not be bound, as listeners declare them, with the error.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unbound: BTreeMap<u16, String>,
-    /// Problems with received objects, such as an unknown kind. Bounded by the pod.
+    /// Problems with received objects, such as an unknown kind. The pod bounds their number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

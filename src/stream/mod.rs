@@ -30,13 +30,12 @@ use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
 use crate::translate::Options;
 
-/// A load after it was fed to the stream.
+/// A load that was fed to the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// The load.
     pub load: Arc<Load>,
-    /// Revision that the pods of each Gateway must reach. Contains only Gateways of this
-    /// controller.
+    /// Revision that the pods of each Gateway must reach. Contains only Gateways of this controller.
     pub revisions: BTreeMap<ObjectRef, u64>,
 }
 
@@ -63,8 +62,8 @@ pub struct Outputs {
 
 /// The stream of this process.
 ///
-/// A new load is split into the closure of each Gateway, changes get a revision and are sent to the sessions of the
-/// Gateway's pods, and then the load is published with its revisions for translation.
+/// Splits a new load into the closure of each Gateway. Gives changes a revision and sends them to the sessions of the
+/// Gateway's pods. Then publishes the load with its revisions for translation.
 pub struct Stream {
     hub: Arc<Hub>,
 }

@@ -53,8 +53,8 @@ const MAX_STREAMS: u32 = 4;
 const MAX_HEADERS: u32 = 32 << 10;
 /// Maximum size of a report in bytes.
 const MAX_REPORT: usize = 64 << 10;
-/// Delay after a failed accept. The usual cause is a lack of file descriptors; an immediate retry
-/// would spin.
+/// Delay after a failed accept. The usual cause is a lack of file descriptors, and an immediate
+/// retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// State shared by all sessions.
@@ -67,7 +67,8 @@ pub(super) struct Shared {
     pub(super) refusals: Refusals,
 }
 
-/// The secret of a Gateway's session tokens. Its pods cannot infer that of another one.
+/// Derives the secret of a Gateway's session tokens. Its pods cannot infer the secret of another
+/// Gateway.
 fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
     let master = shared.session_secret.borrow();
     let purpose = format!("sessions of {gateway}");
@@ -76,13 +77,13 @@ fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
         .map(|master| derived_secret(master, &purpose))
 }
 
-/// Logged refusals, since a rejected client keeps retrying.
+/// Logged refusals. Each is logged once, since a rejected client keeps retrying.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<BTreeSet<(ObjectRef, String)>>);
 
 impl Refusals {
-    /// Maximum number of remembered refusals. There are few reasons, but clients can invent Gateway
-    /// names.
+    /// Maximum number of remembered refusals. There are few reasons, but clients can invent names
+    /// of Gateways.
     const MAX: usize = 1024;
 
     fn log(&self, gateway: &ObjectRef, message: &str) {
@@ -93,7 +94,7 @@ impl Refusals {
     }
 }
 
-/// Accepts pods while polled; not before there is a serving certificate.
+/// Accepts pods while polled, but not before there is a serving certificate.
 pub(super) async fn serve(
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -102,12 +103,13 @@ pub(super) async fn serve(
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let peers = Arc::<Peers>::default();
     // The semaphore is never closed.
+    // Acquired before the accept, so that excess connections wait in the kernel's backlog.
     while let Ok(permit) = permits.clone().acquire_owned().await {
         let Ok((stream, address)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(place) = peers.enter(address.ip()) else {
+        let Some(guard) = peers.count(address.ip()) else {
             continue;
         };
         let config = match tls.wait_for(Option::is_some).await {
@@ -119,7 +121,7 @@ pub(super) async fn serve(
             if let Some(config) = config {
                 connection(stream, config, shared).await;
             }
-            drop((permit, place));
+            drop((permit, guard));
         });
     }
 }
@@ -129,8 +131,8 @@ pub(super) async fn serve(
 struct Peers(Mutex<HashMap<IpAddr, usize>>);
 
 impl Peers {
-    /// Counts a connection while the returned guard lives; `None` if the address has too many.
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<PeerGuard> {
+    /// Counts a connection until the guard is dropped; `None` if the address has too many.
+    fn count(self: &Arc<Self>, address: IpAddr) -> Option<PeerGuard> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
         if *count >= MAX_PER_PEER {
@@ -163,9 +165,9 @@ impl Drop for PeerGuard {
     }
 }
 
-/// Serves a connection. Errors are ignored: the pod reconnects.
+/// Serves a connection. Ignores errors, since the pod reconnects.
 async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, shared: Arc<Shared>) {
-    // Lines are small and each should be sent at once.
+    // Lines are small, and each should be sent at once.
     let _ = stream.set_nodelay(true);
     let handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream));
     let Ok(Ok(stream)) = handshake.await else {
@@ -275,7 +277,8 @@ async fn until_token_invalid(authenticator: &Authenticator, identity: &Identity)
     }
 }
 
-/// Counts a session, or a request that may become one, so that its connection is not idle.
+/// Counts a session, or a request that may become one, so that its connection does not count as
+/// idle.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -305,7 +308,7 @@ async fn admit(
     Ok(identity)
 }
 
-/// The Gateway of a stream path.
+/// Parses the Gateway of a stream path.
 fn gateway_of(path: &str) -> Option<ObjectRef> {
     let names = path.strip_prefix("/v1alpha1/gateways/")?;
     let (namespace, name) = names.strip_suffix("/stream")?.split_once('/')?;
@@ -314,7 +317,7 @@ fn gateway_of(path: &str) -> Option<ObjectRef> {
     are_names.then(|| ObjectRef::gateway_api("Gateway", namespace, name))
 }
 
-/// The revision that the pod has of this process's instance.
+/// Returns the revision that the pod has of this process's instance.
 fn position(request: &Request<Incoming>, instance: &str) -> Option<u64> {
     let header = request.headers().get(POSITION)?.to_str().ok()?;
     let position: Position = header.parse().ok()?;
@@ -376,12 +379,12 @@ mod tests {
     fn bounds_connections_per_address() {
         let peers = Arc::<Peers>::default();
         let (one, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let mut places: Vec<_> = (0..MAX_PER_PEER).map(|_| peers.enter(one)).collect();
-        assert!(places.iter().all(Option::is_some));
-        assert!(peers.enter(one).is_none() && peers.enter(other).is_some());
-        places.pop();
-        assert!(peers.enter(one).is_some());
-        places.clear();
+        let mut guards: Vec<_> = (0..MAX_PER_PEER).map(|_| peers.count(one)).collect();
+        assert!(guards.iter().all(Option::is_some));
+        assert!(peers.count(one).is_none() && peers.count(other).is_some());
+        guards.pop();
+        assert!(peers.count(one).is_some());
+        guards.clear();
         assert!(peers.0.lock().unwrap().is_empty());
     }
 

@@ -21,7 +21,7 @@ pub(super) struct SessionInputs {
     pub(super) session_secret: Option<String>,
 }
 
-/// The receiver is dropped, or the Gateway is deleted.
+/// The session has ended: the receiver is dropped, or the Gateway is deleted.
 struct Ended;
 
 /// Sends until the receiver of `lines` is dropped or the Gateway is deleted. `have` is the pod's
@@ -85,7 +85,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Waits until there may be something to send. Sends leader changes meanwhile.
+    /// Waits until there may be an update to send. Sends leader changes meanwhile.
     async fn wait(&self, inputs: &mut SessionInputs) -> Result<(), Ended> {
         loop {
             tokio::select! {

@@ -1,4 +1,4 @@
-//! Unverified claims of a ServiceAccount token: sufficient to reject it, never to accept it.
+//! Unverified claims of a ServiceAccount token. They can reject a token but never accept it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::message::AUDIENCE;
 
-/// Maximum size of a token in bytes. Real ones have about 1,100.
+/// Maximum size of a token in bytes. Real tokens have about 1,100.
 const MAX_TOKEN: usize = 16 << 10;
 
 /// The relevant claims.
@@ -37,7 +37,7 @@ impl Default for Audiences {
     }
 }
 
-/// Returns the claims of a token for this audience; otherwise why it is unusable.
+/// Returns the claims of a token for this audience, or why it is unusable.
 pub(super) fn claims(token: &str) -> Result<Claims, String> {
     if token.len() > MAX_TOKEN {
         return Err("the token is too long".to_owned());

@@ -1,5 +1,5 @@
-//! The Secret of the stream's CA. The leader creates and renews it; every replica watches it and
-//! serves with a certificate signed by it.
+//! The Secret of the stream's CA. The leader creates and renews it. Every replica watches it and
+//! serves with a certificate that it signs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::backoff::Backoff;
 /// Name of the Secret in the controller's namespace.
 pub const SECRET: &str = "portcullis-controller-ca";
 
-/// Interval of renewal checks; certificates are valid for days.
+/// Interval of renewal checks. Certificates are valid for days.
 const PERIOD: Duration = Duration::from_secs(60 * 60);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(200),
@@ -73,7 +73,7 @@ pub async fn maintain(client: &Client, namespace: &str) {
     }
 }
 
-/// Creates the Secret or renews what is due.
+/// Creates the Secret, or renews its CA if that is due.
 async fn renew(secrets: &Api<Secret>, today: Date) -> Result<(), String> {
     let params = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),

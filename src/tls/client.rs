@@ -1,5 +1,5 @@
-//! Client configurations: TLS to backends, each with a verifier of its own. Knows nothing of sockets, of handshakes under
-//! way or of who asks for TLS.
+//! Client configurations: TLS to backends, each with its own verifier. Knows nothing of sockets, of handshakes in
+//! progress or of which policy requested TLS.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,19 +21,19 @@ use super::versions;
 use crate::ir::tls::{Authorities, KeyPin, SubjectName, Verification, sha256};
 use crate::ir::{Certificate, ClientTls};
 
-/// What a handshake with a backend needs.
+/// The parameters of a TLS handshake with a backend.
 #[derive(Debug)]
 pub struct Client {
-    /// Verifier, client certificate, ALPN and a store of sessions of its own.
+    /// Verifier, client certificate, ALPN and a separate session store.
     pub config: Arc<ClientConfig>,
     /// The name that is sent as SNI.
     pub server_name: ServerName<'static>,
 }
 
-/// Builds what these settings ask for.
+/// Builds the configuration for these settings.
 ///
 /// # Errors
-/// When the name, an authority or the client certificate is unusable, which translation rules out.
+/// When the name, an authority or the client certificate is unusable. Translation rejects such settings.
 pub fn client_config(tls: &ClientTls) -> Result<Client, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Verifier::new(&tls.verification, &provider)?;
@@ -70,13 +70,13 @@ fn dns_name(name: &str) -> Result<DnsName<'static>, Error> {
     name.map_err(|_| Error::General("the server name is not a DNS name".to_owned()))
 }
 
-/// The certificates that the platform trusts, read when a policy first asks for them.
+/// Returns the certificates that the platform trusts. Reads them when the first policy needs them.
 fn system_roots() -> Arc<RootCertStore> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let read = || {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
-        // What is not understood among them is no root; without any root no backend is trusted.
+        // Skips certificates that rustls cannot parse. Without any root, no backend is trusted.
         let (usable, _) = roots.add_parsable_certificates(found.certs);
         if usable == 0 {
             tracing::error!(
@@ -90,18 +90,18 @@ fn system_roots() -> Arc<RootCertStore> {
     ROOTS.get_or_init(read).clone()
 }
 
-/// Verifies the issuer, the name and the key of a backend's certificate, as far as that is asked for. That the backend has
-/// the key is verified always.
+/// Verifies the issuer, the name and the key of a backend's certificate, as far as the policy requires. The signature
+/// that proves possession of the key is always verified.
 #[derive(Debug)]
 struct Verifier {
-    /// `None` where neither issuer nor name count.
+    /// `None` if the policy verifies neither issuer nor name.
     trust: Option<Trust>,
-    /// The keys of which the certificate must have one; empty means any.
+    /// The accepted keys; empty accepts any key.
     pins: Vec<KeyPin>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Who may have issued a certificate, and the names of which it must have one.
+/// The trusted authorities, and the names of which the certificate must have one.
 #[derive(Debug)]
 struct Trust {
     roots: Arc<RootCertStore>,
@@ -129,8 +129,8 @@ impl Verifier {
         })
     }
 
-    /// Whether the key is one of the pinned ones. Only the backend's own counts, not one of its issuers: it is verified
-    /// without authorities, too, and then nothing ties an issuer to it.
+    /// Reports whether the backend's key is pinned. Pins do not apply to issuers: without authorities, nothing proves
+    /// that an issuer in the chain issued the certificate.
     fn has_pin(&self, parsed: &ParsedCertificate<'_>) -> bool {
         let digest = sha256(&parsed.subject_public_key_info());
         digest.is_some_and(|digest| self.pins.contains(&KeyPin(digest)))
@@ -180,6 +180,7 @@ impl ServerCertVerifier for Verifier {
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
+        // SNI. The policy's names are verified instead, and SNI may differ from all of them.
         _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,

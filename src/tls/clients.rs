@@ -1,4 +1,4 @@
-//! Verifies certificates of clients: during the handshake, and after it wherever rustls has not done so.
+//! Verifies client certificates: during the handshake, and afterwards where rustls has not done so.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use webpki::EndEntityCert;
 
 use crate::ir::tls::{ClientValidation, ClientValidationMode};
 
-/// Bytes of issuers' names that a CertificateRequest may list. The list is a hint and may be left out; a longer one does
-/// not fit into the message (RFC 8446, 4.2.4).
+/// Maximum bytes of issuer names in a CertificateRequest. The list is only a hint. A longer list does not fit into the
+/// message (RFC 8446, 4.2.4) and is omitted.
 const MAX_HINTS: usize = 16 * 1024;
 
 /// The verifier of one [`ClientValidation`].
@@ -27,6 +27,7 @@ pub(super) struct ClientVerifier {
 }
 
 impl ClientVerifier {
+    /// Creates the verifier.
     /// # Errors
     /// When no authority is usable, which translation rules out.
     pub(super) fn new(
@@ -53,8 +54,8 @@ impl ClientVerifier {
         })
     }
 
-    /// What rustls asks during a handshake.
-    pub(super) fn of_handshake(&self) -> Arc<dyn ClientCertVerifier> {
+    /// Returns the verifier that rustls calls during a handshake.
+    pub(super) fn handshake_verifier(&self) -> Arc<dyn ClientCertVerifier> {
         let strict = self.strict.clone();
         match self.mode {
             ClientValidationMode::AllowValidOnly => strict,
@@ -62,9 +63,9 @@ impl ClientVerifier {
         }
     }
 
-    /// The certificate of a client if it is valid; `None` for a client that is served without.
+    /// Returns the certificate of a client if it is valid; `None` for a client that is served without one.
     ///
-    /// A resumed session is verified again: its certificate may have expired since.
+    /// Verifies the certificate of a resumed session again, because it may have expired since the full handshake.
     ///
     /// # Errors
     /// When the client must not be served.
@@ -82,6 +83,7 @@ impl ClientVerifier {
                 Ok(None)
             };
         };
+        // rustls has verified this certificate in the full handshake. On resumption it calls no verifier.
         if is_strict && connection.handshake_kind() != Some(HandshakeKind::Resumed) {
             return Ok(Some(leaf));
         }
@@ -93,8 +95,8 @@ impl ClientVerifier {
     }
 }
 
-/// Refuses no certificate: whether one is valid is found out behind the handshake. That the client has the key is
-/// verified, except of a certificate that cannot be read, which is never valid either.
+/// Accepts any certificate, since [`ClientVerifier::verified`] decides after the handshake whether it is valid.
+/// Verifies that the client has the key, except for a certificate that cannot be parsed, which is never valid.
 #[derive(Debug)]
 struct Lenient(Arc<dyn ClientCertVerifier>);
 
@@ -185,7 +187,7 @@ mod tests {
         (authority, Issuer::new(params, key))
     }
 
-    /// A server with this validation, and a client with a certificate of this issuer.
+    /// Returns a server with this validation, and a client with a certificate of this issuer.
     fn pair(
         authorities: Vec<Authority>,
         mode: ClientValidationMode,
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn many_issuers_are_not_listed() {
+    fn omits_a_long_list_of_issuers() {
         let mode = ClientValidationMode::AllowValidOnly;
         for (count, are_listed) in [(2, true), (60, false)] {
             let names = (0..count).map(|number| format!("{number}{}", "x".repeat(300)));
@@ -253,7 +255,7 @@ mod tests {
             }
             let last = issuers.last().unwrap();
             let (server, client) = pair(trusted, mode, last, &version::TLS13);
-            let verifier = server.clients.as_ref().unwrap().of_handshake();
+            let verifier = server.clients.as_ref().unwrap().handshake_verifier();
             assert_eq!(!verifier.root_hint_subjects().is_empty(), are_listed);
             let (_, connection) = handshake(&client, &server.config).unwrap();
             assert!(server.verified_client(&connection).unwrap().is_some());

@@ -11,7 +11,7 @@ use crate::ir::{Certificate, ObjectRef};
 pub(super) const ECDSA: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
 pub(super) const ED25519: &SignatureAlgorithm = &rcgen::PKCS_ED25519;
 
-/// A self-signed certificate for these names.
+/// Returns a self-signed certificate for these names.
 pub(super) fn certificate(
     algorithm: &'static SignatureAlgorithm,
     names: &[&str],
@@ -30,7 +30,7 @@ pub(super) fn certificate(
     })
 }
 
-/// A complete handshake for a.com.
+/// Performs a complete handshake for a.com.
 pub(super) fn handshake(
     client: &Arc<ClientConfig>,
     server: &Arc<ServerConfig>,

@@ -1,4 +1,4 @@
-//! Turns the IR's TLS settings into rustls configurations. Knows nothing of sockets, handshakes under way or objects.
+//! Turns the IR's TLS settings into rustls configurations. Knows nothing of sockets, handshakes in progress or objects.
 
 mod client;
 mod clients;
@@ -14,7 +14,7 @@ use crate::ir::tls::TlsVersion;
 pub use client::{Client, client_config};
 pub use server::{Server, ServerConfigs};
 
-/// The protocol versions from the oldest one on.
+/// Returns the protocol versions from the oldest allowed one on.
 fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
     static FROM_12: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
     static FROM_13: [&SupportedProtocolVersion; 1] = [&version::TLS13];

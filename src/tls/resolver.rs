@@ -1,4 +1,4 @@
-//! Chooses the certificate of a handshake: by server name, then by what the client can verify, then by order.
+//! Selects the certificate of a handshake: by server name, then by the signature schemes of the client, then by order.
 //! Knows nothing of listeners.
 
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::ir::Certificate;
 #[derive(Debug)]
 pub(super) struct Resolver {
     keys: Box<[Arc<CertifiedKey>]>,
-    /// Which keys hold a name exactly.
+    /// Indices of the keys by exact name.
     exact: FxHashMap<Box<str>, Vec<usize>>,
-    /// Which keys hold a wildcard, by what follows `*.`.
+    /// Indices of the keys by wildcard name without its `*.`.
     wildcards: FxHashMap<Box<str>, Vec<usize>>,
 }
 
 impl Resolver {
-    /// Indexes `certificates`, whose keys are `keys`.
+    /// Indexes the names of `certificates`. `keys` are their keys in the same order.
     pub(super) fn new(certificates: &[Arc<Certificate>], keys: Vec<Arc<CertifiedKey>>) -> Self {
         let mut exact: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
         let mut wildcards: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
@@ -47,11 +47,12 @@ impl Resolver {
         schemes: &[SignatureScheme],
     ) -> Option<&Arc<CertifiedKey>> {
         if let [only] = &*self.keys {
+            // Even if the client supports none of its schemes: rustls then sends handshake_failure.
             return Some(only);
         }
         let usable = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
         let exact = name.and_then(|name| self.exact.get(name));
-        // A certificate's wildcard stands for exactly one label (RFC 6125, 6.4.3).
+        // A wildcard in a certificate stands for exactly one label (RFC 6125, 6.4.3).
         let wildcard = name
             .and_then(|name| name.split_once('.'))
             .filter(|(label, _)| !label.is_empty())
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_first_whose_signature_the_client_can_verify() {
+    fn selects_the_first_certificate_whose_signature_the_client_supports() {
         let certificates = [
             certificate(ED25519, &["a.com"]),
             certificate(ECDSA, &["a.com"]),

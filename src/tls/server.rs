@@ -1,5 +1,5 @@
-//! Server configurations: built once per distinct setting, kept from table to table so that their tickets stay good.
-//! Knows nothing of listeners or handshakes.
+//! Server configurations: built once per distinct setting, and reused from table to table so that their session tickets
+//! stay valid. Knows nothing of listeners or handshakes.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use super::versions;
 use crate::ir::tls::{CipherPolicy, ClientValidation};
 use crate::ir::{Certificate, ServerTls};
 
-/// How TLS is terminated: a configuration, and what it takes to verify clients.
+/// The TLS configuration of a listener, and the verifier of its clients.
 #[derive(Debug)]
 pub struct Server {
-    /// Certificates, verifier of clients, ALPN and a ticket key of its own: a ticket is good for the same settings only,
-    /// and no ticket outlives a change of the authorities that clients are verified by.
+    /// Certificates, verifier of clients, ALPN and a separate ticket key: a ticket is valid for the same settings only,
+    /// and no ticket survives a change of the authorities that verify clients.
     pub config: Arc<ServerConfig>,
     pub(super) clients: Option<Arc<ClientVerifier>>,
 }
 
 impl Server {
-    /// The certificate of a client whose handshake is complete, if it is valid.
+    /// Returns the valid certificate of a client whose handshake is complete, if it has one.
     ///
     /// # Errors
     /// When the client must not be served.
@@ -50,7 +50,7 @@ pub struct ServerConfigs {
 }
 
 impl ServerConfigs {
-    /// Builds what `wanted` asks for, using what `previous` has. What cannot be built is left out.
+    /// Builds the configurations for `wanted` and reuses those of `previous`. Omits what cannot be built.
     pub fn build<'a>(wanted: impl Iterator<Item = &'a Arc<ServerTls>>, previous: &Self) -> Self {
         let mut built = Self::default();
         let mut provider = None;
@@ -74,12 +74,12 @@ impl ServerConfigs {
         built
     }
 
-    /// The configuration for these settings.
+    /// Returns the configuration for these settings.
     pub fn get(&self, tls: &ServerTls) -> Option<&Arc<Server>> {
         self.servers.get(tls)
     }
 
-    /// The verifier of clients, where they are verified. Listeners with the same validation share it.
+    /// Returns the verifier of clients, if clients are verified. Listeners with the same validation share it.
     fn verifier(
         &mut self,
         tls: &ServerTls,
@@ -100,7 +100,7 @@ impl ServerConfigs {
         Ok(Some(verifier))
     }
 
-    /// The keys of all certificates, in order; none when one of them is unusable.
+    /// Returns the keys of all certificates, in order; `None` if one of them is unusable.
     fn keys(
         &mut self,
         tls: &ServerTls,
@@ -145,14 +145,15 @@ fn server(
         .with_protocol_versions(versions(tls.min_version))?;
     let builder = match &clients {
         None => builder.with_no_client_auth(),
-        Some(clients) => builder.with_client_cert_verifier(clients.of_handshake()),
+        Some(clients) => builder.with_client_cert_verifier(clients.handshake_verifier()),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Resumption is by ticket alone: no memory per session, and nothing shared between workers but the ticket key.
+    // Resumes by ticket only: no memory per session, and workers share nothing but the ticket key.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = aws_lc_rs::Ticketer::new()?;
-    // One per handshake: each resumption brings the next, and every further one costs an encryption and 200 bytes.
+    // One ticket per handshake: each resumption issues the next ticket, and every further one costs an encryption and
+    // 200 bytes.
     config.send_tls13_tickets = 1;
     Ok(Arc::new(Server {
         config: Arc::new(config),
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_survive_a_new_table_and_not_new_settings() {
+    fn tickets_survive_a_new_table_but_not_new_settings() {
         let tls = settings(TlsVersion::Tls12, CipherPolicy::Default);
         let empty = ServerConfigs::default();
         let first = ServerConfigs::build([&tls].into_iter(), &empty);
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_versions_and_suites_that_are_not_allowed() {
+    fn rejects_versions_and_suites_that_are_not_allowed() {
         let tls = settings(TlsVersion::Tls13, CipherPolicy::AesGcm);
         let server = built(&tls);
         let only_12 = client(&tls, &[&version::TLS12], |_| true);
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_it_cannot_build() {
+    fn omits_unusable_configurations() {
         let good = certificate(ECDSA, &["a.com"]);
         let bad = Certificate {
             source: good.source.clone(),

@@ -1,5 +1,5 @@
-//! One attempt to get a response head from a backend: endpoint, connection, exchange. On failure it
-//! determines whether a retry is safe and what the retry must avoid.
+//! One attempt to get a response head from a backend: endpoint, connection, exchange. When the
+//! attempt fails, determines whether a retry is safe and what the retry must avoid.
 
 use std::future::{Future, poll_fn};
 use std::mem;
@@ -23,9 +23,9 @@ pub struct FailedAttempt<B> {
     /// The error.
     pub error: SendError,
     /// The body at its first byte, if another attempt is safe, or if it is kept
-    /// ([`Outgoing::keeps_body`]) and not too long.
+    /// ([`Outgoing::keeps_body`]) and short enough.
     pub body: Option<B>,
-    /// Whether another attempt at once is safe and within the limits.
+    /// Whether an immediate attempt is safe and within the limits.
     pub is_safe: bool,
 }
 
@@ -58,7 +58,7 @@ impl Upstream {
     }
 }
 
-/// An attempt in progress. Part of the request's future, which is moved, so that it must be small.
+/// An attempt in progress. Part of the request's future, which is moved, so it must be small.
 struct Attempt<'a, B> {
     pool: &'a Rc<Pool>,
     backend: &'a Backend,
@@ -86,7 +86,7 @@ impl<'a, B: Replay> State<'a, B> {
         request: &Outgoing<'_>,
         body: B,
     ) -> Self {
-        let Some(place) = attempts.select(backend, affinity, &request.parts.headers) else {
+        let Some(in_flight) = attempts.select(backend, affinity, &request.parts.headers) else {
             let last = attempts.failed.as_ref().and_then(|failed| failed.last);
             let error = last.unwrap_or_else(|| {
                 attempts.count_failure(backend, UpstreamFault::NoEndpoint);
@@ -102,11 +102,14 @@ impl<'a, B: Replay> State<'a, B> {
                 is_safe: false,
             });
         };
-        match pool.take(Target::key_of(backend, place.endpoint()), attempts.avoid()) {
-            Some(ready) => Self::begin(pool, backend, attempts, request, (ready, place), body),
+        match pool.take(
+            Target::key_of(backend, in_flight.endpoint()),
+            attempts.avoid(),
+        ) {
+            Some(ready) => Self::begin(pool, backend, attempts, request, (ready, in_flight), body),
             None => {
                 let restrictions = attempts.restrictions();
-                let connecting = connect(pool.clone(), backend, place, restrictions);
+                let connecting = connect(pool.clone(), backend, in_flight, restrictions);
                 Self::Connecting(Box::pin(connecting), body)
             }
         }
@@ -117,29 +120,29 @@ impl<'a, B: Replay> State<'a, B> {
         backend: &Backend,
         attempts: &mut Attempts,
         request: &Outgoing<'_>,
-        (ready, place): (Ready, InFlight),
+        (ready, in_flight): (Ready, InFlight),
         body: B,
     ) -> Self {
-        attempts.endpoint = Some(place.endpoint().address);
+        attempts.endpoint = Some(in_flight.endpoint().address);
         let limits = pool.head_limits;
         match ready {
             Ready::Http1(connection) => {
                 let exchange = http1::Exchange::new(connection, request, body, limits);
-                Self::Exchanging(Exchange::Http1(Box::new(exchange)), place)
+                Self::Exchanging(Exchange::Http1(Box::new(exchange)), in_flight)
             }
             Ready::Http2(slot) => match http2::Exchange::new(slot, request, body, limits) {
-                Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), place),
+                Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), in_flight),
                 Err((cause, body)) => {
-                    let is_left_out = cause == ExchangeError::NotProcessed;
+                    let is_unprocessed = cause == ExchangeError::NotProcessed;
                     let error = cause.into();
-                    attempts.on_failure(error).not_processed += usize::from(is_left_out);
-                    let body = is_left_out.then_some(body);
+                    attempts.on_failure(error).not_processed += usize::from(is_unprocessed);
+                    let body = is_unprocessed.then_some(body);
                     Self::Failed(finish(
                         (backend, attempts),
                         request,
                         error,
                         body,
-                        is_left_out,
+                        is_unprocessed,
                     ))
                 }
             },
@@ -170,6 +173,7 @@ impl<B: Replay> Attempt<'_, B> {
                     };
                 }
             }
+            // After the step, so that a response that arrives at the deadline counts.
             let Some(deadline) = &mut self.deadline else {
                 return Poll::Pending;
             };
@@ -204,30 +208,36 @@ impl<B: Replay> Attempt<'_, B> {
         &mut self,
         outcome: Result<Head, ExchangeError>,
     ) -> Result<Response<B>, FailedAttempt<B>> {
-        let State::Exchanging(exchange, mut place) = mem::replace(&mut self.state, State::Done)
+        let State::Exchanging(exchange, mut in_flight) = mem::replace(&mut self.state, State::Done)
         else {
             return Err(self.time_out());
         };
         match outcome {
             Ok(head) => {
-                place.on_response();
-                let key = Target::key_of(self.backend, place.endpoint());
-                Ok(Response::new(head, exchange, self.pool.clone(), key, place))
+                in_flight.on_response();
+                let key = Target::key_of(self.backend, in_flight.endpoint());
+                Ok(Response::new(
+                    head,
+                    exchange,
+                    self.pool.clone(),
+                    key,
+                    in_flight,
+                ))
             }
-            Err(cause) => Err(self.fail(exchange, cause, &place)),
+            Err(cause) => Err(self.fail(exchange, cause, &in_flight)),
         }
     }
 
     fn time_out(&mut self) -> FailedAttempt<B> {
-        // A timeout while the client is sending its body is not the endpoint's failure.
+        // A timeout while the client is sending its body is not a failure of the endpoint.
         let body = match mem::replace(&mut self.state, State::Done) {
             State::Connecting(_, body) => Some(body),
-            State::Exchanging(exchange, place) => {
+            State::Exchanging(exchange, in_flight) => {
                 if exchange.is_request_sent() {
-                    health::on_request_failure(self.backend, place.endpoint());
+                    health::on_request_failure(self.backend, in_flight.endpoint());
                 }
                 let tried = self.attempts.failed.get_or_insert_default();
-                tried.refused = Some(place.endpoint().id);
+                tried.refused = Some(in_flight.endpoint().id);
                 exchange.into_body()
             }
             State::Failed(_) | State::Done => None,
@@ -249,13 +259,13 @@ impl<B: Replay> Attempt<'_, B> {
         &mut self,
         exchange: Exchange<B>,
         cause: ExchangeError,
-        place: &InFlight,
+        in_flight: &InFlight,
     ) -> FailedAttempt<B> {
         let (backend, attempts) = (self.backend, &mut *self.attempts);
         let is_replayable = exchange.is_replayable(cause);
         let is_repeatable = !is_replayable
             && exchange.is_retryable_elsewhere(cause)
-            && attempts.has_other_endpoint(backend, place);
+            && attempts.has_other_endpoint(backend, in_flight);
         let is_stale = exchange.is_reused();
         let connection = exchange.connection();
         let is_safe = is_replayable || is_repeatable;
@@ -266,13 +276,15 @@ impl<B: Replay> Attempt<'_, B> {
             ExchangeError::Refused | ExchangeError::NotProcessed => {
                 tried.not_processed += usize::from(cause == ExchangeError::NotProcessed);
                 tried.avoid.refused = connection;
-                tried.refused = Some(place.endpoint().id);
+                tried.refused = Some(in_flight.endpoint().id);
             }
             ExchangeError::Truncated | ExchangeError::Io(_) if is_stale => tried.avoid.idle = true,
             ExchangeError::Truncated | ExchangeError::Io(_) | ExchangeError::Protocol(_) => {
                 let is_avoided = is_repeatable || self.request.keeps_body;
-                tried.refused = is_avoided.then(|| place.endpoint().id).or(tried.refused);
-                health::on_request_failure(backend, place.endpoint());
+                tried.refused = is_avoided
+                    .then(|| in_flight.endpoint().id)
+                    .or(tried.refused);
+                health::on_request_failure(backend, in_flight.endpoint());
             }
             ExchangeError::Reset | ExchangeError::RequestBody => {}
         }
@@ -281,12 +293,12 @@ impl<B: Replay> Attempt<'_, B> {
     }
 }
 
-/// The body at its first byte, if it is still kept.
+/// Rewinds a body to its first byte. `None` if the first byte is no longer buffered.
 fn rewound<B: Replay>(mut body: B) -> Option<B> {
     body.rewind().then_some(body)
 }
 
-/// Counts a failure. Another attempt is safe if `is_safe` and the limits allow it.
+/// Counts a failure. Another attempt is safe if `is_safe` is set and the limits allow it.
 fn finish<B>(
     (backend, attempts): (&Backend, &Attempts),
     request: &Outgoing<'_>,

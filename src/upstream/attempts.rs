@@ -1,5 +1,5 @@
-//! The attempts of a request so far: where they went, what the next one must avoid, and whether another
-//! one is allowed.
+//! The attempts of a request so far: their endpoints, what the next attempt must avoid, and whether another one is
+//! allowed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,23 +53,23 @@ pub(super) struct FailedAttempts {
 }
 
 impl Attempts {
-    /// Endpoint of the last attempt.
+    /// Returns the endpoint of the last attempt.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint
     }
 
-    /// Makes attempts use this endpoint of their backend while it has not failed the request, is
-    /// there and is not avoided.
+    /// Makes attempts use this endpoint of their backend while it exists, has not failed the request, and is not
+    /// avoided.
     pub fn prefer(&mut self, endpoint: SocketAddr) {
         self.preferred = Some(endpoint);
     }
 
-    /// Release of the last attempt, if its backend has releases. It may be without endpoints.
+    /// Returns the release of the last attempt, if its backend has releases. It may have no endpoints.
     pub fn release(&self) -> Option<&ReleaseStats> {
         self.selected_release().map(|release| &*release.stats)
     }
 
-    /// Value of `Set-Cookie` that keeps the client on its release, if it does not have it yet.
+    /// Returns the value of the `Set-Cookie` that keeps the client on its release, unless the client has it.
     pub fn set_cookie(&self, is_secure: bool) -> Option<&HeaderValue> {
         let selected = self.release.as_ref().filter(|selected| selected.is_drawn)?;
         selected.release.set_cookie(is_secure)
@@ -79,8 +79,8 @@ impl Attempts {
         self.release.as_ref().map(|selected| &selected.release)
     }
 
-    /// Starts over after a delay, as the rule's `retry` allows. The attempt avoids the endpoint that
-    /// failed last, `endpoint` if given, if there is another one.
+    /// Starts over after a delay, as the rule's `retry` allows. The attempt avoids the endpoint that failed last, and
+    /// `endpoint` if given, while there is another one.
     pub fn begin_retry(&mut self, endpoint: Option<u64>) {
         let failed = self.failed.get_or_insert_default();
         let unreachable = failed.unreachable.into_iter().rev().find(|id| *id != 0);
@@ -91,12 +91,12 @@ impl Attempts {
         };
     }
 
-    /// Whether there was no attempt yet.
+    /// Reports whether no attempt was made yet.
     pub fn is_first(&self) -> bool {
         self.failed.is_none()
     }
 
-    /// Connections that the next attempt must not use.
+    /// Returns the connections that the next attempt must not use.
     pub(super) fn avoid(&self) -> Avoid {
         self.failed
             .as_ref()
@@ -138,7 +138,7 @@ impl Attempts {
             None => select(&[]),
             Some(failed) => {
                 select(&failed.excluded(failed.refused))
-                    // The endpoint that refused may accept the request on another connection.
+                    // The endpoint that refused the request may accept it on another connection.
                     .or_else(|| select(&failed.unreachable))
             }
         }?;
@@ -165,19 +165,19 @@ impl Attempts {
         failed
     }
 
-    /// Ids of endpoints that must not be connected to.
+    /// Returns the ids of endpoints that must not be connected to.
     fn excluded(&self) -> [u64; EXCLUDED] {
         let failed = self.failed.as_ref();
         failed.map_or([0; EXCLUDED], |failed| failed.excluded(None))
     }
 
-    /// Whether another endpoint is left that has not failed.
-    pub(super) fn has_other_endpoint(&self, backend: &Backend, place: &InFlight) -> bool {
+    /// Reports whether there is another endpoint that has not failed.
+    pub(super) fn has_other_endpoint(&self, backend: &Backend, in_flight: &InFlight) -> bool {
         let excluded = self.excluded();
         let endpoints = backend.endpoints();
         let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
         let mut ids = candidates.iter().map(|one| one.id);
-        ids.any(|id| id != place.endpoint().id && !excluded.contains(&id))
+        ids.any(|id| id != in_flight.endpoint().id && !excluded.contains(&id))
     }
 
     /// Counts a failed attempt for its backend and its release.
@@ -188,7 +188,7 @@ impl Attempts {
         }
     }
 
-    /// Whether another attempt is allowed.
+    /// Reports whether another attempt is allowed.
     pub(super) fn may_retry(&self) -> bool {
         self.failed.as_ref().is_none_or(|failed| {
             failed.count - failed.not_processed < MAX_ATTEMPTS

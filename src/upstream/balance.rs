@@ -26,7 +26,7 @@ impl InFlight {
         }
     }
 
-    /// The endpoint of the request.
+    /// Returns the endpoint of the request.
     pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }
@@ -53,7 +53,7 @@ impl Drop for InFlight {
 }
 
 /// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
-/// left. Affinity is stronger than slow start.
+/// left. Affinity has priority over slow start.
 pub(super) fn select(
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
@@ -81,12 +81,12 @@ pub(super) fn select(
     select_among(endpoints, excluded, rule, health::now())
 }
 
-/// What decides among several endpoints.
+/// How to choose among several endpoints.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// The affinity of the request.
+    /// By the affinity of the request.
     Affinity(u64),
-    /// The requests in flight of two of them.
+    /// By the requests in flight of two random ones.
     Load(Option<SlowStart>),
 }
 
@@ -113,7 +113,7 @@ fn select_among(
         if health::begin_probe(&endpoint.health) {
             return Some(InFlight::new(endpoint, true));
         }
-        // Another worker has started the probe, so that the endpoint is no longer eligible.
+        // Another worker has just started the probe, so that the endpoint is no longer eligible.
     }
 }
 
@@ -137,14 +137,14 @@ fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
     }
 }
 
-/// Rendezvous hashing: the weight of an endpoint for an affinity. Equal in every process.
+/// Returns the weight of an endpoint for an affinity (rendezvous hashing). Equal in every process.
 fn rendezvous(affinity: u64, endpoint: &Endpoint) -> u64 {
     let mut hasher = DefaultHasher::new();
     (affinity, endpoint.address).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Two distinct random indices below `count`, which must be at least two.
+/// Returns two distinct random indices below `count`, which must be at least two.
 fn two_of(count: usize) -> (usize, usize) {
     let mut random = rand::rng();
     let first = random.random_range(0..count);

@@ -1,4 +1,5 @@
-//! Connects to an endpoint with TLS, hedged by a second endpoint if the first is slow.
+//! Connects to an endpoint, with TLS if configured. If the first endpoint is slow, also connects to
+//! a second one (hedging).
 
 use std::cell::Cell;
 use std::io;
@@ -25,7 +26,7 @@ use crate::table::{
     Backend, BackendStats, Endpoint, Release, TlsFailure, Transport, UpstreamFault,
 };
 
-/// Delay before a hedged connect to another endpoint: a multiple of the backend's usual connect
+/// Delay before a hedged connect to a second endpoint: a multiple of the backend's usual connect
 /// time, within these bounds.
 const HEDGE_FACTOR: u32 = 8;
 const HEDGE_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
@@ -37,7 +38,7 @@ pub(super) enum Protocol {
     Http2,
 }
 
-/// An endpoint with everything needed to connect to it.
+/// An endpoint with all that is needed to connect to it.
 #[derive(Clone)]
 pub(super) struct Target {
     endpoint: Arc<Endpoint>,
@@ -66,7 +67,7 @@ impl Target {
         }
     }
 
-    /// Pool key of the backend's connections to an endpoint.
+    /// Returns the pool key of the backend's connections to an endpoint.
     pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint) -> ConnectionKey {
         ConnectionKey {
             endpoint: endpoint.id,
@@ -74,11 +75,11 @@ impl Target {
         }
     }
 
-    /// Protocol of new connections; `None` if ALPN decides.
+    /// Returns the protocol of new connections; `None` if ALPN decides.
     pub(super) fn protocol(&self) -> Option<Protocol> {
         match &self.transport {
             Transport::Plain if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
-            // A backend declared as HTTP/2 speaks it, whatever ALPN says.
+            // appProtocol declares HTTP/2, which takes precedence over the result of ALPN.
             Transport::Tls(_) if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
             Transport::Tls(tls) if tls.config.alpn_protocols.iter().any(|name| name == b"h2") => {
                 None
@@ -92,7 +93,7 @@ impl Target {
         self.awaited_since.set(Some(begin));
     }
 
-    /// Duration of the awaited connect so far, without queueing time.
+    /// Returns the duration of the awaited connect so far, without queueing time.
     fn elapsed(&self) -> Duration {
         let since = self.awaited_since.get();
         since.map_or(Duration::ZERO, |begin| begin.elapsed())
@@ -123,7 +124,7 @@ impl Target {
             .map_err(|_| {
                 SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend")
             })?;
-        // Without TCP_NODELAY small writes wait for ACKs; a socket that does not support it still
+        // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
         let Transport::Tls(tls) = &self.transport else {
@@ -159,7 +160,7 @@ fn tls_failure(error: &io::Error) -> TlsFailure {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 TlsFailure::NotYetValid
             }
-            // A wrong signature results from another CA with the same name.
+            // A wrong signature results from a different CA with the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 TlsFailure::UnknownAuthority
             }
@@ -174,21 +175,23 @@ fn tls_failure(error: &io::Error) -> TlsFailure {
 
 fn tls_problem(failure: TlsFailure) -> &'static str {
     match failure {
-        TlsFailure::Name => "the backend's certificate has none of the names of its policy",
+        TlsFailure::Name => {
+            "the backend's certificate has none of the names that its BackendTLSPolicy requires"
+        }
         TlsFailure::Expired => "the backend's certificate has expired",
         TlsFailure::NotYetValid => "the backend's certificate is not valid yet",
         TlsFailure::UnknownAuthority => {
-            "the backend's certificate is of an authority that its policy does not trust"
+            "the backend's certificate is from an authority that its BackendTLSPolicy does not trust"
         }
-        TlsFailure::Pin => "the backend's key is none of those that its policy pins",
+        TlsFailure::Pin => "the backend's key is not among those that its BackendTLSPolicy pins",
         TlsFailure::Certificate => "the backend's certificate cannot be verified",
         TlsFailure::Refused => "the backend refused the TLS handshake",
-        TlsFailure::Protocol => "the backend does not speak TLS as its policy asks for",
+        TlsFailure::Protocol => "the backend does not speak TLS as its BackendTLSPolicy requires",
         TlsFailure::Ended => "the backend ended the TLS handshake",
     }
 }
 
-/// Why connecting failed, and to which endpoints; 0 is none.
+/// Why connecting failed, and to which endpoints; 0 stands for none.
 pub(super) struct ConnectFailure {
     pub(super) error: SendError,
     pub(super) endpoints: [u64; 2],
@@ -198,13 +201,13 @@ pub(super) struct ConnectFailure {
 pub(super) struct Restrictions {
     /// The release of the request, if the backend has releases.
     pub(super) release: Option<Arc<Release>>,
-    /// Ids of endpoints that must not be connected to; 0 is none.
+    /// Ids of endpoints that must not be connected to; 0 stands for none.
     pub(super) excluded: [u64; EXCLUDED],
     /// Connections that must not be used.
     pub(super) avoid: Avoid,
 }
 
-/// Connects to the selected endpoint, or to another within `restrictions` if that is faster.
+/// Connects to the selected endpoint, or to another one within `restrictions` if that is faster.
 pub(super) async fn connect(
     pool: Rc<Pool>,
     backend: &Backend,
@@ -223,6 +226,7 @@ pub(super) async fn connect(
     if candidates(&backend.endpoints(), release).len() > 1 {
         tokio::select! {
             biased;
+            // In order: a connect that is ready together with the timer needs no hedge.
             outcome = &mut first => return finish(backend, selected, outcome, 0),
             () = sleep(delay) => {}
         }
@@ -230,20 +234,20 @@ pub(super) async fn connect(
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
     let slow_start = SlowStart::of(backend);
-    let rival = balance::select(
+    let hedge = balance::select(
         candidates(&backend.endpoints(), release),
         &excluded,
         None,
         slow_start,
     );
-    let Some(rival) = rival else {
+    let Some(hedge) = hedge else {
         let outcome = first.await;
         return finish(backend, selected, outcome, 0);
     };
     backend.stats.hedged();
-    let rival_begin = Instant::now();
-    let rival_target = Target::new(backend, rival.endpoint());
-    let mut second = pin!(pool.ready(&rival_target, avoid));
+    let hedge_begin = Instant::now();
+    let hedge_target = Target::new(backend, hedge.endpoint());
+    let mut second = pin!(pool.ready(&hedge_target, avoid));
     tokio::select! {
         biased;
         outcome = &mut first => match outcome {
@@ -251,22 +255,23 @@ pub(super) async fn connect(
             Err(_) => {
                 health::on_connect_failure(backend, selected.endpoint());
                 let outcome = second.await;
-                finish(backend, rival, outcome, id)
+                finish(backend, hedge, outcome, id)
             }
         },
         outcome = &mut second => match outcome {
             Ok(ready) => {
-                // A slow worker delays both connects.
-                let least = delay.max(rival_begin.elapsed() * HEDGE_FACTOR);
+                // A slow worker delays both connects, so the first one must be much slower to count
+                // as failed.
+                let least = delay.max(hedge_begin.elapsed() * HEDGE_FACTOR);
                 if target.elapsed() >= least {
                     health::on_connect_failure(backend, selected.endpoint());
                 }
-                Ok((ready, rival))
+                Ok((ready, hedge))
             }
             Err(_) => {
-                health::on_connect_failure(backend, rival.endpoint());
-                let id = rival.endpoint().id;
-                drop(rival);
+                health::on_connect_failure(backend, hedge.endpoint());
+                let id = hedge.endpoint().id;
+                drop(hedge);
                 let outcome = first.await;
                 finish(backend, selected, outcome, id)
             }
@@ -274,20 +279,20 @@ pub(super) async fn connect(
     }
 }
 
-/// Result of the remaining connect after the one to `other` has failed.
+/// Returns the result of one connect after the connect to `other`, if not 0, has failed.
 fn finish(
     backend: &Backend,
-    place: InFlight,
+    in_flight: InFlight,
     outcome: Result<Ready, SendError>,
     other: u64,
 ) -> Result<(Ready, InFlight), ConnectFailure> {
     match outcome {
-        Ok(ready) => Ok((ready, place)),
+        Ok(ready) => Ok((ready, in_flight)),
         Err(error) => {
-            health::on_connect_failure(backend, place.endpoint());
+            health::on_connect_failure(backend, in_flight.endpoint());
             Err(ConnectFailure {
                 error,
-                endpoints: [other, place.endpoint().id],
+                endpoints: [other, in_flight.endpoint().id],
             })
         }
     }

@@ -3,9 +3,9 @@
 use http::HeaderMap;
 use http::header::COOKIE;
 
-/// Values of the cookies with this name, without quotes, in the order of the headers. Clients send
-/// several when cookies differ in path or domain, or when HTTP/2 splits the header (RFC 9113,
-/// 8.2.3). Parts that are not a pair (RFC 6265, 4.2.1) are skipped.
+/// Returns the values of the cookies with this name, without quotes, in the order of the headers.
+/// Clients send several when cookies differ in path or domain, or when HTTP/2 splits the header
+/// (RFC 9113, 8.2.3). Skips parts that are not a pair (RFC 6265, 4.2.1).
 pub fn values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     headers
         .get_all(COOKIE)
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_unusual_values_on_as_they_are() {
+    fn keeps_unusual_values_unchanged() {
         assert_eq!(found(&[b"rel="], "rel"), [""]);
         assert_eq!(found(&[b"rel=a=b"], "rel"), ["a=b"]);
         assert_eq!(found(&[b"rel= a"], "rel"), [" a"]);

@@ -1,4 +1,4 @@
-//! One exchange with a backend over HTTP/1.1 or HTTP/2. Driven by polling; has no task of its own.
+//! One exchange with a backend over HTTP/1.1 or HTTP/2. Driven by polling, without a task.
 
 use std::task::{Context, Poll};
 
@@ -45,7 +45,7 @@ impl InformationalHeads {
         Ok(())
     }
 
-    /// Whether there was any.
+    /// Reports whether there was any.
     pub(super) fn any(&self) -> bool {
         self.0 > 0
     }
@@ -70,7 +70,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Whether a retry on another connection is safe after `cause`, apart from the body.
+    /// Reports whether a retry on another connection is safe after `cause`, apart from the body.
     pub(super) fn is_replayable(&self, cause: ExchangeError) -> bool {
         match (self, cause) {
             (_, ExchangeError::RequestBody | ExchangeError::Protocol(_) | ExchangeError::Reset) => {
@@ -81,18 +81,18 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Whether a retry at another endpoint is safe after `cause`: the method is safe, so that the
-    /// client did not request any effect even if the backend processed the request (RFC 9110,
-    /// 9.2.1), and no part of the response has arrived.
+    /// Reports whether a retry at another endpoint is safe after `cause`: no part of the response
+    /// has arrived, and the method is safe, so that the client did not request any effect even if
+    /// the backend processed the request (RFC 9110, 9.2.1).
     pub(super) fn is_retryable_elsewhere(&self, cause: ExchangeError) -> bool {
         matches!(cause, ExchangeError::Truncated | ExchangeError::Io(_))
             && match self {
-                Self::Http1(exchange) => exchange.is_safe_and_unanswered(),
-                Self::Http2(exchange) => exchange.is_safe_and_unanswered(),
+                Self::Http1(exchange) => exchange.is_safe_without_response(),
+                Self::Http2(exchange) => exchange.is_safe_without_response(),
             }
     }
 
-    /// Whether the connection was reused.
+    /// Reports whether the connection was reused.
     pub(super) fn is_reused(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.is_reused(),
@@ -100,7 +100,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Id of the HTTP/2 connection; 0 for HTTP/1.1.
+    /// Returns the id of the HTTP/2 connection; 0 for HTTP/1.1.
     pub(super) fn connection(&self) -> u64 {
         match self {
             Self::Http1(_) => 0,
@@ -108,7 +108,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Whether the whole request was sent.
+    /// Reports whether the whole request was sent.
     pub(super) fn is_request_sent(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.is_request_sent(),
@@ -116,7 +116,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The request body, before the response head.
+    /// Returns the request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         match self {
             Self::Http1(exchange) => exchange.into_body(),
@@ -124,7 +124,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The request body, rewound, if it is still kept after the response head.
+    /// Returns the request body, rewound, if it is still kept after the response head.
     pub(super) fn take_rewound(&mut self) -> Option<B> {
         match self {
             Self::Http1(exchange) => exchange.take_rewound(),
@@ -140,7 +140,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The next frame of the response body.
+    /// Returns the next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -151,7 +151,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Whether the response body is complete.
+    /// Reports whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.is_end_stream(),
@@ -159,7 +159,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Remaining bytes of the response body, if known.
+    /// Returns the remaining bytes of the response body, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Http1(exchange) => exchange.remaining(),

@@ -1,5 +1,5 @@
-//! Passive health checks: when endpoints are ejected after failures, for how long, and how they return. Uses lock-free
-//! counters of an endpoint that all workers share.
+//! Passive health checks: when failures eject an endpoint, for how long, and how it returns. Uses lock-free counters
+//! that all workers share.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,16 +15,15 @@ const MAX_FAILURES: u32 = 3;
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 /// Maximum duration of an ejection.
 const MAX_EJECTION: Duration = Duration::from_secs(30);
-/// Jitter as a fraction of the duration, so that workers and replicas do not return at the same
-/// time.
+/// Jitter as a fraction of the duration, so that an endpoint does not return in all replicas at the same time.
 const JITTER: f64 = 0.2;
 
-/// Current time on the clock of [`Health`] in milliseconds; never 0.
+/// Returns the current time on the clock of [`Health`] in milliseconds; never 0.
 pub(super) fn now() -> u64 {
     uptime::now().get()
 }
 
-/// Whether the endpoint may get a request at `now`.
+/// Reports whether the endpoint may get a request at `now`.
 pub(super) fn is_eligible(health: &Health, now: u64) -> bool {
     let until = health.avoided_until.load(Relaxed);
     until == 0 || (until <= now && !health.is_probed.load(Relaxed))
@@ -64,12 +63,13 @@ pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
     eject(backend, endpoint, now());
 }
 
-/// Ejects the endpoint, unless it is the only one, of its release if it is in one, or ejected already. Concurrent failures count once.
+/// Ejects the endpoint, unless it is already ejected or is the only one of its backend or release. Concurrent failures
+/// count once.
 ///
-/// A failed connect, or one that a later and much faster one overtakes, ejects at once; so do [`MAX_FAILURES`]
-/// consecutive failures of requests: a connection that closes before a response, an invalid response, or a timeout.
-/// An ejection lasts [`FIRST_EJECTION`] and doubles each time up to [`MAX_EJECTION`]. Then the endpoint gets one request
-/// at a time as a probe, until one succeeds. A response of any status is a success.
+/// A failed connect ejects at once. So does a connect that a later, much faster one overtakes. Failed requests eject
+/// after [`MAX_FAILURES`] in succession: a connection that closes before a response, an invalid response, or a timeout.
+/// An ejection lasts [`FIRST_EJECTION`] and doubles each time up to [`MAX_EJECTION`]. Then the endpoint gets one
+/// request at a time as a probe, until one succeeds. A response of any status is a success.
 fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let health = &endpoint.health;
     let until = health.avoided_until.load(Relaxed);

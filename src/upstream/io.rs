@@ -20,15 +20,15 @@ pub enum Io {
 }
 
 impl Io {
-    /// Whether the stream is open and has received nothing. Makes a system call only after an
-    /// event.
+    /// Reports whether the stream is open and has received nothing. Makes a system call only after
+    /// an event.
     pub(super) fn is_idle(&mut self) -> bool {
         let mut byte = [0];
         match self {
             Self::Plain(io) => io
                 .try_read(&mut byte)
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
-            // A readable TLS socket may contain session tickets only, which the read consumes.
+            // A readable TLS socket may contain only session tickets, which the read consumes.
             Self::Tls(io) => Pin::new(io)
                 .poll_read(
                     &mut Context::from_waker(Waker::noop()),
@@ -38,17 +38,17 @@ impl Io {
         }
     }
 
-    /// Resets the connection when it is dropped, since the peer of its tunnel has failed.
+    /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
     pub fn abort(&self) {
         let socket = match self {
             Self::Plain(io) => io,
             Self::Tls(io) => io.get_ref().0,
         };
-        // Without it, the backend reads an end in place of a reset.
+        // Without the reset, the backend would read EOF.
         let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     }
 
-    /// Whether ALPN selected HTTP/2.
+    /// Reports whether ALPN selected HTTP/2.
     pub(super) fn has_negotiated_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,

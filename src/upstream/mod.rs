@@ -56,11 +56,11 @@ impl SendError {
     );
     const TIMEOUT: Self = Self::Backend(
         UpstreamFault::Timeout,
-        "no answer within the rule's backendRequest timeout",
+        "no response within the rule's backendRequest timeout",
     );
     const CLOSED: Self = Self::Backend(
         UpstreamFault::Reset,
-        "the connection to the backend failed before it answered",
+        "the connection to the backend failed before it responded",
     );
 }
 
@@ -78,11 +78,11 @@ impl From<ExchangeError> for SendError {
             ),
             ExchangeError::Truncated => Self::Backend(
                 UpstreamFault::Reset,
-                "the backend closed the connection before it answered",
+                "the backend closed the connection before it responded",
             ),
             ExchangeError::Reset => Self::Backend(
                 UpstreamFault::Reset,
-                "the backend reset the stream before it answered",
+                "the backend reset the stream before it responded",
             ),
             ExchangeError::Io(_) => Self::CLOSED,
         }
@@ -91,11 +91,11 @@ impl From<ExchangeError> for SendError {
 
 /// A request body that can be sent again while its beginning is buffered.
 pub trait Replay: Body<Data = Bytes> + Unpin {
-    /// Rewinds to the first byte. Returns false, without an effect, if the beginning is no longer
+    /// Rewinds to the first byte. Returns false and changes nothing if the beginning is no longer
     /// buffered.
     fn rewind(&mut self) -> bool;
 
-    /// Stops buffering: the response head has arrived.
+    /// Stops buffering. Called when the response head has arrived.
     fn forget(&mut self);
 }
 
@@ -114,15 +114,15 @@ pub struct Outgoing<'a> {
     pub added: &'a [(HeaderName, HeaderValue)],
     /// Protocol to upgrade to.
     pub upgrade: Option<&'a HeaderValue>,
-    /// Whether to send `Expect: 100-continue` to an HTTP/1.1 backend and wait before the body is
-    /// read.
+    /// Whether to send `Expect: 100-continue` to an HTTP/1.1 backend and to wait for its response
+    /// before the body is read.
     pub expect_continue: bool,
     /// Receiver of informational responses.
     pub informational: Option<Informational<'a>>,
-    /// Timeout of one attempt until the response head.
+    /// Timeout of one attempt, until the response head.
     pub try_timeout: Option<Duration>,
     /// Whether to keep the beginning of the body after a failure and after the response head, so
-    /// that the request can be sent again although it may have had an effect.
+    /// that the request can be sent again even if it may have had an effect.
     pub keeps_body: bool,
 }
 

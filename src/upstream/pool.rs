@@ -38,9 +38,9 @@ pub(super) enum Ready {
 /// Connections that a request must not use.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Avoid {
-    /// Idle connections, which may all be as stale as the one that failed.
+    /// Whether to avoid idle connections: all may be as stale as the one that failed.
     pub(super) idle: bool,
-    /// Id of the HTTP/2 connection that refused the request; 0 is none.
+    /// Id of the HTTP/2 connection that refused the request; 0 stands for none.
     pub(super) refused: u64,
 }
 
@@ -91,6 +91,7 @@ impl Waiting {
 
     async fn outcome(&self) -> Result<(), SendError> {
         loop {
+            // Created before the check: tokio's `notify_waiters` wakes only futures that exist at its call.
             let done = self.0.is_done.notified();
             if let Some(outcome) = self.0.outcome.get() {
                 return outcome;
@@ -122,8 +123,7 @@ impl Pool {
         }
     }
 
-    /// Takes an open connection with capacity: an HTTP/2 connection, or the most recently used
-    /// HTTP/1.1 one.
+    /// Takes an open connection with capacity: an HTTP/2 connection, or the most recently used HTTP/1.1 connection.
     pub(super) fn take(&self, key: ConnectionKey, avoid: Avoid) -> Option<Ready> {
         self.entries.borrow_mut().get_mut(&key)?.take(avoid, false)
     }
@@ -140,8 +140,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were idle for too long or that the backend has closed. Called
-    /// periodically.
+    /// Closes connections that were idle for too long or that the backend has closed. Called periodically.
     pub(super) fn sweep(&self) {
         let oldest = self.clock.now().saturating_sub(self.idle_timeout);
         self.entries.borrow_mut().retain(|_, entry| {
@@ -181,7 +180,7 @@ impl Pool {
         }
     }
 
-    /// Whether new connections to the target always speak HTTP/1.1.
+    /// Reports whether new connections to the target always speak HTTP/1.1.
     fn is_http1(&self, target: &Target) -> bool {
         let negotiated = || {
             let entries = self.entries.borrow();
@@ -190,8 +189,8 @@ impl Pool {
         target.protocol().or_else(negotiated) == Some(Protocol::Http1)
     }
 
-    /// Joins a connection being opened with assumed capacity, or starts a new one. Returns a slot on a full connection if
-    /// the endpoint already has [`MAX_HTTP2`] connections.
+    /// Joins a connection being opened that has assumed capacity, or starts a new one. Returns a slot on a full
+    /// connection if the endpoint already has [`MAX_HTTP2`] connections.
     fn join(self: &Rc<Self>, target: &Target, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(target.key()).or_default();
@@ -206,7 +205,7 @@ impl Pool {
         {
             return Err(ready);
         }
-        // The peer's limit on existing connections is assumed for the new one.
+        // Assumes the lowest limit of the existing connections for the new one.
         let known = entry.http2.iter().map(|it| it.max_streams()).min();
         let capacity = known.unwrap_or(ASSUMED_STREAMS).clamp(1, ASSUMED_STREAMS);
         let opening = Rc::new(Opening {
@@ -218,11 +217,12 @@ impl Pool {
         });
         entry.opening.push(opening.clone());
         let (pool, target, opened) = (self.clone(), target.clone(), opening.clone());
+        // A task, so that the connection outlives the request that opens it.
         tokio::task::spawn_local(async move { pool.open(&target, &opened).await });
         Ok(opening)
     }
 
-    /// Opens a connection for the waiting requests, even if some of them stop waiting.
+    /// Opens a connection for the waiting requests. Continues when some of them stop waiting.
     async fn open(&self, target: &Target, opening: &Rc<Opening>) {
         let outcome = match target.connect(self.connect_timeout).await {
             Ok(io) => self.add(target, io, opening.capacity).await,
@@ -261,8 +261,7 @@ impl Pool {
 }
 
 impl Entry {
-    /// Takes an open connection with capacity; with `allow_full`, the least loaded HTTP/2 connection
-    /// otherwise.
+    /// Takes an open connection with capacity. With `allow_full`, falls back to the least loaded HTTP/2 connection.
     fn take(&mut self, avoid: Avoid, allow_full: bool) -> Option<Ready> {
         while let Some(index) = self.usable_http2(avoid, allow_full) {
             if self.http2[index].is_open() {

@@ -1,5 +1,5 @@
-//! The release of a request to a backend with releases: the one of the client's cookie, or a drawn
-//! one. A request stays in its release for all attempts.
+//! The release of a request to a backend with releases: taken from the client's cookie, or drawn by
+//! weight. A request stays in its release for all attempts.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::table::{Endpoint, Endpoints, Release, Releases};
 /// The release that a request is in.
 pub(super) struct SelectedRelease {
     pub(super) release: Arc<Release>,
-    /// Whether it was drawn, so that the client has yet to get its cookie.
+    /// Whether it was drawn, so that the response has to set the client's cookie.
     pub(super) is_drawn: bool,
 }
 
 impl SelectedRelease {
-    /// A release that the request is in already.
+    /// Returns a release that the client or a previous attempt has selected.
     pub(super) fn kept(release: Arc<Release>) -> Self {
         Self {
             release,
@@ -25,8 +25,8 @@ impl SelectedRelease {
     }
 }
 
-/// Selects the release of an attempt. `former` is the one of the previous attempt: it stays unless
-/// it is gone or without a weight by now.
+/// Selects the release of an attempt. `former` is the release of the previous attempt. It is kept
+/// unless it was removed or has lost its weight.
 pub(super) fn select(
     releases: &Releases,
     former: Option<SelectedRelease>,
@@ -50,7 +50,7 @@ pub(super) fn select(
     })
 }
 
-/// The endpoints that a request may use.
+/// Returns the endpoints that a request may use.
 pub(super) fn candidates<'a>(
     endpoints: &'a Endpoints,
     release: Option<&'a Release>,

@@ -17,7 +17,7 @@ use super::io::Io;
 use super::pool::{ConnectionKey, Pool};
 use super::{BoxError, Replay};
 
-/// Maximum frames of a discarded response that are read, so that its connection can be reused.
+/// Maximum frames of a discarded response that are read so that its connection can be reused.
 const MAX_DISCARDED_FRAMES: usize = 16;
 
 /// The response to a request.
@@ -35,7 +35,7 @@ pub struct ResponseBody<B> {
     exchange: Exchange<B>,
     pool: Rc<Pool>,
     key: ConnectionKey,
-    place: InFlight,
+    in_flight: InFlight,
 }
 
 /// A connection that has switched protocols. Counts as a request in flight until dropped.
@@ -44,13 +44,13 @@ pub struct Upgraded {
     pub io: Io,
     /// Data that the backend sent after its 101.
     pub first: Bytes,
-    place: InFlight,
+    in_flight: InFlight,
 }
 
 impl Upgraded {
-    /// The endpoint.
+    /// Returns the endpoint.
     pub fn endpoint(&self) -> SocketAddr {
-        self.place.endpoint().address
+        self.in_flight.endpoint().address
     }
 }
 
@@ -60,14 +60,15 @@ impl<B: Replay> Response<B> {
         exchange: Exchange<B>,
         pool: Rc<Pool>,
         key: ConnectionKey,
-        place: InFlight,
+        in_flight: InFlight,
     ) -> Self {
         let mut body = ResponseBody {
             exchange,
             pool,
             key,
-            place,
+            in_flight,
         };
+        // A response without a body is complete: no later poll would return its connection.
         body.release();
         Self {
             status: head.status,
@@ -78,13 +79,15 @@ impl<B: Replay> Response<B> {
 }
 
 impl<B: Replay> Response<B> {
-    /// Discards the response in favor of another attempt, which avoids this endpoint if there is
-    /// another one. Returns the request body at its first byte; `None`, without an effect, if the
-    /// body is not kept ([`Outgoing::keeps_body`](super::Outgoing::keeps_body)) or too long.
+    /// Discards the response in favor of another attempt. That attempt avoids this endpoint if
+    /// there is another one. Returns the request body at its first byte. Returns `None` and changes
+    /// nothing if the body is not kept ([`Outgoing::keeps_body`](super::Outgoing::keeps_body)) or
+    /// too long.
     pub fn discard(&mut self, attempts: &mut Attempts) -> Option<B> {
         let body = self.body.exchange.take_rewound()?;
-        attempts.begin_retry(Some(self.body.place.endpoint().id));
-        // The connection is reused if the rest of the response has already arrived.
+        attempts.begin_retry(Some(self.body.in_flight.endpoint().id));
+        // Reuses the connection if the rest of the response has already arrived: a no-op waker
+        // never waits.
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..MAX_DISCARDED_FRAMES {
             match Pin::new(&mut self.body).poll_frame(&mut cx) {
@@ -95,19 +98,19 @@ impl<B: Replay> Response<B> {
         Some(body)
     }
 
-    /// Releases the request body, if it was kept: this response is passed on.
+    /// Releases the request body, if it was kept, because this response is forwarded.
     pub fn accept(&mut self) {
         self.body.exchange.forget_body();
     }
 }
 
 impl<B: Replay> ResponseBody<B> {
-    /// The endpoint that responded.
+    /// Returns the endpoint that responded.
     pub fn endpoint(&self) -> SocketAddr {
-        self.place.endpoint().address
+        self.in_flight.endpoint().address
     }
 
-    /// The connection after a 101.
+    /// Returns the connection after a 101.
     pub fn into_upgraded(self) -> Option<Upgraded> {
         let Exchange::Http1(exchange) = self.exchange else {
             return None;
@@ -116,7 +119,7 @@ impl<B: Replay> ResponseBody<B> {
         Some(Upgraded {
             io,
             first,
-            place: self.place,
+            in_flight: self.in_flight,
         })
     }
 

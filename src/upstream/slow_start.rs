@@ -1,4 +1,4 @@
-//! Slow start: an endpoint that is added to others gets a share of the requests that grows with its age. Chooses between two
+//! Slow start: a newly added endpoint gets a share of the requests that grows with its age. Chooses between two
 //! endpoints by time, age and load alone.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rand::RngExt;
 use super::health;
 use crate::table::{Backend, Endpoint};
 
-/// Share of an endpoint that was just added, relative to its full share.
+/// Initial share of an added endpoint, relative to its full share.
 const INITIAL: f64 = 0.1;
 
 /// The slow start of a backend at a time.
@@ -22,14 +22,14 @@ pub(super) struct SlowStart {
 }
 
 impl SlowStart {
-    /// The slow start of a backend now. `None` if it has none.
+    /// Returns the slow start of a backend at the current time. `None` if it has none.
     pub(super) fn of(backend: &Backend) -> Option<Self> {
         let window = backend.slow_start()?.as_millis() as u64;
         let now = health::now();
         Some(Self { window, now })
     }
 
-    /// Share of an endpoint, relative to its full share: from [`INITIAL`] to 1.
+    /// Returns the share of an endpoint, relative to its full share: from [`INITIAL`] to 1.
     fn share(self, endpoint: &Endpoint) -> f64 {
         let Some(added_at) = endpoint.added_at else {
             return 1.0;
@@ -41,8 +41,8 @@ impl SlowStart {
         INITIAL + (1.0 - INITIAL) * age as f64 / self.window as f64
     }
 
-    /// Chooses one of two endpoints in random order: the one with fewer requests in flight relative to its share, unless it
-    /// leaves the request to the other one.
+    /// Chooses one of two endpoints in random order: the one with fewer requests in flight relative to its share,
+    /// unless its low share passes the request to the other one.
     pub(super) fn choose<'a>(
         self,
         first: &'a Arc<Endpoint>,
@@ -50,13 +50,13 @@ impl SlowStart {
     ) -> &'a Arc<Endpoint> {
         let (one, other) = (self.share(first), self.share(second));
         let load = |endpoint: &Endpoint| f64::from(endpoint.in_flight.load(Relaxed));
-        // Multiplied with the share of the other instead of divided by its own.
+        // Multiplies by the share of the other endpoint instead of dividing by its own.
         let (selected, left, ratio) = if load(second) * one < load(first) * other {
             (second, first, other / one)
         } else {
             (first, second, one / other)
         };
-        // Loads are equal while there are few requests. Then this alone makes shares.
+        // With few requests, loads are equal, and only this draw produces the shares.
         if ratio < 1.0 && !rand::rng().random_bool(ratio) {
             left
         } else {

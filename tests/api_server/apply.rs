@@ -1,5 +1,5 @@
-//! Server-side apply of a spec, with managed fields in the format of a real API server: conflicts, `force`, removal of fields
-//! that a manager no longer applies. Lists whose items all have a `value` are maps by `value`.
+//! Server-side apply of a spec, with managed fields in the format of a real API server: conflicts, `force`, and removal
+//! of fields that a manager does not apply any more. Lists whose items all have a `value` are maps by `value`.
 
 use std::collections::BTreeSet;
 
@@ -16,21 +16,21 @@ type Paths = BTreeSet<Path>;
 struct Entry {
     manager: String,
     operation: String,
-    /// The other fields of the entry.
+    /// The fields of the entry besides `fieldsV1`.
     rest: Value,
     paths: Paths,
 }
 
 impl Api {
-    pub(super) fn apply_patch(&self, asked: &ParsedRequest<'_>, body: &[u8]) -> (u16, Value) {
+    pub(super) fn apply_patch(&self, request: &ParsedRequest<'_>, body: &[u8]) -> (u16, Value) {
         let applied: Value = serde_json::from_slice(body).unwrap();
-        self.change(|state| state.apply(asked, &applied))
+        self.change(|state| state.apply(request, &applied))
     }
 }
 
 impl State {
-    fn apply(&mut self, asked: &ParsedRequest<'_>, applied: &Value) -> (u16, Value) {
-        let Some(mut object) = self.objects.get(&asked.key()).cloned() else {
+    fn apply(&mut self, request: &ParsedRequest<'_>, applied: &Value) -> (u16, Value) {
+        let Some(mut object) = self.objects.get(&request.key()).cloned() else {
             return (404, failure(404));
         };
         let uid = &applied["metadata"]["uid"];
@@ -38,11 +38,11 @@ impl State {
             return (409, failure(409));
         }
         let has = |name: &str| {
-            asked
+            request
                 .parameter(name)
                 .is_some_and(|value| value == "true" || value == "All")
         };
-        let manager = asked.parameter("fieldManager").unwrap();
+        let manager = request.parameter("fieldManager").unwrap();
         if !has("dryRun") && self.refused_managers.contains(manager) {
             return (403, failure(403));
         }
@@ -77,7 +77,7 @@ impl State {
             return (200, object);
         }
         self.put(object);
-        (200, self.objects[&asked.key()].clone())
+        (200, self.objects[&request.key()].clone())
     }
 }
 
@@ -131,7 +131,7 @@ fn owned(fields: &Value, at: &[String], paths: &mut Paths) {
     }
 }
 
-/// The paths of all fields of a value.
+/// Returns the paths of all fields of a value.
 fn leaves(value: &Value, at: &[String]) -> Paths {
     let below = |element: String, value: &Value| leaves(value, &[at, &[element]].concat());
     match value {
@@ -152,7 +152,7 @@ fn leaves(value: &Value, at: &[String]) -> Paths {
     }
 }
 
-/// Entries of other managers, by index, with the fields to which the manager gives another value.
+/// Returns entries of other managers, by index, with the fields to which the manager gives another value.
 fn conflicts(
     entries: &[Entry],
     manager: &str,
@@ -190,7 +190,7 @@ fn conflict_status(entries: &[Entry], conflicts: &[(usize, Path)]) -> Value {
                 text(&rest["time"])
             );
         }
-        json!({"reason": "FieldManagerConflict", "message": message, "field": shown(path)})
+        json!({"reason": "FieldManagerConflict", "message": message, "field": formatted(path)})
     };
     let causes: Vec<_> = conflicts.iter().map(cause).collect();
     let mut status = failure(409);
@@ -199,8 +199,8 @@ fn conflict_status(entries: &[Entry], conflicts: &[(usize, Path)]) -> Value {
     status
 }
 
-/// A path as messages show it, such as `.spec.releases[value="v2"].weight`.
-fn shown(path: &[String]) -> String {
+/// Formats a path as messages show it, such as `.spec.releases[value="v2"].weight`.
+fn formatted(path: &[String]) -> String {
     let element = |element: &String| match element.split_once(':') {
         Some(("k", key)) => {
             let key: Value = serde_json::from_str(key).unwrap();
@@ -212,7 +212,7 @@ fn shown(path: &[String]) -> String {
     path.iter().map(element).collect()
 }
 
-/// The object at a path.
+/// Returns the object at a path.
 fn find<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter()
         .try_fold(object, |at, element| match element.split_once(':') {

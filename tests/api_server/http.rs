@@ -1,5 +1,5 @@
-//! HTTP side of the API server: discovery, paged lists, watches, objects and writes, with a thread
-//! per connection, and the failures of each.
+//! HTTP side of the API server: discovery, paged lists, watches, objects and writes, and the
+//! failures of each. Each connection has a thread.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use socket2::SockRef;
 
-use super::{Api, Fault, KINDS, Kind, Moment, Request, State};
+use super::{Api, Fault, KINDS, Kind, Request, State, StoredState};
 
 /// Maximum duration of a test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -58,7 +58,7 @@ impl<'a> ParsedRequest<'a> {
             .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether the request selects an object by namespace, name and labels.
+    /// Reports whether the request selects an object by namespace, name and labels.
     fn selects(&self, object: &Value) -> bool {
         let fields = self.parameter("fieldSelector").unwrap_or_default();
         let name = fields.strip_prefix("metadata.name%3D");
@@ -104,13 +104,13 @@ impl Api {
             if reader.read_exact(&mut body).is_err() || self.state().offline {
                 return;
             }
-            if self.answer(socket, &head, &body).is_none() {
+            if self.respond_to(socket, &head, &body).is_none() {
                 return;
             }
         }
     }
 
-    fn answer(&self, socket: &TcpStream, head: &str, body: &[u8]) -> Option<()> {
+    fn respond_to(&self, socket: &TcpStream, head: &str, body: &[u8]) -> Option<()> {
         let mut words = head.split(' ');
         let (method, target) = (words.next().unwrap(), words.next().unwrap());
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -128,15 +128,15 @@ impl Api {
         let accepted = state.token.as_ref();
         let is_welcome = accepted.is_none_or(|accepted| Some(accepted) == token.as_ref());
         let is_silenced = token.is_some_and(|token| state.silenced.contains(&token));
-        let asked =
-            ParsedRequest::of(path, query).filter(|asked| !state.missing.contains(asked.kind.name));
-        let fault = asked.as_ref().and_then(|asked| {
-            if !asked.is_permitted(&state) {
+        let request = ParsedRequest::of(path, query)
+            .filter(|request| !state.missing.contains(request.kind.name));
+        let fault = request.as_ref().and_then(|request| {
+            if !request.is_permitted(&state) {
                 return Some(Fault::Status(403));
             }
-            let of_writes = state.write_faults.get(asked.kind.name);
+            let of_writes = state.write_faults.get(request.kind.name);
             let of_writes = of_writes.filter(|_| method != "GET");
-            of_writes.or(state.faults.get(asked.kind.name)).copied()
+            of_writes.or(state.faults.get(request.kind.name)).copied()
         });
         drop(state);
         self.0.1.notify_all();
@@ -155,13 +155,13 @@ impl Api {
             return respond_with(socket, 200, "text/plain", &page);
         }
         let is_apply = header(head, "content-type").is_some_and(|it| it.contains("apply-patch"));
-        let (status, body) = match asked {
+        let (status, body) = match request {
             _ if path == "/version" => (200, version()),
-            Some(asked) if query.contains("watch=true") => return self.watch(socket, &asked),
-            Some(asked) if is_apply && !asked.is_status => self.apply_patch(&asked, body),
-            Some(asked) if method != "GET" => self.write(method, &asked, body),
-            Some(asked) if asked.name.is_some() => self.get(&asked),
-            Some(asked) => self.list(&asked),
+            Some(request) if query.contains("watch=true") => return self.watch(socket, &request),
+            Some(request) if is_apply && !request.is_status => self.apply_patch(&request, body),
+            Some(request) if method != "GET" => self.write(method, &request, body),
+            Some(request) if request.name.is_some() => self.get(&request),
+            Some(request) => self.list(&request),
             None => self.discovery(path),
         };
         respond(socket, status, &body)
@@ -183,21 +183,21 @@ impl Api {
         )
     }
 
-    fn get(&self, asked: &ParsedRequest<'_>) -> (u16, Value) {
-        match self.state().objects.get(&asked.key()) {
+    fn get(&self, request: &ParsedRequest<'_>) -> (u16, Value) {
+        match self.state().objects.get(&request.key()) {
             Some(object) => (200, object.clone()),
             None => (404, failure(404)),
         }
     }
 
-    fn list(&self, asked: &ParsedRequest<'_>) -> (u16, Value) {
+    fn list(&self, request: &ParsedRequest<'_>) -> (u16, Value) {
         let mut state = self.state();
-        let token = asked.parameter("continue");
+        let token = request.parameter("continue");
         let before = token.and_then(|token| token.split('-').next()?.parse().ok());
         let page: usize = before.unwrap_or(0);
         while state
             .hanging
-            .get(asked.kind.name)
+            .get(request.kind.name)
             .is_some_and(|after| page >= *after)
         {
             state = self.wait(state, TEST_TIMEOUT);
@@ -208,9 +208,9 @@ impl Api {
         }
         let (version, mut objects) = match token {
             Some(token) => state.pages[token].clone(),
-            None => state.visible(asked),
+            None => state.visible(request),
         };
-        let limit = asked
+        let limit = request
             .parameter("limit")
             .map_or(usize::MAX, |limit| limit.parse().unwrap());
         let rest = objects.keys().nth(limit).cloned();
@@ -222,18 +222,26 @@ impl Api {
             state.pages.insert(token, (version, rest));
         }
         let list = json!({
-            "apiVersion": asked.kind.version, "kind": format!("{}List", asked.kind.name),
+            "apiVersion": request.kind.version, "kind": format!("{}List", request.kind.name),
             "metadata": metadata, "items": objects.into_values().collect::<Vec<_>>(),
         });
         (200, list)
     }
 
     /// Streams events until the watch ends, then closes the connection.
-    fn watch(&self, mut socket: &TcpStream, asked: &ParsedRequest<'_>) -> Option<()> {
+    fn watch(&self, mut socket: &TcpStream, request: &ParsedRequest<'_>) -> Option<()> {
         let begin = Instant::now();
-        let seconds = asked.parameter("timeoutSeconds").unwrap().parse().unwrap();
+        let seconds = request
+            .parameter("timeoutSeconds")
+            .unwrap()
+            .parse()
+            .unwrap();
         let mut state = self.state();
-        let mut since: u64 = asked.parameter("resourceVersion").unwrap().parse().unwrap();
+        let mut since: u64 = request
+            .parameter("resourceVersion")
+            .unwrap()
+            .parse()
+            .unwrap();
         write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
         if since < state.oldest {
             let gone = json!({"type": "ERROR", "object": failure(410)});
@@ -252,8 +260,8 @@ impl Api {
             for event in state
                 .events
                 .iter()
-                .filter(|event| event.kind == asked.kind.name && event.version > since)
-                .filter(|event| asked.selects(&event.line["object"]))
+                .filter(|event| event.kind == request.kind.name && event.version > since)
+                .filter(|event| request.selects(&event.line["object"]))
             {
                 chunk(socket, &event.line)?;
             }
@@ -264,15 +272,15 @@ impl Api {
 }
 
 impl State {
-    /// The objects that a list returns.
-    fn visible(&self, asked: &ParsedRequest<'_>) -> Moment {
+    /// Returns the objects that a list returns.
+    fn visible(&self, request: &ParsedRequest<'_>) -> StoredState {
         let (version, objects) = match &self.behind {
             Some((version, objects)) => (*version, objects),
             None => (self.version, &self.objects),
         };
         let objects: BTreeMap<_, _> = objects
             .iter()
-            .filter(|((kind, _, _), object)| kind == asked.kind.name && asked.selects(object))
+            .filter(|((kind, _, _), object)| kind == request.kind.name && request.selects(object))
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
         (version, objects)
@@ -303,12 +311,12 @@ fn fail_at(mut socket: &TcpStream, fault: Fault) -> Option<()> {
     }
 }
 
-/// The bytes of a request's body.
+/// Returns the bytes of a request's body.
 fn length(head: &str) -> usize {
     header(head, "content-length").map_or(0, |length| length.parse().unwrap())
 }
 
-/// The bearer token of a request.
+/// Returns the bearer token of a request.
 fn token(head: &str) -> Option<String> {
     let value = header(head, "authorization")?;
     Some(value.strip_prefix("Bearer ")?.to_owned())

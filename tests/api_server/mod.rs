@@ -116,8 +116,8 @@ pub(crate) enum Fault {
     Slow(Duration),
 }
 
-/// All objects at a version.
-pub(crate) type Moment = (u64, BTreeMap<(String, String, String), Value>);
+/// All objects, and the latest version.
+pub(crate) type StoredState = (u64, BTreeMap<(String, String, String), Value>);
 
 /// A watch event.
 struct Event {
@@ -148,7 +148,7 @@ struct State {
     silenced: BTreeSet<String>,
     /// A status field that is pruned on write, like one that the CRD does not have.
     dropped: Option<String>,
-    /// Field managers whose applies are forbidden, but for dry runs.
+    /// Field managers whose applies are forbidden, except dry runs.
     refused_managers: BTreeSet<String>,
     /// Texts by path, such as what the proxy of a pod returns.
     texts: BTreeMap<String, String>,
@@ -161,9 +161,9 @@ struct State {
     /// Number of further continue tokens to expire.
     expired: usize,
     /// Remaining objects of lists by continue token.
-    pages: BTreeMap<String, Moment>,
+    pages: BTreeMap<String, StoredState>,
     /// Stale objects that lists return instead of the current ones.
-    behind: Option<Moment>,
+    behind: Option<StoredState>,
     /// The only permitted namespaces.
     permitted: Option<Vec<String>>,
     /// The only accepted token.
@@ -183,7 +183,7 @@ struct State {
 pub(crate) struct Api(Arc<(Mutex<State>, Condvar)>, SocketAddr);
 
 impl Api {
-    /// A server on a free port.
+    /// Starts a server on a free port.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let api = Self(Arc::default(), listener.local_addr().unwrap());
@@ -203,7 +203,7 @@ impl Api {
         format!("http://{}", self.1)
     }
 
-    /// A kubeconfig with this user.
+    /// Returns a kubeconfig with this user.
     pub(crate) fn kubeconfig(&self, user: &Value) -> String {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -245,7 +245,7 @@ impl Api {
         self.change(|state| state.delete(kind, namespace, name));
     }
 
-    /// Deletes an object without a watch event and ends all watches: a watch from an earlier
+    /// Deletes an object without a watch event and ends all watches. A watch from an earlier
     /// version gets 410.
     pub(crate) fn delete_unseen(&self, kind: &str, namespace: &str, name: &str) {
         self.change(|state| {
@@ -265,22 +265,22 @@ impl Api {
         });
     }
 
-    /// The current object.
+    /// Returns the current object.
     pub(crate) fn object(&self, kind: &str, namespace: &str, name: &str) -> Value {
         let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
         self.state().objects[&key].clone()
     }
 
-    /// All current objects.
-    pub(crate) fn moment(&self) -> Moment {
+    /// Returns all current objects.
+    pub(crate) fn stored_state(&self) -> StoredState {
         let state = self.state();
         (state.version, state.objects.clone())
     }
 
     /// Makes lists return old objects until reset. Ends all watches.
-    pub(crate) fn serve_stale_lists(&self, moment: Option<Moment>) {
+    pub(crate) fn serve_stale_lists(&self, stored_state: Option<StoredState>) {
         self.change(|state| {
-            state.behind = moment;
+            state.behind = stored_state;
             state.expire();
         });
     }
@@ -328,17 +328,17 @@ impl Api {
         self.change(|state| state.dropped = Some(name.to_owned()));
     }
 
-    /// Forbids the applies of a field manager, but for dry runs.
+    /// Forbids the applies of a field manager, except dry runs.
     pub(crate) fn refuse_applies(&self, manager: &str) {
         self.change(|state| state.refused_managers.insert(manager.to_owned()));
     }
 
-    /// Serves a text at a path; its former text until then.
+    /// Serves a text at a path. Until then, the path has its previous text.
     pub(crate) fn serve_text(&self, path: &str, text: String) {
         self.change(|state| state.texts.insert(path.to_owned(), text));
     }
 
-    /// Waits until an object is as wanted.
+    /// Waits until an object matches.
     pub(crate) fn wait_for(
         &self,
         kind: &str,

@@ -1,5 +1,5 @@
-//! Write requests: create, replace, merge patch of a status, delete; rejected with a conflict for
-//! another resourceVersion.
+//! Write requests: create, replace, merge patch of a status, delete. Another resourceVersion than
+//! the stored one is a conflict.
 
 use serde_json::{Value, json};
 
@@ -10,57 +10,57 @@ impl Api {
     pub(super) fn write(
         &self,
         method: &str,
-        asked: &ParsedRequest<'_>,
+        request: &ParsedRequest<'_>,
         body: &[u8],
     ) -> (u16, Value) {
         let object: Value = serde_json::from_slice(body).unwrap_or_default();
-        self.change(|state| match (method, asked.name) {
-            ("POST", None) => state.create(asked, object),
-            ("PUT", Some(_)) => state.replace(asked, object),
-            ("PATCH", Some(_)) if asked.is_status => state.patch_status(asked, &object),
-            ("DELETE", Some(_)) => state.remove(asked),
+        self.change(|state| match (method, request.name) {
+            ("POST", None) => state.create(request, object),
+            ("PUT", Some(_)) => state.replace(request, object),
+            ("PATCH", Some(_)) if request.is_status => state.patch_status(request, &object),
+            ("DELETE", Some(_)) => state.remove(request),
             _ => (405, failure(405)),
         })
     }
 }
 
 impl State {
-    fn create(&mut self, asked: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {
-        object["kind"] = asked.kind.name.into();
-        object["apiVersion"] = asked.kind.version.into();
-        if asked.kind.name == "TokenReview" {
+    fn create(&mut self, request: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {
+        object["kind"] = request.kind.name.into();
+        object["apiVersion"] = request.kind.version.into();
+        if request.kind.name == "TokenReview" {
             let known = self.reviews.get(&text(&object["spec"]["token"]));
             let invalid = || json!({"authenticated": false, "error": "invalid bearer token"});
             object["status"] = known.cloned().unwrap_or_else(invalid);
             return (201, object);
         }
-        if let Some(namespace) = asked.namespace {
+        if let Some(namespace) = request.namespace {
             object["metadata"]["namespace"] = namespace.into();
         }
         let name = text(&object["metadata"]["name"]);
-        let asked = ParsedRequest {
+        let request = ParsedRequest {
             name: Some(&name),
-            ..*asked
+            ..*request
         };
-        if self.objects.contains_key(&asked.key()) {
+        if self.objects.contains_key(&request.key()) {
             return (409, failure(409));
         }
         self.put(object);
-        (201, self.objects[&asked.key()].clone())
+        (201, self.objects[&request.key()].clone())
     }
 
-    fn replace(&mut self, asked: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {
-        if let Err(refused) = self.check_version(asked, &object) {
+    fn replace(&mut self, request: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {
+        if let Err(refused) = self.check_version(request, &object) {
             return refused;
         }
-        object["kind"] = asked.kind.name.into();
-        object["apiVersion"] = asked.kind.version.into();
+        object["kind"] = request.kind.name.into();
+        object["apiVersion"] = request.kind.version.into();
         self.put(object);
-        (200, self.objects[&asked.key()].clone())
+        (200, self.objects[&request.key()].clone())
     }
 
-    fn patch_status(&mut self, asked: &ParsedRequest<'_>, patch: &Value) -> (u16, Value) {
-        let mut object = match self.check_version(asked, patch) {
+    fn patch_status(&mut self, request: &ParsedRequest<'_>, patch: &Value) -> (u16, Value) {
+        let mut object = match self.check_version(request, patch) {
             Ok(object) => object,
             Err(refused) => return refused,
         };
@@ -69,25 +69,25 @@ impl State {
             status.remove(dropped);
         }
         self.put(object);
-        (200, self.objects[&asked.key()].clone())
+        (200, self.objects[&request.key()].clone())
     }
 
-    fn remove(&mut self, asked: &ParsedRequest<'_>) -> (u16, Value) {
-        let (kind, namespace, name) = asked.key();
-        let Some(object) = self.objects.get(&asked.key()).cloned() else {
+    fn remove(&mut self, request: &ParsedRequest<'_>) -> (u16, Value) {
+        let (kind, namespace, name) = request.key();
+        let Some(object) = self.objects.get(&request.key()).cloned() else {
             return (404, failure(404));
         };
         self.delete(&kind, &namespace, &name);
         (200, object)
     }
 
-    /// The stored object; a conflict if the request contains another resourceVersion.
+    /// Returns the stored object; a conflict if the request contains another resourceVersion.
     fn check_version(
         &self,
-        asked: &ParsedRequest<'_>,
+        request: &ParsedRequest<'_>,
         written: &Value,
     ) -> Result<Value, (u16, Value)> {
-        let Some(object) = self.objects.get(&asked.key()) else {
+        let Some(object) = self.objects.get(&request.key()) else {
             return Err((404, failure(404)));
         };
         let version = &written["metadata"]["resourceVersion"];

@@ -18,7 +18,7 @@ pub(crate) enum Io {
 }
 
 impl Io {
-    /// The socket.
+    /// Returns the socket.
     pub(crate) fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(socket) => socket,
@@ -64,12 +64,12 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// The body as text.
+    /// Returns the body as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body.bytes).into_owned()
     }
 
-    /// Whether the server closes the connection after it.
+    /// Reports whether the server closes the connection after it.
     pub(crate) fn closes(&self) -> bool {
         self.fields
             .get("connection")
@@ -113,7 +113,7 @@ impl Client {
         })
     }
 
-    /// The server's certificate.
+    /// Returns the server's certificate.
     pub(crate) fn certificate(&self) -> Option<CertificateDer<'static>> {
         let Io::Tls(stream) = &self.wire.io else {
             return None;
@@ -215,7 +215,7 @@ impl Client {
     }
 }
 
-/// A connected socket with read and write timeouts.
+/// Returns a connected socket with read and write timeouts.
 pub(crate) fn socket(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect_timeout(&address, PATIENCE).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time");
@@ -224,7 +224,7 @@ pub(crate) fn socket(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// The client side of a TLS connection; without SNI if `name` is empty.
+/// Returns the client side of a TLS connection; without SNI if `name` is empty.
 pub(crate) fn connection(name: &str, config: Arc<ClientConfig>) -> ClientConnection {
     // An IP address is never sent as SNI.
     let name = if name.is_empty() { "127.0.0.1" } else { name };

@@ -99,7 +99,7 @@ impl NameServer {
         );
     }
 
-    /// Number of lookups of a name.
+    /// Returns number of lookups of a name.
     pub(crate) fn queries(&self, name: &str) -> usize {
         lock(&self.zone)
             .queries
@@ -168,7 +168,7 @@ fn record(name: &str, kind: u16, ttl: u32, data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The name of the question, in lower case, and its end.
+/// Returns the name of the question, in lower case, and its end.
 fn read_name(query: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = 12;

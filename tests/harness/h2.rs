@@ -36,14 +36,14 @@ pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
 /// Result of a client's connection.
 pub(crate) type Ended = oneshot::Receiver<Result<(), h2::Error>>;
 
-/// A client in plain text, with prior knowledge.
+/// Returns a client in plain text, with prior knowledge.
 pub(crate) async fn connect(address: SocketAddr) -> (SendRequest<Bytes>, Ended) {
     let socket = TcpStream::connect(address).await.expect("connected");
     socket.set_nodelay(true).expect("set");
     open(socket, trusting()).await
 }
 
-/// A client with TLS; without SNI if `name` is empty.
+/// Returns a client with TLS; without SNI if `name` is empty.
 pub(crate) async fn connect_tls(address: SocketAddr, name: &str) -> (SendRequest<Bytes>, Ended) {
     let socket = TcpStream::connect(address).await.expect("connected");
     let name = if name.is_empty() { "127.0.0.1" } else { name };
@@ -63,7 +63,8 @@ fn trusting() -> h2::client::Builder {
     builder
 }
 
-/// A client on a byte stream with its own settings. Its connection runs on the current `LocalSet`.
+/// Returns a client on a byte stream with its own settings. Its connection runs on the current
+/// `LocalSet`.
 pub(crate) async fn open<S>(io: S, builder: h2::client::Builder) -> (SendRequest<Bytes>, Ended)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -138,7 +139,7 @@ pub(crate) async fn ask(
     Ok((head, read(body).await))
 }
 
-/// A `GET`.
+/// Returns a `GET`.
 pub(crate) fn get(uri: &str) -> Request<()> {
     Request::get(uri).body(()).expect("a request")
 }
@@ -196,7 +197,7 @@ impl Origin {
         }
     }
 
-    /// An origin that reads every request body and responds with 200 and `hello`.
+    /// Returns an origin that reads every request body and responds with 200 and `hello`.
     pub(crate) fn hello() -> Self {
         Self::start(|request, mut respond| {
             Box::pin(async move {
@@ -210,12 +211,12 @@ impl Origin {
         })
     }
 
-    /// Number of accepted connections.
+    /// Returns number of accepted connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
 
-    /// Number of received requests.
+    /// Returns number of received requests.
     pub(crate) fn requests(&self) -> usize {
         self.requests.load(Relaxed)
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Fields(pub(crate) Vec<(String, String)>);
 
 impl Fields {
-    /// The values of a field.
+    /// Returns the values of a field.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         let same = |(field, _): &&(String, String)| field.eq_ignore_ascii_case(name);
         self.0
@@ -19,7 +19,7 @@ impl Fields {
             .collect()
     }
 
-    /// The only value of a field; `None` for none or several.
+    /// Returns the only value of a field; `None` for none or several.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         match *self.all(name) {
             [value] => Some(value),
@@ -221,7 +221,7 @@ fn is_silence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// The framing given by header fields, if any.
+/// Returns the framing given by header fields, if any.
 pub(crate) fn framing(fields: &Fields) -> Option<Framing> {
     if fields.get("transfer-encoding") == Some("chunked") {
         return Some(Framing::Chunked);

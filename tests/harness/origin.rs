@@ -83,12 +83,12 @@ impl Origin {
         }
     }
 
-    /// An origin that reads each request completely and responds with 200 and `hello`.
+    /// Returns an origin that reads each request completely and responds with 200 and `hello`.
     pub(crate) fn hello() -> Self {
         Self::answering(HELLO)
     }
 
-    /// An origin that reads each request completely and responds with these bytes.
+    /// Returns an origin that reads each request completely and responds with these bytes.
     pub(crate) fn answering(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(
@@ -98,8 +98,8 @@ impl Origin {
         )
     }
 
-    /// An origin that responds to the first request of each connection with these bytes and closes
-    /// it.
+    /// Returns an origin that responds to the first request of each connection with these bytes and
+    /// closes it.
     pub(crate) fn answering_once(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self::start(move |peer| {
@@ -114,22 +114,22 @@ impl Origin {
         self.log.lock().requests.clone()
     }
 
-    /// The last request whose head was received.
+    /// Returns the last request whose head was received.
     pub(crate) fn last(&self) -> Request {
         self.requests().pop().expect("a request")
     }
 
-    /// Number of accepted connections.
+    /// Returns number of accepted connections.
     pub(crate) fn connections(&self) -> usize {
         self.log.lock().connections.len()
     }
 
-    /// Number of closed connections.
+    /// Returns number of closed connections.
     pub(crate) fn ended(&self) -> usize {
         self.log.lock().ended
     }
 
-    /// All bytes received on a connection.
+    /// Returns all bytes received on a connection.
     pub(crate) fn raw(&self, connection: usize) -> Vec<u8> {
         let seen = self.log.lock().connections[connection].clone();
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);

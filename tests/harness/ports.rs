@@ -19,7 +19,7 @@ pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     [(); N].map(|()| free_port())
 }
 
-/// An address where nothing listens for as long as this process runs.
+/// Returns an address where nothing listens for as long as this process runs.
 pub(crate) fn closed_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }

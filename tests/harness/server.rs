@@ -53,7 +53,7 @@ impl TestServer {
         }
     }
 
-    /// The configuration folder.
+    /// Returns the configuration folder.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }

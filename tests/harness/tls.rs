@@ -17,12 +17,12 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    /// A certificate with an ECDSA key for these names.
+    /// Returns a certificate with an ECDSA key for these names.
     pub(crate) fn new(names: &[&str]) -> Self {
         Self::with(names, &rcgen::PKCS_ECDSA_P256_SHA256)
     }
 
-    /// A certificate with a key of this algorithm.
+    /// Returns a certificate with a key of this algorithm.
     pub(crate) fn with(names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let key = KeyPair::generate_for(algorithm).expect("a key");
@@ -36,7 +36,7 @@ impl Certificate {
     }
 }
 
-/// A client that offers these ALPN protocols and accepts any certificate.
+/// Returns a client that offers these ALPN protocols and accepts any certificate.
 pub(crate) fn client(protocols: &[&str]) -> Arc<ClientConfig> {
     client_of(rustls::ALL_VERSIONS, protocols)
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::tls::Certificate;
 
-/// An HTTP listener; for all hosts if `hostname` is empty.
+/// Returns an HTTP listener; for all hosts if `hostname` is empty.
 pub(crate) fn http(name: &str, port: u16, hostname: &str) -> String {
     format!(
         "{{name: {name}, port: {port}, protocol: HTTP{}}}",
@@ -14,7 +14,7 @@ pub(crate) fn http(name: &str, port: u16, hostname: &str) -> String {
     )
 }
 
-/// An HTTPS listener of a Gateway with these Secrets.
+/// Returns an HTTPS listener of a Gateway with these Secrets.
 pub(crate) fn https(name: &str, port: u16, hostname: &str, secrets: &[&str]) -> String {
     let secrets: Vec<_> = secrets
         .iter()
@@ -38,12 +38,12 @@ fn of(hostname: &str) -> String {
     }
 }
 
-/// A Gateway with these listeners.
+/// Returns a Gateway with these listeners.
 pub(crate) fn gateway(name: &str, listeners: &[String]) -> String {
     gateway_with(name, listeners, "")
 }
 
-/// A Gateway with these listeners and additional `spec` lines, each indented by two blanks.
+/// Returns a Gateway with these listeners and additional `spec` lines, each indented by two blanks.
 pub(crate) fn gateway_with(name: &str, listeners: &[String], more: &str) -> String {
     let listeners = listeners.join(", ");
     format!(
@@ -52,7 +52,7 @@ pub(crate) fn gateway_with(name: &str, listeners: &[String], more: &str) -> Stri
     )
 }
 
-/// An HTTPRoute of `parent`, a Gateway or `gateway/listener`. `rules` is a YAML list in flow style.
+/// Returns an HTTPRoute of `parent`, a Gateway or `gateway/listener`. `rules` is a YAML list in flow style.
 pub(crate) fn route(name: &str, parent: &str, hostnames: &[&str], rules: &str) -> String {
     let (gateway, section) = parent.split_once('/').unwrap_or((parent, ""));
     let section = if section.is_empty() {
@@ -73,7 +73,7 @@ pub(crate) fn all_to(service: &str) -> String {
     format!("[{{backendRefs: [{{name: {service}, port: 80}}]}}]")
 }
 
-/// A Service with port 80 and these endpoints.
+/// Returns a Service with port 80 and these endpoints.
 pub(crate) fn service(name: &str, addresses: &[SocketAddr]) -> String {
     service_of(name, addresses, "")
 }
@@ -102,12 +102,12 @@ pub(crate) fn service_of(name: &str, addresses: &[SocketAddr], protocol: &str) -
     text
 }
 
-/// A TLS Secret.
+/// Returns a TLS Secret.
 pub(crate) fn secret(name: &str, certificate: &Certificate) -> String {
     secret_of(name, &certificate.pem, &certificate.key)
 }
 
-/// A TLS Secret with arbitrary content.
+/// Returns a TLS Secret with arbitrary content.
 pub(crate) fn secret_of(name: &str, certificate: &str, key: &str) -> String {
     let indented =
         |text: &str| -> String { text.lines().map(|line| format!("    {line}\n")).collect() };

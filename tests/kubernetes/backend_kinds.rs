@@ -1,4 +1,4 @@
-//! Kinds of backends: which of them are watched, and one whose definition comes later.
+//! Kinds of backends: which kinds are watched, and kinds whose CRD is installed later.
 
 use crate::api::Api;
 use crate::harness::origin::Origin;
@@ -26,7 +26,7 @@ spec:
 ";
 
 #[test]
-fn traffic_policies_are_seen_once_their_definition_comes() {
+fn watches_traffic_policies_once_their_crd_is_installed() {
     let api = Api::start();
     api.set_served("XBackendTrafficPolicy", false);
     let watching = Watching::start(&api);
@@ -41,7 +41,7 @@ fn traffic_policies_are_seen_once_their_definition_comes() {
 }
 
 #[test]
-fn objects_of_a_kind_are_seen_once_its_definition_comes() {
+fn watches_a_kind_once_its_crd_is_installed() {
     let api = Api::start();
     api.set_served("XBackend", false);
     let watching = Watching::start(&api);
@@ -52,8 +52,8 @@ fn objects_of_a_kind_are_seen_once_its_definition_comes() {
     watching.wait_for(|load| load.snapshot.xbackends.get("default", "api").is_some());
 }
 
-/// Which of these lists a data plane with an argument has asked for, once it serves.
-fn asked_for(kinds: &str) -> Vec<&'static str> {
+/// Starts a data plane with an argument. Returns which of these kinds it has listed once it serves.
+fn listed_kinds(kinds: &str) -> Vec<&'static str> {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let plane = DataPlane::start_with(&api, &["--backend-kinds", kinds]);
@@ -64,10 +64,10 @@ fn asked_for(kinds: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn kinds_that_only_disabled_backends_are_made_of_are_not_watched() {
+fn does_not_watch_kinds_that_only_disabled_backends_need() {
     let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
-    assert_eq!(asked_for("v1.Service"), ["services", "endpointslices"]);
-    assert_eq!(asked_for(external), ["xbackends"]);
+    assert_eq!(listed_kinds("v1.Service"), ["services", "endpointslices"]);
+    assert_eq!(listed_kinds(external), ["xbackends"]);
 }
 
 fn import(origin: &Origin) -> String {
@@ -90,7 +90,7 @@ endpoints: [{{addresses: [127.0.0.1]}}]
 }
 
 #[test]
-fn requests_get_to_a_service_import_once_its_definition_comes() {
+fn serves_a_service_import_once_its_crd_is_installed() {
     let api = Api::start();
     let origin = Origin::hello();
     api.set_served("ServiceImport", false);

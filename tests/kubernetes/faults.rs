@@ -11,13 +11,13 @@ use crate::plane::DataPlane;
 use crate::watching::{SHORT_TIMING, Watching};
 use crate::{eventually, route};
 
-fn hasty(api: &Api) -> Watching {
+fn with_short_timeouts(api: &Api) -> Watching {
     Watching::start_with(Config::new(api.url().parse().unwrap()), |provider| {
         provider.timed(SHORT_TIMING)
     })
 }
 
-/// Where the route of a host redirects to.
+/// Returns where the route of a host redirects to.
 fn target(load: &Load, host: &str) -> Option<String> {
     let route = load.snapshot.http_routes.get("default", host)?;
     let text = format!("{:?}", route.spec.rules);
@@ -59,7 +59,7 @@ fn retries_hanging_page() {
     let api = Api::start();
     routes(&api, 1200);
     api.hang("HTTPRoute", Some(2));
-    let watching = hasty(&api);
+    let watching = with_short_timeouts(&api);
     eventually(
         || api.requests("/httproutes?").len(),
         |requests| *requests >= 6,
@@ -97,7 +97,7 @@ fn relists_expired_pages_without_an_empty_snapshot() {
 fn detects_silent_watch() {
     let api = Api::start();
     api.apply(&route("a", "one"));
-    let watching = hasty(&api);
+    let watching = with_short_timeouts(&api);
     watching.wait_for(|load| is_at(load, "a", "one"));
     api.mute();
     let start = Instant::now();
@@ -117,7 +117,7 @@ fn detects_silent_watch() {
 fn times_out_hanging_watch_request() {
     let api = Api::start();
     api.apply(&route("a", "one"));
-    let watching = hasty(&api);
+    let watching = with_short_timeouts(&api);
     watching.wait_for(|load| is_at(load, "a", "one"));
     let seen = watches(&api);
     api.fail("HTTPRoute", Some(Fault::Silence));
@@ -127,7 +127,7 @@ fn times_out_hanging_watch_request() {
     watching.wait_for(|load| is_at(load, "a", "two"));
 }
 
-/// Fails every request for a while; checks the retry rate and that the provider recovers soon
+/// Fails every request for a while. Checks the retry rate and that the provider recovers soon
 /// after.
 fn survive(fault: Fault) {
     const BAD: Duration = Duration::from_secs(2);
@@ -257,11 +257,11 @@ fn forbidden_kind_keeps_its_objects_until_allowed() {
 }
 
 #[test]
-fn stale_list_rolls_nothing_back() {
+fn stale_list_does_not_roll_back() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     api.apply(&route("b", "one"));
-    let past = api.moment();
+    let past = api.stored_state();
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 2);
     api.apply(&route("a", "two"));
@@ -285,8 +285,8 @@ fn stale_list_rolls_nothing_back() {
 fn accepts_restored_cluster_after_a_timeout() {
     let api = Api::start();
     api.apply(&route("a", "one"));
-    let past = api.moment();
-    let watching = hasty(&api);
+    let past = api.stored_state();
+    let watching = with_short_timeouts(&api);
     watching.wait_for(|load| is_at(load, "a", "one"));
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
@@ -297,7 +297,7 @@ fn accepts_restored_cluster_after_a_timeout() {
 }
 
 #[test]
-fn stale_event_changes_nothing() {
+fn stale_event_is_ignored() {
     let api = Api::start();
     api.apply(&route("a", "one"));
     let old = api.object("HTTPRoute", "default", "a");
@@ -319,7 +319,7 @@ fn stale_event_changes_nothing() {
 #[test]
 fn list_that_lacks_most_objects_needs_confirmation() {
     let api = Api::start();
-    let nothing = api.moment();
+    let nothing = api.stored_state();
     routes(&api, 30);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);

@@ -75,7 +75,7 @@ fn object(kind: &str, spec: &Value) -> Value {
     })
 }
 
-/// A route of `bad.example` with these rules.
+/// Returns a route of `bad.example` with these rules.
 fn ruled(rules: &Value) -> Value {
     object(
         "HTTPRoute",

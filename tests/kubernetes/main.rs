@@ -1,7 +1,6 @@
-//! A data plane that watches a cluster: the program, an API server with every kind of failure, and
-//! a client of the data plane. `serving`, `order` and `invalid` test the program; `faults`,
-//! `namespaces` and `secrets` test what the provider publishes, `backend_kinds` both.
-//!
+//! A data plane that watches a cluster: the program, an API server with every kind of failure, and a client of the data
+//! plane. `serving`, `order` and `invalid` test the program. `faults`, `namespaces` and `secrets` test what the
+//! provider publishes. `backend_kinds` tests both.
 //! | fault | tests |
 //! |---|---|
 //! | the API server is unreachable, also at startup | `serving::keeps_serving_while_the_api_server_is_unreachable` |
@@ -63,7 +62,7 @@ fn eventually_within<T: Debug>(
     }
 }
 
-/// A route that redirects `host`.example to `target`.
+/// Returns a route that redirects `host`.example to `target`.
 fn route(host: &str, target: &str) -> String {
     let redirect = format!("{{scheme: https, hostname: {target}, statusCode: 302}}");
     route_with(
@@ -72,7 +71,7 @@ fn route(host: &str, target: &str) -> String {
     )
 }
 
-/// A route of `host`.example with one rule.
+/// Returns a route of `host`.example with one rule.
 fn route_with(host: &str, rule: &str) -> String {
     format!(
         "

@@ -1,5 +1,5 @@
-//! Objects of one configuration that arrive in any order or repeatedly: served as soon as the last
-//! one arrives, and never incomplete.
+//! Objects of one configuration that arrive in any order or repeatedly. They are served as soon as
+//! the last one arrives, and never incomplete.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ use crate::watching::Watching;
 use crate::{PATIENCE, eventually, route, route_with};
 
 /// Maximum time until the last object takes effect.
-const LIVE: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time until revoked access ends.
-const ENDED: Duration = Duration::from_secs(1);
-/// Number of measurements: other tests share the cores, so that the median is used.
-const TIMES: usize = 5;
+const MAX_REVOCATION_DELAY: Duration = Duration::from_secs(1);
+/// Number of measurements. The median is used, since other tests share the cores.
+const MEASUREMENTS: usize = 5;
 
-/// A route of a host to a Service of its name, or of another namespace.
+/// Returns a route of a host to a Service of its name, or of another namespace.
 fn forward(host: &str, namespace: &str) -> String {
     let rule = format!("{{backendRefs: [{{name: {host}, namespace: {namespace}, port: 80}}]}}");
     route_with(host, &rule)
@@ -61,7 +61,7 @@ spec:
     .to_owned()
 }
 
-/// Time until `is_so` returns true.
+/// Returns time until `is_so` returns true.
 fn until(mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
@@ -72,7 +72,7 @@ fn until(mut is_so: impl FnMut() -> bool) -> Duration {
 
 fn assert_middle(mut times: Vec<Duration>, limit: Duration) {
     times.sort();
-    assert!(times[TIMES / 2] <= limit, "{times:?}");
+    assert!(times[MEASUREMENTS / 2] <= limit, "{times:?}");
 }
 
 /// Applies objects in the given order; returns the time from the last one until the host is served.
@@ -104,7 +104,7 @@ fn serves_route_at_once_in_any_order_of_objects() {
         ([2, 1, 0], "404"),
     ];
     for (name, (order, before)) in orders.into_iter().enumerate() {
-        let times = (0..TIMES).map(|time| {
+        let times = (0..MEASUREMENTS).map(|time| {
             let host = format!("h{name}-{time}");
             let pieces = [
                 forward(&host, "default"),
@@ -114,7 +114,7 @@ fn serves_route_at_once_in_any_order_of_objects() {
             let pieces = order.map(|piece| pieces[piece].clone());
             served_after(&api, &plane, &host, &pieces, before)
         });
-        assert_middle(times.collect(), LIVE);
+        assert_middle(times.collect(), MAX_DELAY);
     }
 }
 
@@ -129,13 +129,13 @@ fn reference_grant_controls_access() {
         grant(),
     ];
     let mut begins = vec![served_after(&api, &plane, "a", &pieces, "500")];
-    while begins.len() < TIMES {
+    while begins.len() < MEASUREMENTS {
         api.delete("ReferenceGrant", "other", "grant");
         let ended = until(|| plane.answer("a.example").as_deref() == Some("500"));
-        assert!(ended < ENDED, "{ended:?}");
+        assert!(ended < MAX_REVOCATION_DELAY, "{ended:?}");
         begins.push(served_after(&api, &plane, "a", &pieces[3..], "500"));
     }
-    assert_middle(begins, LIVE);
+    assert_middle(begins, MAX_DELAY);
 }
 
 fn handshake(port: u16) -> Option<()> {
@@ -173,14 +173,14 @@ spec:
         "metadata": {"name": "certificate", "namespace": "default"},
         "stringData": {"tls.crt": certificate.pem, "tls.key": certificate.key},
     });
-    let times = (0..TIMES).map(|_| {
+    let times = (0..MEASUREMENTS).map(|_| {
         eventually(|| handshake(port), Option::is_none);
         api.put(secret.clone());
         let live = until(|| handshake(port).is_some());
         api.delete("Secret", "default", "certificate");
         live
     });
-    assert_middle(times.collect(), LIVE);
+    assert_middle(times.collect(), MAX_DELAY);
 }
 
 #[test]

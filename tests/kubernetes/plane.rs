@@ -100,7 +100,7 @@ spec:
             .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
     }
 
-    /// Time of the API server's last response, from the metrics.
+    /// Returns time of the API server's last response, from the metrics.
     pub(crate) fn contact(&self) -> Option<String> {
         let metrics = request(self.admin, "/metrics", "localhost")?;
         let name = "portcullis_api_server_contact_timestamp_seconds ";
@@ -113,7 +113,7 @@ spec:
             .is_some_and(|head| head.starts_with("HTTP/1.1 200"))
     }
 
-    /// Lines of its log that contain a text.
+    /// Returns lines of its log that contain a text.
     pub(crate) fn log(&self, text: &str) -> Vec<String> {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
         let lines = log.lines().filter(|line| line.contains(text));

@@ -21,24 +21,24 @@ metadata: {name: shop, namespace: default}
 spec: {splitBy: app.kubernetes.io/version, releases: [{value: v1, weight: 1}]}
 ";
 
-/// Whether any Pods have been asked for, and whether those of namespace `default` have.
-fn asked_for(api: &Api) -> (bool, bool) {
+/// Returns whether any Pods were listed, and whether those of namespace `default` were.
+fn has_listed(api: &Api) -> (bool, bool) {
     let asked = |path: &str| !api.requests(path).is_empty();
     (asked("/pods?"), asked("/namespaces/default/pods?"))
 }
 
 #[test]
-fn watches_pods_only_where_a_release_backend_is() {
+fn watches_pods_only_in_namespaces_with_a_release_backend() {
     let api = Api::start();
     api.apply(&pod("default", "one"));
     api.apply(&pod("other", "two"));
     let watching = Watching::start(&api);
     let load = watching.wait_for(|_| true);
     assert!(load.snapshot.pods.is_empty());
-    assert_eq!(asked_for(&api), (false, false));
+    assert_eq!(has_listed(&api), (false, false));
     api.apply(BACKEND);
     let load = watching.wait_for(|load| load.snapshot.release_backends.len() == 1);
-    // The change waits for the Pods, so that the backend is never without endpoints in between.
+    // The change waits for the Pods, so that the backend never lacks endpoints.
     assert_eq!(load.snapshot.pods.len(), 1);
     assert!(api.requests("/namespaces/other/pods?").is_empty());
     assert!(api.requests("/api/v1/pods?").is_empty());
@@ -60,7 +60,7 @@ fn first_configuration_has_the_pods_of_release_backends() {
 }
 
 #[test]
-fn forbidden_pods_do_not_hold_up_other_changes_for_long() {
+fn forbidden_pods_delay_other_changes_only_briefly() {
     let api = Api::start();
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);

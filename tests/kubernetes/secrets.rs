@@ -17,7 +17,7 @@ fn secret(name: &str) -> serde_json::Value {
     })
 }
 
-/// A Gateway whose listeners refer to these Secrets.
+/// Returns a Gateway whose listeners refer to these Secrets.
 fn gateway(certificates: &[&str]) -> serde_json::Value {
     let listeners: Vec<_> = certificates
         .iter()
@@ -97,7 +97,7 @@ fn lists_secrets_after_their_referrers() {
 }
 
 #[test]
-fn unreferenced_secrets_change_nothing() {
+fn unreferenced_secrets_are_ignored() {
     let api = Api::start();
     let watching = Watching::start(&api);
     watching.wait_for(|_| true);

@@ -65,7 +65,7 @@ impl Watching {
         Self { history, _end: end }
     }
 
-    /// All published snapshots.
+    /// Returns all published snapshots.
     pub(crate) fn history(&self) -> Vec<Arc<Load>> {
         self.history.0.lock().unwrap().clone()
     }

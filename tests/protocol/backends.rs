@@ -20,7 +20,7 @@ use crate::harness::yaml;
 const GET: &str = "GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n";
 const POST: &str = "POST /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\nhello";
 
-/// A data plane in front of a backend that speaks HTTP/2 in plain text.
+/// Returns a data plane in front of a backend that speaks HTTP/2 in plain text.
 fn before(origin: SocketAddr) -> TestServer {
     TestServer::start(&[
         yaml::gateway("gateway", &[yaml::http("http", 80, "")]),
@@ -42,9 +42,9 @@ fn stream(peer: &mut Peer) -> Option<u32> {
     }
 }
 
-/// A backend that runs `first` for the first stream of its first connection and responds to all
-/// others.
-fn leaving_out(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin {
+/// Returns an origin that runs `first` for the first stream of its first connection and responds to
+/// all other streams.
+fn failing_first(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         if peer.wire.take(24).is_err() {
             return;
@@ -64,7 +64,7 @@ fn leaving_out(first: impl Fn(&mut Peer, u32) + Send + Sync + 'static) -> Origin
 #[test]
 fn retries_stream_above_goaway_on_another_connection() {
     for request in [GET, POST] {
-        let origin = leaving_out(|peer, _| {
+        let origin = failing_first(|peer, _| {
             peer.send(frame(GOAWAY, 0, 0, &[0; 8]));
         });
         let server = before(origin.address);
@@ -77,7 +77,7 @@ fn retries_stream_above_goaway_on_another_connection() {
 #[test]
 fn retries_refused_stream_at_the_only_endpoint() {
     for request in [GET, POST] {
-        let origin = leaving_out(|peer, stream| {
+        let origin = failing_first(|peer, stream| {
             peer.send(frame(RST_STREAM, 0, stream, &7_u32.to_be_bytes()));
         });
         let server = before(origin.address);

@@ -1,5 +1,5 @@
 //! Long gRPC-like streams of many small messages over one connection per side, paused and resumed
-//! (D7): legitimate traffic that resembles an attack.
+//! (D7). This is legitimate traffic that resembles an attack.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::yaml;
 const STREAMS: usize = 50;
 const MESSAGES: usize = 200;
 
-/// A message of 20 to 600 bytes.
+/// Returns a message of 20 to 600 bytes.
 fn message(index: usize) -> Bytes {
     Bytes::from(vec![index as u8; 20 + index * 37 % 581])
 }

@@ -60,7 +60,7 @@ fn accepts_unsolicited_100_of_the_backend() {
     fixture.is_well(1);
 }
 
-/// An origin that sends 103 Early Hints before every response.
+/// Returns an origin that sends 103 Early Hints before every response.
 fn hinting() -> Origin {
     Origin::answering(
         "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\

@@ -44,22 +44,22 @@ impl Fixture {
         Self { server, origin }
     }
 
-    /// Address of the HTTP port.
+    /// Returns address of the HTTP port.
     pub(crate) fn http(&self) -> SocketAddr {
         self.server.at(80)
     }
 
-    /// Address of the HTTPS port.
+    /// Returns address of the HTTPS port.
     pub(crate) fn https(&self) -> SocketAddr {
         self.server.at(443)
     }
 
-    /// A plain client.
+    /// Returns a plain client.
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.http())
     }
 
-    /// A client that sends plain text to the HTTPS port.
+    /// Returns a client that sends plain text to the HTTPS port.
     pub(crate) fn https_raw(&self) -> Client {
         Client::connect(self.https())
     }
@@ -69,7 +69,7 @@ impl Fixture {
         self.client().ask(request)
     }
 
-    /// Waits until timeout `kind` has ended `count` peers; fails the test if it has ended more.
+    /// Waits until timeout `kind` has ended `count` peers. Fails the test if it has ended more.
     pub(crate) fn ended_by(&self, kind: TimeoutKind, count: u64) {
         let connections = &self.server.state().stats.connections;
         let enough = |_: &Server| connections.timeouts(kind) >= count;
@@ -94,8 +94,8 @@ impl Fixture {
     }
 }
 
-/// An origin that responds to `/fresh` and runs `script` for every other request. The connection
-/// ends when the script returns false.
+/// Returns an origin that responds to `/fresh` and runs `script` for every other request. The
+/// connection ends when the script returns false.
 pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         while let Some(request) = peer.request() {
@@ -111,8 +111,8 @@ pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'stati
     })
 }
 
-/// An origin with responses of this size. Reports for each how much was sent when the connection
-/// stalled.
+/// Returns an origin with responses of this size. Reports for each how much was sent when the
+/// connection stalled.
 pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
     let (tell, told) = channel();
     let origin = scripted(move |peer| {
@@ -126,7 +126,7 @@ pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
     (origin, told)
 }
 
-/// A Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and additional
+/// Returns a Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and additional
 /// documents.
 pub(crate) fn documents(origin: SocketAddr, more: &str) -> Vec<String> {
     let listeners = [

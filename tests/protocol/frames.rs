@@ -68,7 +68,7 @@ impl Raw {
         self.send(HEADERS, flags, stream, &block(fields))
     }
 
-    /// The next relevant frame; `None` at EOF. Responds to SETTINGS and PING.
+    /// Returns the next relevant frame; `None` at EOF. Responds to SETTINGS and PING.
     pub(crate) fn next(&mut self) -> Option<Frame> {
         loop {
             let frame = self.any()?;
@@ -78,7 +78,7 @@ impl Raw {
         }
     }
 
-    /// The next frame of any kind; `None` at EOF. Responds to SETTINGS and PING.
+    /// Returns the next frame of any kind; `None` at EOF. Responds to SETTINGS and PING.
     fn any(&mut self) -> Option<Frame> {
         let head = self.client.wire.take(9).ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -133,7 +133,7 @@ impl Raw {
     }
 }
 
-/// A `GET` with additional fields.
+/// Returns a `GET` with additional fields.
 pub(crate) fn get<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut fields = vec![
         (":method", "GET"),
@@ -184,7 +184,7 @@ fn length(bytes: &mut Vec<u8>, length: usize) {
     bytes.push(rest as u8);
 }
 
-/// The status at the start of a block, which must be the first of its connection.
+/// Returns the status at the start of a block, which must be the first of its connection.
 fn status(block: &[u8]) -> u16 {
     // A dynamic table size update may come first.
     let block = if block[0] & 0xe0 == 0x20 {
@@ -204,7 +204,7 @@ fn status(block: &[u8]) -> u16 {
     }
 }
 
-/// A number of three digits, Huffman coded or plain.
+/// Returns a number of three digits, Huffman coded or plain.
 fn digits(text: &[u8]) -> u16 {
     let length = usize::from(text[0] & 127);
     let bytes = &text[1..=length];

@@ -31,7 +31,7 @@ fn refused(inputs: &[&str], statuses: &[u16]) {
     fixture.is_well(0);
 }
 
-/// A `POST` with these header lines and a body.
+/// Returns a `POST` with these header lines and a body.
 fn post(lines: &str, body: &str) -> String {
     format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n\r\n{body}")
 }

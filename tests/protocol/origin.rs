@@ -244,8 +244,8 @@ fn does_not_reuse_connection_closed_by_the_backend() {
     );
 }
 
-/// An origin that responds once on its first connection and runs `end` when the second request
-/// arrives.
+/// Returns an origin that responds once on its first connection and runs `end` when the second
+/// request arrives.
 fn stale(end: impl Fn(&mut Peer) + Send + Sync + 'static) -> Origin {
     Origin::start(move |peer| {
         while let Some(request) = peer.request() {
@@ -276,7 +276,7 @@ fn retries_idempotent_request_on_closed_keepalive() {
 }
 
 #[test]
-fn does_not_retry_partially_answered_request() {
+fn does_not_retry_request_with_partial_response() {
     let fixture = Fixture::new(stale(|peer| {
         peer.send("HTTP/1.1 2");
     }));

@@ -1,5 +1,5 @@
 //! Slow, stalled or too many peers (B, and all limits that hyper leaves to the proxy), over HTTP/1
-//! and TLS handshakes. Limits are at most a second here; the tests check which limit ends which
+//! and TLS handshakes. Limits are at most a second here. The tests check which limit ends which
 //! peer, and that others are unaffected.
 
 use std::io::Write;

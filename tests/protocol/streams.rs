@@ -27,7 +27,7 @@ fn request<'a>(method: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'
     headers
 }
 
-/// The next frame of a stream, or of the connection.
+/// Returns the next frame of a stream, or of the connection.
 fn next(raw: &mut Raw) -> Frame {
     raw.next().expect("the connection stays open")
 }
@@ -69,7 +69,7 @@ fn responds_408_to_stalled_body_without_content_length() {
     fixture.ended_by(TimeoutKind::Body, 1);
 }
 
-/// An origin that sends a response head and never ends its response.
+/// Returns an origin that sends a response head and never ends its response.
 fn early() -> Origin {
     Origin::start(|peer| {
         while let Some(request) = peer.head() {

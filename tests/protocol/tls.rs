@@ -18,7 +18,7 @@ use crate::harness::server::TestServer;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 
-/// The bytes of a ClientHello.
+/// Returns the bytes of a ClientHello.
 fn hello() -> Vec<u8> {
     let mut hello = Vec::new();
     let mut client = connection(HOST, tls::client(&["h2", "http/1.1"]));
@@ -126,8 +126,8 @@ fn invalid_handshake_closes_at_once() {
     fixture.is_well(0);
 }
 
-/// The listeners of port 443, each with a route: `a.example`, `*.wild.example`, `b.wild.example`,
-/// and one for all other hosts if `fallback`.
+/// Returns the listeners of port 443, each with a route: `a.example`, `*.wild.example`,
+/// `b.wild.example`, and one for all other hosts if `fallback`.
 fn listeners(fallback: bool) -> (TestServer, Origin) {
     let origin = Origin::hello();
     let mut hosts = vec![
@@ -263,7 +263,7 @@ fn rejects_server_names_without_a_listener() {
     assert_eq!(origin.requests().len(), 0);
 }
 
-/// A client with a self-signed certificate.
+/// Returns a client with a self-signed certificate.
 fn certified() -> Arc<rustls::ClientConfig> {
     let own = Certificate::new(&["client"]);
     let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("a key");

@@ -1,5 +1,5 @@
-//! Goldens of the objects that a Gateway needs in a cluster: each `<rule>.yaml` contains a Gateway
-//! with its class and parameters, and then the resulting objects. `UPDATE_GOLDEN=1` rewrites those.
+//! Goldens of the objects that a Gateway desired_objects in a cluster. Each `<rule>.yaml` contains a Gateway
+//! with its class and parameters, and then the resulting objects, which `UPDATE_GOLDEN=1` rewrites.
 //! Also checks that the files in `deploy` match the program.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -43,15 +43,15 @@ fn documents(text: &str) -> Vec<Value> {
     read.filter(|value: &Value| !value.is_null()).collect()
 }
 
-/// The arguments of all pods, from the line of a golden that begins with [`ARGUMENTS`].
+/// Returns the arguments of all pods, from the line of a golden that begins with [`ARGUMENTS`].
 fn arguments(text: &str) -> Vec<String> {
     let line = text.lines().find_map(|line| line.strip_prefix(ARGUMENTS));
     let words = line.into_iter().flat_map(str::split_whitespace);
     words.map(str::to_owned).collect()
 }
 
-/// The desired objects of the Gateways in `values`, whose pods all have these arguments.
-fn needs(values: Vec<Value>, arguments: Vec<String>) -> Vec<Child> {
+/// Returns the desired objects of the Gateways in `values`, whose pods all have these arguments.
+fn desired_objects(values: Vec<Value>, arguments: Vec<String>) -> Vec<Child> {
     let mut snapshot = Snapshot::default();
     for mut value in values {
         if value["kind"] == "Gateway" {
@@ -91,7 +91,7 @@ fn provisions_objects_as_in_goldens() {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# "), "{}: tell the rule", path.display());
         let (input, expected) = text.split_once(NEEDS).unwrap_or((&text, ""));
-        let documents = needs(documents(input), arguments(input))
+        let documents = desired_objects(documents(input), arguments(input))
             .iter()
             .map(|child| serde_yaml::to_string(&child.object).unwrap())
             .collect::<Vec<_>>();
@@ -113,7 +113,7 @@ fn child_metadata_matches_its_object() {
     for path in goldens() {
         let text = fs::read_to_string(&path).unwrap();
         let (input, _) = text.split_once(NEEDS).unwrap();
-        let children = needs(documents(input), arguments(input));
+        let children = desired_objects(documents(input), arguments(input));
         let mut names: Vec<_> = children
             .iter()
             .map(|child| (child.kind, &child.name))
@@ -134,7 +134,7 @@ fn child_metadata_matches_its_object() {
     }
 }
 
-/// All flags of the pod template exist and accept their values.
+/// Reports whether `run` has a flag that reads this environment variable.
 fn is_variable_of_run(name: &str) -> bool {
     let command = portcullis::cli::command();
     let run = command.find_subcommand("run").unwrap();
@@ -145,7 +145,7 @@ fn is_variable_of_run(name: &str) -> bool {
 }
 
 #[test]
-fn pod_arguments_and_variables_are_those_of_run() {
+fn run_accepts_the_arguments_and_variables_of_pods() {
     let mut seen = 0;
     for path in goldens() {
         let text = fs::read_to_string(&path).unwrap();

@@ -16,7 +16,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Names of the files in a folder.
+/// Returns names of the files in a folder.
 fn names(folder: &str) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let entries = fs::read_dir(root.join(folder)).unwrap();
@@ -25,7 +25,7 @@ fn names(folder: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A CRD schema reduced to validation, in the form of the embedded schemas.
+/// Returns a CRD schema reduced to validation, in the form of the embedded schemas.
 fn of_crd(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
@@ -57,7 +57,7 @@ fn of_crd(schema: &Value) -> Value {
     }
 }
 
-/// An embedded schema with shared parts inlined.
+/// Returns an embedded schema with shared parts inlined.
 fn of_ours(node: &Value, shared: &[Value]) -> Value {
     match node {
         Value::Object(fields) => match fields.get("ref").and_then(Value::as_u64) {
@@ -197,7 +197,7 @@ fn every_chart_value_is_in_the_schema_and_tested() {
     assert!(seen > 20, "only {seen} values");
 }
 
-/// The rules of a role of `install.yaml`.
+/// Returns the rules of a role of `install.yaml`.
 fn rules(kind: &str, name: &str) -> Vec<Value> {
     let manifests = documents(&read("deploy/install.yaml"));
     let mut roles = manifests.iter();
@@ -236,7 +236,7 @@ fn rights() -> BTreeSet<String> {
     allowed(&rules("ClusterRole", "portcullis-controller"))
 }
 
-/// The resource of a watched kind.
+/// Returns the resource of a watched kind.
 fn resource(kind: &Kind) -> String {
     let name = kind.kind.to_lowercase();
     let plural = match name.as_str() {

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use portcullis::provision::FailureReason;
 use serde_json::json;
 
-use crate::scene::{Asked, Scene, asked};
+use crate::scene::{Scene, TestGateway, test_gateway};
 use crate::server::{Fault, Server};
 
 #[tokio::test]
 async fn rejection_is_reported_with_the_servers_message_and_retried() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     server.rule(|request| {
         let is_deployment = request.verb == "POST" && request.plural == "deployments";
         is_deployment.then_some(Fault::Refuse(403, "Forbidden", "exceeded quota: small"))
@@ -21,7 +21,7 @@ async fn rejection_is_reported_with_the_servers_message_and_retried() {
     assert_eq!(failure.reason, FailureReason::Refused);
     assert_eq!(
         failure.message,
-        "Deployment shop/web-portcullis cannot be made: exceeded quota: small (403 Forbidden)"
+        "Deployment shop/web-portcullis cannot be created: exceeded quota: small (403 Forbidden)"
     );
     assert!(server.object(&web.key("services")).is_some());
     let event = server
@@ -37,7 +37,7 @@ async fn rejection_is_reported_with_the_servers_message_and_retried() {
     assert_eq!(event["note"], failure.message.as_str());
     server.lift_rule();
     scene.has_all(&web).await;
-    scene.is_well().await;
+    scene.has_no_failures().await;
     let events = server.with(|state| state.names("events", "shop").len());
     assert_eq!(events, 1);
 }
@@ -45,7 +45,7 @@ async fn rejection_is_reported_with_the_servers_message_and_retried() {
 #[tokio::test]
 async fn rejected_disruption_budget_does_not_block_pods() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     server.rule(|request| {
         let is_budget = request.verb == "POST" && request.plural == "poddisruptionbudgets";
         is_budget.then_some(Fault::Refuse(403, "Forbidden", "no"))
@@ -58,7 +58,7 @@ async fn rejected_disruption_budget_does_not_block_pods() {
 #[tokio::test]
 async fn creates_prerequisites_before_pods() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     server.rule(|request| {
         let is_map = request.verb == "POST" && request.plural == "configmaps";
         is_map.then_some(Fault::Refuse(422, "Invalid", "no"))
@@ -71,7 +71,7 @@ async fn creates_prerequisites_before_pods() {
 #[tokio::test]
 async fn server_error_is_not_a_rejection() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     server.rule(|request| {
         let is_service = request.verb == "POST" && request.plural == "services";
         is_service.then_some(Fault::Refuse(
@@ -93,9 +93,9 @@ async fn server_error_is_not_a_rejection() {
 #[tokio::test]
 async fn hanging_namespace_does_not_delay_others() {
     let server = Server::start();
-    let slow = |count: u32| Asked {
+    let slow = |count: u32| TestGateway {
         namespace: "slow".to_owned(),
-        ..asked(&format!("slow-{count}"))
+        ..test_gateway(&format!("slow-{count}"))
     };
     let mut gateways: Vec<_> = (0..30).map(slow).collect();
     server
@@ -109,12 +109,12 @@ async fn hanging_namespace_does_not_delay_others() {
         .await;
     let start = Instant::now();
     let quick: Vec<_> = (0..10)
-        .map(|count| asked(&format!("quick-{count}")))
+        .map(|count| test_gateway(&format!("quick-{count}")))
         .collect();
     gateways.extend(quick.clone());
-    scene.desire(&gateways);
-    for asked in &quick {
-        scene.has_all(asked).await;
+    scene.set_desired(&gateways);
+    for test_gateway in &quick {
+        scene.has_all(test_gateway).await;
     }
     // A hanging request takes 10 s.
     assert!(
@@ -127,7 +127,7 @@ async fn hanging_namespace_does_not_delay_others() {
 #[tokio::test]
 async fn takes_over_ports_of_another_field_manager() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
     // A real server rejects a duplicate port name of another manager.

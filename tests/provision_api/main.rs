@@ -3,10 +3,10 @@
 //!
 //! | subject | tests |
 //! |---|---|
-//! | whose an object is, names that are taken, former Gateways and versions | `ownership` |
-//! | refusals, requests that hang, events | `failures` |
+//! | ownership of objects, taken names, previous Gateways and versions | `ownership` |
+//! | rejected and hanging requests, events | `failures` |
 //! | repairs, deletions | `repair` |
-//! | one Gateway after the other | `rollouts` |
+//! | rollouts to one Gateway after the other | `rollouts` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -3,15 +3,15 @@
 use portcullis::provision::FailureReason;
 use serde_json::{Value, json};
 
-use crate::scene::{Asked, MANAGER, Scene, asked, gateway_key};
+use crate::scene::{MANAGER, Scene, TestGateway, gateway_key, test_gateway};
 use crate::server::{Server, key};
 
-/// An object with the controller's labels, created by another client.
-fn forged(asked: &Asked, kind: &str, owner: &Value) -> Value {
+/// Returns an object with the controller's labels, created by another client.
+fn forged(test_gateway: &TestGateway, kind: &str, owner: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": kind,
         "metadata": {
-            "name": asked.object_name(), "namespace": asked.namespace,
+            "name": test_gateway.object_name(), "namespace": test_gateway.namespace,
             "labels": {"app.kubernetes.io/managed-by": "portcullis-controller"},
             "ownerReferences": owner,
             "managedFields": [{"manager": "kubectl", "operation": "Update"}],
@@ -22,7 +22,7 @@ fn forged(asked: &Asked, kind: &str, owner: &Value) -> Value {
 #[tokio::test]
 async fn creates_all_objects_with_post_and_records_fields_as_applied() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
     let writes = server.take_writes();
@@ -45,17 +45,17 @@ async fn creates_all_objects_with_post_and_records_fields_as_applied() {
 #[tokio::test]
 async fn removes_field_that_is_no_longer_desired() {
     let server = Server::start();
-    let with = Asked {
+    let with = TestGateway {
         annotations: json!({"example.com/a": "1", "example.com/b": "2"}),
-        ..asked("web")
+        ..test_gateway("web")
     };
     let scene = Scene::start(&server, std::slice::from_ref(&with));
     scene.has_all(&with).await;
-    let without = Asked {
+    let without = TestGateway {
         annotations: json!({"example.com/a": "1"}),
         ..with.clone()
     };
-    scene.desire(std::slice::from_ref(&without));
+    scene.set_desired(std::slice::from_ref(&without));
     for plural in ["serviceaccounts", "services", "deployments"] {
         server
             .until("an annotation less", |state| {
@@ -70,17 +70,17 @@ async fn removes_field_that_is_no_longer_desired() {
 #[tokio::test]
 async fn gateway_with_taken_object_names_fails_without_changes() {
     let server = Server::start();
-    let first = Asked {
+    let first = TestGateway {
         class: "internal-portcullis".to_owned(),
-        ..asked("web")
+        ..test_gateway("web")
     };
-    let second = asked("web-internal");
+    let second = test_gateway("web-internal");
     assert_eq!(first.object_name(), second.object_name());
     let scene = Scene::start(&server, std::slice::from_ref(&first));
     scene.has_all(&first).await;
     let before = server.object(&first.key("services")).unwrap();
     server.take_writes();
-    scene.desire(&[first.clone(), second.clone()]);
+    scene.set_desired(&[first.clone(), second.clone()]);
     let failure = scene.failure(&second, |_| true).await;
     assert_eq!(failure.reason, FailureReason::NameTaken);
     assert_eq!(
@@ -109,13 +109,13 @@ async fn gateway_with_taken_object_names_fails_without_changes() {
         state.collect();
     });
     scene.has_all(&second).await;
-    scene.is_well().await;
+    scene.has_no_failures().await;
 }
 
 #[tokio::test]
 async fn never_changes_objects_of_another_owner() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let owner = json!([{
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web",
         "uid": web.uid, "controller": true,
@@ -131,14 +131,16 @@ async fn never_changes_objects_of_another_owner() {
     let stray = key("services", "shop", "stray");
     let service = forged(&web, "Service", &owner);
     server.with(|state| state.put(&stray, service));
-    scene.catch_up(std::slice::from_ref(&web), "other").await;
+    scene
+        .process_events(std::slice::from_ref(&web), "other")
+        .await;
     assert!(server.object(&stray).is_some());
 }
 
 #[tokio::test]
 async fn adopts_objects_of_the_previous_version() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     // The previous version applied everything; Services could have ports of two field managers.
     server.with(|state| {
         for child in web.children() {
@@ -173,7 +175,7 @@ async fn adopts_objects_of_the_previous_version() {
             })
             .await;
     }
-    scene.is_well().await;
+    scene.has_no_failures().await;
     assert_eq!(uids(), before);
     let writes = server.take_writes();
     assert!(
@@ -187,10 +189,10 @@ async fn adopts_objects_of_the_previous_version() {
 #[tokio::test]
 async fn replaces_objects_of_a_deleted_gateway_of_the_same_name() {
     let server = Server::start();
-    let former = asked("web");
+    let former = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&former));
     scene.has_all(&former).await;
-    let new = Asked {
+    let new = TestGateway {
         uid: "another".to_owned(),
         ..former.clone()
     };
@@ -200,7 +202,7 @@ async fn replaces_objects_of_a_deleted_gateway_of_the_same_name() {
             gateway["metadata"]["uid"] = json!("another")
         })
     });
-    scene.desire(std::slice::from_ref(&new));
+    scene.set_desired(std::slice::from_ref(&new));
     for child in new.children() {
         let name = key(child.kind.plural(), &child.namespace, &child.name);
         server
@@ -210,13 +212,13 @@ async fn replaces_objects_of_a_deleted_gateway_of_the_same_name() {
             })
             .await;
     }
-    scene.is_well().await;
+    scene.has_no_failures().await;
 }
 
 #[tokio::test]
 async fn deletes_rbac_of_the_previous_version() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let ours = json!({"metadata": {"labels": {"app.kubernetes.io/name": "portcullis"}}});
     let role = key("clusterroles", "", "portcullis-data-plane");
     let binding = key("clusterrolebindings", "", "portcullis-data-plane");
@@ -238,7 +240,7 @@ async fn keeps_roles_of_other_owners() {
     let server = Server::start();
     let role = key("clusterroles", "", "portcullis-data-plane");
     server.with(|state| state.put(&role, json!({"metadata": {"labels": {"team": "shop"}}})));
-    let web = asked("web");
+    let web = test_gateway("web");
     let _scene = Scene::start(&server, std::slice::from_ref(&web));
     server
         .until("a look at the role", |state| {

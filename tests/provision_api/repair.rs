@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use crate::scene::{Asked, Scene, asked, desired, gateway_key};
+use crate::scene::{Scene, TestGateway, desired, gateway_key, test_gateway};
 use crate::server::{Server, key};
 
 #[tokio::test]
 async fn recreates_deleted_objects() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
     for child in web.children() {
@@ -27,7 +27,7 @@ async fn recreates_deleted_objects() {
 #[tokio::test]
 async fn restores_changed_objects() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
     let uid = server.object(&web.key("deployments")).unwrap()["metadata"]["uid"].clone();
@@ -67,10 +67,12 @@ async fn restores_changed_objects() {
 #[tokio::test]
 async fn unchanged_state_needs_no_write() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
-    scene.catch_up(std::slice::from_ref(&web), "one").await;
+    scene
+        .process_events(std::slice::from_ref(&web), "one")
+        .await;
     server.take_writes();
     server.with(|state| {
         state.edit(&web.key("deployments"), |deployment| {
@@ -82,7 +84,9 @@ async fn unchanged_state_needs_no_write() {
                 json!(["service.kubernetes.io/load-balancer-cleanup"]);
         });
     });
-    scene.catch_up(std::slice::from_ref(&web), "two").await;
+    scene
+        .process_events(std::slice::from_ref(&web), "two")
+        .await;
     let writes = server.take_writes();
     let of_web: Vec<_> = writes
         .iter()
@@ -94,10 +98,10 @@ async fn unchanged_state_needs_no_write() {
 #[tokio::test]
 async fn applies_nothing_for_a_terminating_gateway() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
-    // The controller's view of the Gateway is older than that of its objects.
+    // The controller's view of the Gateway is older than its view of the objects.
     server.with(|state| {
         state.edit(&gateway_key(&web), |gateway| {
             gateway["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -117,17 +121,19 @@ async fn applies_nothing_for_a_terminating_gateway() {
                 .then_some(())
         })
         .await;
-    scene.catch_up(std::slice::from_ref(&web), "one").await;
+    scene
+        .process_events(std::slice::from_ref(&web), "one")
+        .await;
     let writes = server.take_writes();
     let of_web: Vec<_> = writes
         .iter()
         .filter(|write| write.namespace == "shop")
         .collect();
     assert!(of_web.is_empty(), "{of_web:?}");
-    // Then the deletion becomes known.
-    let other = Asked {
+    // The controller learns of the deletion.
+    let other = TestGateway {
         namespace: "barrier".to_owned(),
-        ..asked("two")
+        ..test_gateway("two")
     };
     server.with(|state| state.put(&gateway_key(&other), other.gateway()));
     let mut state = (*desired(std::slice::from_ref(&other)).unwrap()).clone();
@@ -146,7 +152,7 @@ async fn applies_nothing_for_a_terminating_gateway() {
 #[tokio::test]
 async fn deletes_objects_of_a_deleted_gateway() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
     server.with(|state| state.remove(&gateway_key(&web)));
@@ -161,9 +167,9 @@ async fn deletes_objects_of_a_deleted_gateway() {
 #[tokio::test]
 async fn keeps_orphaned_objects() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.come_to_rest(std::slice::from_ref(&web)).await;
+    scene.until_idle(std::slice::from_ref(&web)).await;
     // Orphan deletion: the garbage collector removes the owner references and then deletes the
     // Gateway.
     server.with(|state| {
@@ -176,7 +182,7 @@ async fn keeps_orphaned_objects() {
         }
         state.remove(&gateway_key(&web));
     });
-    scene.catch_up(&[], "one").await;
+    scene.process_events(&[], "one").await;
     for child in web.children() {
         let name = key(child.kind.plural(), &child.namespace, &child.name);
         let object = server.object(&name).unwrap();
@@ -187,11 +193,11 @@ async fn keeps_orphaned_objects() {
 #[tokio::test]
 async fn deletes_objects_of_a_gateway_of_another_class() {
     let server = Server::start();
-    let (web, other) = (asked("web"), asked("other"));
+    let (web, other) = (test_gateway("web"), test_gateway("other"));
     let scene = Scene::start(&server, &[web.clone(), other.clone()]);
     scene.has_all(&web).await;
     scene.has_all(&other).await;
-    scene.desire(std::slice::from_ref(&other));
+    scene.set_desired(std::slice::from_ref(&other));
     server
         .until("nothing of the Gateway", |state| {
             let mut keys = state.objects.keys();
@@ -204,18 +210,18 @@ async fn deletes_objects_of_a_gateway_of_another_class() {
 #[tokio::test]
 async fn deletes_replaced_objects_after_creating_their_successors() {
     let server = Server::start();
-    let web = asked("web");
+    let web = test_gateway("web");
     let scene = Scene::start(&server, std::slice::from_ref(&web));
     scene.has_all(&web).await;
     server.rule(|request| {
         let is_set = request.verb == "POST" && request.plural == "daemonsets";
         is_set.then_some(crate::server::Fault::Refuse(403, "Forbidden", "no"))
     });
-    let everywhere = Asked {
+    let everywhere = TestGateway {
         parameters: json!({"workload": {"kind": "DaemonSet"}}),
         ..web.clone()
     };
-    scene.desire(std::slice::from_ref(&everywhere));
+    scene.set_desired(std::slice::from_ref(&everywhere));
     scene.failure(&everywhere, |_| true).await;
     assert!(server.object(&web.key("deployments")).is_some());
     server.lift_rule();

@@ -4,39 +4,41 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::scene::{Asked, Scene, asked};
+use crate::scene::{Scene, TestGateway, test_gateway};
 use crate::server::{Server, State, key};
 
-/// The image of a Gateway's pods.
-fn image(state: &State, asked: &Asked) -> String {
-    let deployment = &state.objects[&asked.key("deployments")];
+/// Returns the image of a Gateway's pods.
+fn image(state: &State, test_gateway: &TestGateway) -> String {
+    let deployment = &state.objects[&test_gateway.key("deployments")];
     let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
     image.as_str().unwrap().to_owned()
 }
 
 /// The Gateways with this image.
-async fn have_image(server: &Server, gateways: &[&Asked], wanted: &str) {
+async fn have_image(server: &Server, gateways: &[&TestGateway], wanted: &str) {
     server
         .until(&format!("{wanted} in all"), |state| {
-            let all = gateways.iter().all(|asked| image(state, asked) == wanted);
+            let all = gateways
+                .iter()
+                .all(|test_gateway| image(state, test_gateway) == wanted);
             all.then_some(())
         })
         .await;
 }
 
-fn upgraded(asked: &Asked) -> Asked {
-    Asked {
+fn upgraded(test_gateway: &TestGateway) -> TestGateway {
+    TestGateway {
         image: "portcullis:2".to_owned(),
-        ..asked.clone()
+        ..test_gateway.clone()
     }
 }
 
 /// Three Gateways that serve the first image.
-async fn three() -> (Server, [Asked; 3], Scene) {
+async fn three() -> (Server, [TestGateway; 3], Scene) {
     let server = Server::start();
-    let all = ["a", "b", "c"].map(asked);
+    let all = ["a", "b", "c"].map(test_gateway);
     let scene = Scene::start(&server, &all);
-    scene.come_to_rest(&all).await;
+    scene.until_idle(&all).await;
     let [a, b, c] = &all;
     scene.serve(&[a, b, c]);
     (server, all, scene)
@@ -50,19 +52,19 @@ async fn rolls_out_to_the_next_gateway_when_the_last_one_serves() {
     server.stop_controllers();
     scene.serve(&[]);
     scene.serve(&[b, c]);
-    scene.desire(&new);
+    scene.set_desired(&new);
     have_image(&server, &[a], "portcullis:2").await;
     have_image(&server, &[b, c], "portcullis:1").await;
 
     // Complete, but it does not serve.
     server.with(|state| state.settle(&a.key("deployments")));
-    scene.catch_up(&new, "one").await;
+    scene.process_events(&new, "one").await;
     have_image(&server, &[b, c], "portcullis:1").await;
     scene.serve(&[a, b, c]);
     have_image(&server, &[b], "portcullis:2").await;
 
     // It serves with its old pods, but the rollout is not complete.
-    scene.catch_up(&new, "two").await;
+    scene.process_events(&new, "two").await;
     have_image(&server, &[c], "portcullis:1").await;
     server.with(|state| state.settle(&b.key("deployments")));
     have_image(&server, &[c], "portcullis:2").await;
@@ -72,7 +74,7 @@ async fn rolls_out_to_the_next_gateway_when_the_last_one_serves() {
 async fn completed_rollout_leaves_only_the_version() {
     let (server, all, scene) = three().await;
     let new = all.each_ref().map(upgraded);
-    scene.desire(&new);
+    scene.set_desired(&new);
     let [a, b, c] = &new;
     have_image(&server, &[a, b, c], "portcullis:2").await;
     for one in &new {
@@ -92,10 +94,10 @@ async fn user_changes_apply_at_once() {
     let (server, all, scene) = three().await;
     server.stop_controllers();
     let mut new = all.each_ref().map(upgraded);
-    scene.desire(&new);
+    scene.set_desired(&new);
     have_image(&server, &[&new[0]], "portcullis:2").await;
     new[2].parameters = json!({"workload": {"replicas": 5}});
-    scene.desire(&new);
+    scene.set_desired(&new);
     server
         .until("replicas", |state| {
             let spec = &state.objects[&new[2].key("deployments")]["spec"];
@@ -112,7 +114,7 @@ async fn other_objects_apply_at_once() {
     let mut new = all.each_ref().map(upgraded);
     new[2].ca = "new CA".to_owned();
     new[2].ports = vec![80, 443];
-    scene.desire(&new);
+    scene.set_desired(&new);
     let certificates = key("configmaps", "shop", "c-portcullis-controller-ca");
     server
         .until("the CA and the port", |state| {
@@ -134,9 +136,9 @@ async fn new_ca_replaces_no_pods() {
     let before = generation(&server);
     let mut new = all.clone();
     new[0].ca = "new CA".to_owned();
-    scene.desire(&new);
+    scene.set_desired(&new);
     scene.has_all(&new[0]).await;
-    scene.catch_up(&new, "one").await;
+    scene.process_events(&new, "one").await;
     assert_eq!(generation(&server), before);
 }
 
@@ -146,11 +148,11 @@ async fn restarted_controller_resumes_the_rollout() {
     server.stop_controllers();
     let new = all.each_ref().map(upgraded);
     let [a, b, c] = &new;
-    scene.desire(&new);
+    scene.set_desired(&new);
     have_image(&server, &[a], "portcullis:2").await;
     let scene = scene.restart(&new);
     scene.serve(&[b, c]);
-    scene.catch_up(&new, "one").await;
+    scene.process_events(&new, "one").await;
     have_image(&server, &[b, c], "portcullis:1").await;
     server.with(|state| state.settle(&a.key("deployments")));
     scene.serve(&[a, b, c]);
@@ -167,20 +169,20 @@ async fn restarted_controller_replaces_no_pods() {
     };
     let before = generations(&server);
     let scene = scene.restart(&all);
-    scene.catch_up(&all, "one").await;
+    scene.process_events(&all, "one").await;
     assert_eq!(generations(&server), before);
 }
 
 #[tokio::test]
 async fn skips_broken_gateway_after_the_deadline() {
     let server = Server::start();
-    let all = ["a", "b"].map(asked);
+    let all = ["a", "b"].map(test_gateway);
     let scene = Scene::with_deadline(&server, &all, Duration::from_millis(300));
-    scene.come_to_rest(&all).await;
+    scene.until_idle(&all).await;
     scene.serve(&[&all[1]]);
     server.stop_controllers();
     let new = all.each_ref().map(upgraded);
-    scene.desire(&new);
+    scene.set_desired(&new);
     have_image(&server, &[&new[0], &new[1]], "portcullis:2").await;
     server
         .until("an event", |state| {
@@ -196,14 +198,14 @@ async fn skips_broken_gateway_after_the_deadline() {
 #[tokio::test]
 async fn rollout_stops_until_a_working_gateway_serves_again() {
     let server = Server::start();
-    let all = ["a", "b"].map(asked);
+    let all = ["a", "b"].map(test_gateway);
     let scene = Scene::with_deadline(&server, &all, Duration::from_millis(300));
-    scene.come_to_rest(&all).await;
+    scene.until_idle(&all).await;
     let [a, b] = &all;
     scene.serve(&[a, b]);
     server.stop_controllers();
     let new = all.each_ref().map(upgraded);
-    scene.desire(&new);
+    scene.set_desired(&new);
     have_image(&server, &[&new[0]], "portcullis:2").await;
     server
         .until("an event", |state| {
@@ -226,7 +228,7 @@ async fn rejected_workload_does_not_stop_the_rollout() {
     });
     let new = all.each_ref().map(upgraded);
     let [a, b, c] = &new;
-    scene.desire(&new);
+    scene.set_desired(&new);
     have_image(&server, &[b, c], "portcullis:2").await;
     have_image(&server, &[a], "portcullis:1").await;
     server.lift_rule();
@@ -237,11 +239,11 @@ async fn rejected_workload_does_not_stop_the_rollout() {
 async fn keeps_rbac_of_the_previous_version_until_all_pods_are_replaced() {
     let server = Server::start();
     let role = key("clusterroles", "", "portcullis-data-plane");
-    let all = ["a", "b"].map(asked);
+    let all = ["a", "b"].map(test_gateway);
     let [a, b] = &all;
     // Objects of that version have no record.
     let scene = Scene::start(&server, &all);
-    scene.come_to_rest(&all).await;
+    scene.until_idle(&all).await;
     drop(scene);
     server.stop_controllers();
     server.with(|state| {
@@ -262,7 +264,7 @@ async fn keeps_rbac_of_the_previous_version_until_all_pods_are_replaced() {
     });
     let scene = Scene::start(&server, &all);
     have_image(&server, &[a], "portcullis:1").await;
-    scene.catch_up(&all, "one").await;
+    scene.process_events(&all, "one").await;
     have_image(&server, &[b], "portcullis:0").await;
     assert!(server.object(&role).is_some());
     scene.serve(&[a, b]);

@@ -24,7 +24,7 @@ pub(crate) const MANAGER: &str = "portcullis.dev/controller";
 
 /// A Gateway and its parameters.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct TestGateway {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) class: String,
@@ -36,9 +36,9 @@ pub(crate) struct Asked {
     pub(crate) ca: String,
 }
 
-/// A Gateway in namespace `shop`.
-pub(crate) fn asked(name: &str) -> Asked {
-    Asked {
+/// Returns a Gateway in namespace `shop`.
+pub(crate) fn test_gateway(name: &str) -> TestGateway {
+    TestGateway {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         class: "portcullis".to_owned(),
@@ -51,12 +51,12 @@ pub(crate) fn asked(name: &str) -> Asked {
     }
 }
 
-impl Asked {
+impl TestGateway {
     pub(crate) fn object_ref(&self) -> ObjectRef {
         ObjectRef::gateway_api("Gateway", &self.namespace, &self.name)
     }
 
-    /// The name of most of its objects.
+    /// Returns the name of most of its objects.
     pub(crate) fn object_name(&self) -> String {
         format!("{}-{}", self.name, self.class)
     }
@@ -95,10 +95,10 @@ impl Asked {
 }
 
 /// Desired state of these Gateways.
-pub(crate) fn desired(gateways: &[Asked]) -> Option<Arc<DesiredState>> {
+pub(crate) fn desired(gateways: &[TestGateway]) -> Option<Arc<DesiredState>> {
     let children = gateways
         .iter()
-        .map(|asked| (asked.object_ref(), asked.children().into()));
+        .map(|test_gateway| (test_gateway.object_ref(), test_gateway.children().into()));
     Some(Arc::new(DesiredState {
         children: children.collect(),
         retained: BTreeSet::new(),
@@ -122,18 +122,18 @@ impl Drop for Scene {
 
 impl Scene {
     /// Starts a controller for these Gateways and creates them.
-    pub(crate) fn start(server: &Server, gateways: &[Asked]) -> Self {
+    pub(crate) fn start(server: &Server, gateways: &[TestGateway]) -> Self {
         Self::with_deadline(server, gateways, Duration::from_secs(600))
     }
 
     pub(crate) fn with_deadline(
         server: &Server,
-        gateways: &[Asked],
+        gateways: &[TestGateway],
         progress_deadline: Duration,
     ) -> Self {
         server.with(|state| {
-            for asked in gateways {
-                state.put(&gateway_key(asked), asked.gateway());
+            for test_gateway in gateways {
+                state.put(&gateway_key(test_gateway), test_gateway.gateway());
             }
         });
         let (desired, desired_seen) = watch::channel(desired(gateways));
@@ -165,16 +165,16 @@ impl Scene {
     }
 
     /// Replaces the controller by a new one.
-    pub(crate) fn restart(self, gateways: &[Asked]) -> Self {
+    pub(crate) fn restart(self, gateways: &[TestGateway]) -> Self {
         Self::start(&self.server.clone(), gateways)
     }
 
     /// Changes the desired state and creates new Gateways.
-    pub(crate) fn desire(&self, gateways: &[Asked]) {
+    pub(crate) fn set_desired(&self, gateways: &[TestGateway]) {
         self.server.with(|state| {
-            for asked in gateways {
-                if !state.objects.contains_key(&gateway_key(asked)) {
-                    state.put(&gateway_key(asked), asked.gateway());
+            for test_gateway in gateways {
+                if !state.objects.contains_key(&gateway_key(test_gateway)) {
+                    state.put(&gateway_key(test_gateway), test_gateway.gateway());
                 }
             }
         });
@@ -182,32 +182,34 @@ impl Scene {
     }
 
     /// Reports that the ready replicas of these Gateways serve.
-    pub(crate) fn serve(&self, gateways: &[&Asked]) {
-        let names = gateways.iter().map(|asked| asked.object_ref());
+    pub(crate) fn serve(&self, gateways: &[&TestGateway]) {
+        let names = gateways
+            .iter()
+            .map(|test_gateway| test_gateway.object_ref());
         self.serving.send_replace(names.collect());
     }
 
     /// Waits for a failure of a Gateway that matches.
     pub(crate) async fn failure(
         &self,
-        asked: &Asked,
+        test_gateway: &TestGateway,
         wanted: impl Fn(&Failure) -> bool,
     ) -> Failure {
-        let name = asked.object_ref();
+        let name = test_gateway.object_ref();
         let mut failures = self.failures.clone();
         let found = failures.wait_for(|failures| failures.get(&name).is_some_and(&wanted));
         found.await.unwrap()[&name].clone()
     }
 
     /// Waits until there are no failures.
-    pub(crate) async fn is_well(&self) {
+    pub(crate) async fn has_no_failures(&self) {
         let mut failures = self.failures.clone();
         failures.wait_for(Failures::is_empty).await.unwrap();
     }
 
     /// Waits until a Gateway has all its objects.
-    pub(crate) async fn has_all(&self, asked: &Asked) {
-        for child in asked.children() {
+    pub(crate) async fn has_all(&self, test_gateway: &TestGateway) {
+        for child in test_gateway.children() {
             let name = key(child.kind.plural(), &child.namespace, &child.name);
             let what = format!("{name:?} as desired");
             self.server
@@ -223,32 +225,32 @@ impl Scene {
         }
     }
 
-    /// Waits until these Gateways have all their objects and no work is left.
-    pub(crate) async fn come_to_rest(&self, gateways: &[Asked]) {
-        for asked in gateways {
-            self.has_all(asked).await;
+    /// Waits until these Gateways have all their objects and the controller is idle.
+    pub(crate) async fn until_idle(&self, gateways: &[TestGateway]) {
+        for test_gateway in gateways {
+            self.has_all(test_gateway).await;
         }
-        self.catch_up(gateways, "rest").await;
+        self.process_events(gateways, "rest").await;
     }
 
     /// Waits until all previous events were processed, by creating another Gateway and waiting for
     /// its last object.
-    pub(crate) async fn catch_up(&self, gateways: &[Asked], with: &str) {
+    pub(crate) async fn process_events(&self, gateways: &[TestGateway], with: &str) {
         let mut all = gateways.to_vec();
-        all.push(Asked {
+        all.push(TestGateway {
             namespace: "barrier".to_owned(),
-            ..asked(with)
+            ..test_gateway(with)
         });
-        self.desire(&all);
+        self.set_desired(&all);
         self.has_all(all.last().unwrap()).await;
     }
 }
 
-pub(crate) fn gateway_key(asked: &Asked) -> Key {
-    key("gateways", &asked.namespace, &asked.name)
+pub(crate) fn gateway_key(test_gateway: &TestGateway) -> Key {
+    key("gateways", &test_gateway.namespace, &test_gateway.name)
 }
 
-/// Whether an object contains all fields of another.
+/// Reports whether an object contains all fields of another.
 fn includes(object: &Value, part: &Value) -> bool {
     match part {
         Value::Object(fields) => fields

@@ -99,7 +99,7 @@ impl Program {
     }
 }
 
-/// Objects with a listener on a free port.
+/// Returns objects with a listener on a free port.
 fn objects(origin: &Origin) -> (Objects, SocketAddr) {
     let address = closed_address();
     let local = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
@@ -115,7 +115,7 @@ fn objects(origin: &Origin) -> (Objects, SocketAddr) {
     (objects, address)
 }
 
-/// A credential, in every place where clients send credentials.
+/// A credential, in every part of a request where clients send credentials.
 const SECRET: &str = "s3cr3t";
 
 #[tokio::test]
@@ -187,7 +187,7 @@ fn logs_tunnel_of_websocket_over_http2() {
 }
 
 #[tokio::test]
-async fn cuts_long_methods_and_paths() {
+async fn truncates_long_methods_and_paths() {
     let echo = Origin::echo("echo").await;
     let (objects, address) = objects(&echo);
     let program = tokio::task::spawn_blocking(move || Program::start(&objects))
@@ -207,7 +207,7 @@ async fn cuts_long_methods_and_paths() {
 }
 
 #[tokio::test]
-async fn names_the_timeout_that_cut_a_response() {
+async fn logs_the_timeout_that_ended_a_response() {
     let (cut, mut cuts) = tokio::sync::mpsc::unbounded_channel();
     let origin = Origin::new(move |request| {
         let flood = request.uri().path() == "/echo/write";
@@ -254,7 +254,7 @@ async fn names_the_timeout_that_cut_a_response() {
             let response = client.send(request.expect("a request")).await;
             let mut body = response.expect("a head").into_body();
             if path == "/echo/write" {
-                // A reader gives the proxy no reason to abort.
+                // A client that reads, so that the proxy has no reason to abort.
                 let cut = timeout(PATIENCE, cuts.recv()).await;
                 cut.expect("the response is cut").expect("the origin runs");
             }

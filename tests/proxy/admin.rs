@@ -259,7 +259,7 @@ async fn connect_from(host: [u8; 4], admin: SocketAddr) -> TcpStream {
     socket.connect(admin).await.expect("a connection")
 }
 
-/// Whether an idle connection is open. A rejected one closes at once.
+/// Reports whether an idle connection is open. A rejected one closes at once.
 async fn is_open(stream: &mut TcpStream) -> bool {
     let read = timeout(Duration::from_millis(100), stream.read(&mut [0])).await;
     read.is_err()

@@ -18,7 +18,7 @@ pub(crate) async fn status(scene: &Scene, port: u16) -> u16 {
     get(scene.at(port), "shop.example", SECRET).await.status
 }
 
-/// A ConfigMap with CA certificates.
+/// Returns a ConfigMap with CA certificates.
 pub(crate) fn authorities(name: &str, pem: &str) -> String {
     let pem: String = pem.lines().map(|line| format!("    {line}\n")).collect();
     format!(
@@ -26,7 +26,7 @@ pub(crate) fn authorities(name: &str, pem: &str) -> String {
     )
 }
 
-/// A policy for a Service as JSON, which is valid YAML.
+/// Returns a policy for a Service as JSON, which is valid YAML.
 pub(crate) fn policy(service: &str, validation: &Value, options: &Value) -> String {
     let policy = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
@@ -44,13 +44,13 @@ pub(crate) fn trust(name: &str) -> Value {
     json!({"hostname": name, "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]})
 }
 
-/// A Gateway that sends everything to this backend, without a policy.
+/// Returns a Gateway that sends everything to this backend, without a policy.
 fn before(origin: &TlsOrigin) -> Objects {
     let objects = Objects::http().service("app", &[origin.address]);
     objects.route("route", &[to("app")])
 }
 
-/// The same with a policy and its CA.
+/// Returns the same objects with a policy and its CA.
 pub(crate) fn with_policy(
     origin: &TlsOrigin,
     authority: &Authority,

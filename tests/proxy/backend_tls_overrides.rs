@@ -12,7 +12,7 @@ const SECRET: &str = "/for-the-backend-only";
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 const OURS: &str = "portcullis.dev/v1alpha1";
 
-/// A Gateway on this port that accepts routes of all namespaces.
+/// Returns a Gateway on this port that accepts routes of all namespaces.
 fn gateway(namespace: &str, name: &str, port: u16) -> String {
     let routes = json!({"namespaces": {"from": "All"}});
     let listener =
@@ -212,7 +212,7 @@ async fn mode_none_is_plain_text_for_its_consumer_only() {
     assert_eq!(asked(&scene, &plain, 80, "/a").await, (200, None));
     assert_ne!(asked(&scene, &plain, 81, "/a").await.0, 200);
     assert_eq!(plain.requests(), 1);
-    // A TLS backend: Gateway `one` sends plain text, which it does not understand.
+    // A TLS backend: Gateway `one` sends plain text, which the backend rejects.
     let scene = Scene::with(&objects(&encrypted), short);
     assert_eq!(asked(&scene, &encrypted, 81, "/a").await.0, 200);
     encrypted.assert_encrypted(SECRET);

@@ -25,7 +25,7 @@ const LARGE: usize = 64 << 20;
 /// A prime, so that lost or duplicated chunks of round sizes are detected.
 const PERIOD: usize = 65_521;
 
-/// Bytes that depend on their position.
+/// Returns bytes that depend on their position.
 fn pattern() -> Bytes {
     let mut state = 1_u32;
     let mut next = || {
@@ -35,7 +35,7 @@ fn pattern() -> Bytes {
     (0..PERIOD).map(|_| next()).collect()
 }
 
-/// A body of [`LARGE`] bytes.
+/// Returns a body of [`LARGE`] bytes.
 fn large() -> Payload {
     let (sender, body) = stream();
     tokio::spawn(async move {

@@ -31,24 +31,24 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A header value; empty if missing.
+    /// Returns a header value; empty if missing.
     pub(crate) fn header(&self, name: &str) -> &str {
         let value = self.headers.get(name).map(|value| value.to_str());
         value.map_or("", |value| value.expect("text"))
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
     }
 
-    /// The request that an echo backend received.
+    /// Returns the request that an echo backend received.
     pub(crate) fn received(&self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         serde_json::from_slice(&self.body).expect("an echo")
     }
 
-    /// Name of the echo backend, or the status.
+    /// Returns name of the echo backend, or the status.
     pub(crate) fn name(&self) -> String {
         if self.status != 200 {
             return self.status.to_string();
@@ -203,7 +203,7 @@ pub(crate) async fn get(address: SocketAddr, host: &str, path: &str) -> Answer {
     Client::http1(address).await.get(host, path).await
 }
 
-/// A plain connection.
+/// Returns a plain connection.
 pub(crate) async fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).await.expect("connected");
     stream.set_nodelay(true).expect("a socket");

@@ -1,4 +1,5 @@
-//! Verification of client certificates (`spec.tls.frontend`): who is served, and what backends learn of it.
+//! Verification of client certificates (`spec.tls.frontend`): which clients are served, and how backends learn their
+//! identity.
 
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ use crate::tls_origin::{Authority, Issued};
 const HOST: &str = "a.com";
 const XFCC: &str = "x-forwarded-client-cert";
 const URI: &str = "spiffe://example.com/client";
-/// What untrusted clients claim in every request of these tests.
+/// The header that untrusted clients send in every request of these tests.
 const CLAIM: &str = "Hash=00;URI=spiffe://example.com/admin";
 
-/// A ConfigMap with CA certificates.
+/// Returns a ConfigMap with CA certificates.
 fn ca(name: &str, authorities: &[&Authority]) -> String {
     let pem: String = authorities.iter().map(|it| it.pem.as_str()).collect();
     json!({
@@ -39,7 +40,7 @@ fn validation(names: &[&str], mode: &str) -> Value {
     json!({"validation": {"caCertificateRefs": references.collect::<Vec<_>>(), "mode": mode}})
 }
 
-/// An echo backend behind HTTPS on three ports and HTTP on one.
+/// Returns an echo backend behind HTTPS on three ports and HTTP on one.
 fn objects(origin: &Origin, frontend: &Value) -> Objects {
     let listeners = [
         http("http", 80, ""),
@@ -55,7 +56,7 @@ fn objects(origin: &Origin, frontend: &Value) -> Objects {
         .route("route", &[to("echo")])
 }
 
-/// A client with this certificate.
+/// Returns a client with this certificate.
 fn presenting(
     certificate: Option<&Issued>,
     version: &'static SupportedProtocolVersion,
@@ -71,7 +72,8 @@ fn presenting(
     Arc::new(config)
 }
 
-/// The headers that the backend received, and whether the session was resumed; `None` if the client was refused.
+/// Returns the headers that the backend received, and whether the session was resumed; `None` if the client was
+/// rejected.
 async fn ask(
     scene: &Scene,
     port: u16,
@@ -83,7 +85,7 @@ async fn ask(
         Some(b"h2") => Client::http2_on(stream).await,
         _ => Client::http1_on(stream).await,
     };
-    // In TLS 1.3 a client learns that it is refused after its own handshake.
+    // In TLS 1.3, a client learns of its rejection after its own handshake.
     let headers = received(&mut client).await?;
     Some((headers, kind))
 }
@@ -100,7 +102,7 @@ async fn received(client: &mut Client) -> Option<Value> {
     Some(received["headers"].clone())
 }
 
-/// Who the backend takes the client for; `None` if the client was refused.
+/// Returns the client's identity as the backend sees it; `None` if the client was rejected.
 async fn identity(scene: &Scene, port: u16, config: &Arc<ClientConfig>) -> Option<Value> {
     let (headers, _) = ask(scene, port, config).await?;
     Some(headers[XFCC].clone())
@@ -173,7 +175,7 @@ async fn fallback_never_describes_an_invalid_certificate() {
     for version in [&TLS12, &TLS13] {
         for protocol in ["http/1.1", "h2"] {
             let valid = presenting(Some(&issue(&authority)), version, protocol);
-            // The second time the session is resumed.
+            // The session is resumed the second time.
             for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
                 let (headers, found) = ask(&scene, 443, &valid).await.expect("served");
                 assert!(is_described(&Some(headers[XFCC].clone())), "{headers}");
@@ -213,14 +215,14 @@ async fn validation_of_a_port_replaces_the_default() {
     assert!(identity(&scene, 443, &own).await.is_none());
     assert!(identity(&scene, 8443, &default).await.is_none());
     assert!(is_described(&identity(&scene, 8443, &own).await));
-    // Without validation nobody is asked for a certificate.
+    // Without validation, clients are not asked for a certificate.
     for config in [&default, &own, &none] {
         assert_eq!(identity(&scene, 9443, config).await, Some(Value::Null));
     }
 }
 
 #[tokio::test]
-async fn withdrawn_authority_ends_no_connection_and_resumes_no_session() {
+async fn removed_authority_keeps_connections_and_prevents_resumption() {
     let echo = Origin::echo("echo").await;
     let (old, new) = (Authority::new(), Authority::new());
     for version in [&TLS12, &TLS13] {
@@ -250,7 +252,7 @@ async fn withdrawn_authority_ends_no_connection_and_resumes_no_session() {
             .change(|folder| write(folder, "ca.yaml", &ca("ca", &[&new])))
             .await;
         assert!(outcome.generation > before);
-        // Twice, since the first attempt spends a ticket.
+        // Twice, since the first attempt uses up a ticket.
         for _ in 0..2 {
             assert!(ask(&scene, 443, &withdrawn).await.is_none(), "{version:?}");
         }
@@ -260,7 +262,7 @@ async fn withdrawn_authority_ends_no_connection_and_resumes_no_session() {
             &received(&mut open).await.map(|it| it[XFCC].clone())
         ));
 
-        // A bundle that turns bad closes the listener: no authority outlives its withdrawal.
+        // An invalid bundle closes the listener, so that no removed authority stays trusted.
         let address = scene.at(443);
         let bad = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"}});
         scene
@@ -272,7 +274,7 @@ async fn withdrawn_authority_ends_no_connection_and_resumes_no_session() {
 }
 
 #[tokio::test]
-async fn trusted_proxies_keep_what_they_say_of_clients() {
+async fn keeps_client_certificate_headers_of_trusted_proxies() {
     let echo = Origin::echo("echo").await;
     let authority = Authority::new();
     let frontend = json!({

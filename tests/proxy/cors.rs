@@ -8,14 +8,14 @@ use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, https, prefix, secret};
 
-/// A rule with a CORS filter.
+/// Returns a rule with a CORS filter.
 pub(crate) fn with_cors(path: &str, service: &str, cors: &Value) -> Value {
     let mut rule = prefix(path, service);
     rule["filters"] = json!([{"type": "CORS", "cors": cors}]);
     rule
 }
 
-/// A Gateway on port 80, and with TLS on port 443.
+/// Returns a Gateway on port 80, and with TLS on port 443.
 pub(crate) fn gateway() -> Objects {
     Objects::gateway(&[
         crate::scene::http("plain", 80, ""),
@@ -55,7 +55,7 @@ pub(crate) async fn fetch(
         .await
 }
 
-/// A backend with a CORS policy of its own, which the route overrides.
+/// Returns a backend with its own CORS policy, which the route overrides.
 async fn opinionated() -> Origin {
     Origin::new(|_| async {
         Response::builder()
@@ -73,7 +73,7 @@ async fn opinionated() -> Origin {
 
 /// Origin of the page.
 pub(crate) const ORIGIN: &str = "origin";
-/// Method of the request to come.
+/// Method of the actual request.
 pub(crate) const METHOD: &str = "access-control-request-method";
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn response_headers_of_the_backend_are_replaced() {
 }
 
 #[tokio::test]
-async fn error_and_redirect_are_shared_too() {
+async fn errors_and_redirects_have_cors_headers() {
     let cors = json!({"type": "CORS", "cors": {"allowOrigins": ["https://a.org"]}});
     let redirect = json!({"type": "RequestRedirect", "requestRedirect": {"hostname": "b.com"}});
     let mut redirected = prefix("/redirect", "");
@@ -214,7 +214,7 @@ async fn error_and_redirect_are_shared_too() {
 }
 
 #[tokio::test]
-async fn only_preflight_requests_that_match_the_rule_end_here() {
+async fn responds_only_to_preflight_requests_that_match_the_rule() {
     let echo = Origin::echo("echo").await;
     let cors = json!({"allowOrigins": ["*"], "allowMethods": ["PUT"]});
     let mut of_method = with_cors("/method", "echo", &cors);
@@ -229,10 +229,10 @@ async fn only_preflight_requests_that_match_the_rule_end_here() {
         for (path, fields, status) in [
             ("/cors", &[origin, (METHOD, "PUT")] as &[_], 204),
             ("/backend", &[origin, (METHOD, "PUT")], 204),
-            // Other OPTIONS requests are the backend's.
+            // Other OPTIONS requests go to the backend.
             ("/cors", &[origin], 200),
             ("/cors", &[(METHOD, "PUT")], 200),
-            // The API makes no exception of preflight requests for matches on the method.
+            // The API makes no exception for preflight requests when it matches the method.
             ("/method", &[origin, (METHOD, "PUT")], 404),
         ] {
             let forwarded = echo.requests();
@@ -249,7 +249,7 @@ async fn only_preflight_requests_that_match_the_rule_end_here() {
 }
 
 #[tokio::test]
-async fn header_filters_after_cors_have_the_last_word() {
+async fn header_filters_after_cors_apply_last() {
     let origin = opinionated().await;
     let cors = json!({"type": "CORS", "cors": {"allowOrigins": ["https://a.org"], "maxAge": 9}});
     let set = json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": {

@@ -1,4 +1,4 @@
-//! Endpoints of a Service that are near the data plane, and endpoints that are added to others.
+//! Endpoints of a Service that are near the data plane, and slow start of added endpoints.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::scene::{Objects, Scene, https, secret, to};
 
 const REQUESTS: usize = 1000;
 
-/// The objects around the Service `backend`.
+/// Returns the objects around the Service `backend`.
 fn objects(certificate: &Certificate, service: String) -> Objects {
     Objects::gateway(&[https("https", 443, "a.com", &["certificate"])])
         .with(secret("certificate", certificate))
@@ -24,7 +24,7 @@ async fn client(scene: &Scene) -> Client {
     Client::tls(scene.at(443), "a.com", &tls::client(&["h2"])).await
 }
 
-/// The part of [`REQUESTS`] that an origin answers.
+/// Returns the part of [`REQUESTS`] to which an origin responds.
 async fn part(client: &mut Client, name: &str) -> f64 {
     let mut count = 0;
     for _ in 0..REQUESTS {
@@ -33,7 +33,7 @@ async fn part(client: &mut Client, name: &str) -> f64 {
     count as f64 / REQUESTS as f64
 }
 
-/// A Service whose endpoints have hints for these zones.
+/// Returns a Service whose endpoints have hints for these zones.
 fn hinted(endpoints: &[(SocketAddr, &str)]) -> String {
     let addresses: Vec<_> = endpoints.iter().map(|(address, _)| *address).collect();
     let add = |text: String, (_, zone): &(SocketAddr, &str)| {
@@ -45,7 +45,7 @@ fn hinted(endpoints: &[(SocketAddr, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn endpoints_for_the_zone_get_the_requests() {
+async fn endpoints_hinted_for_the_zone_get_the_requests() {
     let near = Origin::echo("near").await;
     let far = Origin::echo("far").await;
     let certificate = Certificate::new(&["a.com"]);
@@ -69,7 +69,7 @@ fn slow(endpoints: &[SocketAddr]) -> String {
 }
 
 #[tokio::test]
-async fn added_endpoint_starts_slowly_while_the_service_asks_for_it() {
+async fn added_endpoint_starts_slowly_if_the_service_enables_it() {
     let old = Origin::echo("old").await;
     let added = Origin::echo("added").await;
     let certificate = Certificate::new(&["a.com"]);

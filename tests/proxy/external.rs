@@ -29,7 +29,7 @@ async fn until(scene: &Scene, expected: u16) {
     assert!(reached.is_ok(), "no {expected} in time");
 }
 
-/// An XBackend `api` with the port of an origin.
+/// Returns an XBackend `api` with the port of an origin.
 fn xbackend(origin: &TlsOrigin, protocol: &str, tls: &Value) -> String {
     let backend = json!({
         "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackend", "metadata": {"name": "api"},
@@ -41,7 +41,7 @@ fn xbackend(origin: &TlsOrigin, protocol: &str, tls: &Value) -> String {
     backend.to_string()
 }
 
-/// A Gateway that routes all requests to the XBackend.
+/// Returns a Gateway that routes all requests to the XBackend.
 fn objects(origin: &TlsOrigin, protocol: &str, tls: &Value) -> Objects {
     let reference =
         json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "api"});

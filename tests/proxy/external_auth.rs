@@ -15,21 +15,21 @@ use crate::mirror::{Recorder, mirror};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix};
 
-/// A rule with filters.
+/// Returns a rule with filters.
 pub(crate) fn with_filters(path: &str, filters: Value) -> Value {
     let mut rule = prefix(path, "app");
     rule["filters"] = filters;
     rule
 }
 
-/// An ExternalAuth filter with these settings of HTTP.
+/// Returns an ExternalAuth filter with these settings of HTTP.
 fn auth(service: &str, http: &Value) -> Value {
     json!({"type": "ExternalAuth", "externalAuth": {
         "protocol": "HTTP", "backendRef": {"name": service, "port": 80}, "http": http,
     }})
 }
 
-/// The same with bodies of this size.
+/// Returns the same filter with bodies of up to this size.
 fn with_body(max_size: u32) -> Value {
     let mut filter = auth("auth", &json!({}));
     filter["externalAuth"]["forwardBody"] = json!({"maxSize": max_size});
@@ -37,22 +37,22 @@ fn with_body(max_size: u32) -> Value {
 }
 
 /// A request that an authorization server has received.
-pub(crate) struct Asked {
+pub(crate) struct AuthRequest {
     head: http::request::Parts,
     body: String,
 }
 
-impl Asked {
+impl AuthRequest {
     fn header(&self, name: &str) -> &str {
         let value = self.head.headers.get(name);
         value.map_or("", |value| value.to_str().expect("text"))
     }
 }
 
-/// An authorization server: the status is the last segment of the path.
+/// An authorization server. The last segment of the path is the status.
 struct Server {
     origin: Origin,
-    asked: mpsc::UnboundedReceiver<Asked>,
+    asked: mpsc::UnboundedReceiver<AuthRequest>,
 }
 
 impl Server {
@@ -71,7 +71,7 @@ impl Server {
                     .header("x-received", body.len())
                     .header("location", "/login");
                 let body = String::from_utf8(body.to_vec()).expect("text");
-                let _ = sender.send(Asked { head, body });
+                let _ = sender.send(AuthRequest { head, body });
                 answer.body(full("the server's word")).expect("a response")
             }
         })
@@ -79,14 +79,14 @@ impl Server {
         Self { origin, asked }
     }
 
-    async fn next(&mut self) -> Asked {
+    async fn next(&mut self) -> AuthRequest {
         let next = timeout(PATIENCE, self.asked.recv()).await;
         next.expect("a request in time").expect("a request")
     }
 }
 
 #[tokio::test]
-async fn server_decides_which_requests_go_on() {
+async fn authorization_server_decides_which_requests_are_forwarded() {
     let (app, mut server) = (Origin::echo("app").await, Server::new().await);
     let http = json!({"path": "/check/", "allowedHeaders": ["X-Sent"], "allowedResponseHeaders": ["X-User"]});
     let rules = [
@@ -136,7 +136,7 @@ async fn server_decides_which_requests_go_on() {
             ("403", 403, "the server's word"),
             ("302", 302, "the server's word"),
             ("503", 503, "the server's word"),
-            // A success that is none: only 200 allows.
+            // A 2xx other than 200 does not allow the request.
             ("201", 403, ""),
         ] {
             let answer = fetch(&mut client, "GET", &format!("/all/{sent}"), &fields).await;
@@ -176,7 +176,7 @@ async fn denied_grpc_call_gets_a_grpc_status() {
 }
 
 #[tokio::test]
-async fn body_goes_to_the_server_and_then_to_the_backend() {
+async fn body_is_sent_to_the_authorization_server_and_the_backend() {
     let (app, mut server) = (Origin::echo("app").await, Server::new().await);
     let mut copies = Recorder::new().await;
     let rules = [
@@ -242,7 +242,7 @@ async fn client_that_waits_for_100_sends_its_body() {
 }
 
 #[tokio::test]
-async fn requests_are_refused_when_nobody_can_allow_them() {
+async fn requests_are_denied_when_the_authorization_server_fails() {
     let app = Origin::echo("app").await;
     let broken = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
@@ -276,7 +276,7 @@ async fn requests_are_refused_when_nobody_can_allow_them() {
 }
 
 #[tokio::test]
-async fn filters_see_the_request_in_list_order() {
+async fn filters_apply_in_list_order() {
     let (app, mut server) = (Origin::echo("app").await, Server::new().await);
     let copies = Recorder::new().await;
     let set = |value: &str| {

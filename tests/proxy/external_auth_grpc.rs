@@ -20,7 +20,7 @@ use crate::harness::yaml::service_of;
 use crate::origin::{Origin, stream};
 use crate::scene::{Objects, Scene};
 
-/// The part of a CheckRequest that the tests look at.
+/// The part of a CheckRequest that the tests check.
 #[derive(Clone, PartialEq, Message)]
 struct CheckRequest {
     #[prost(message, optional, tag = "1")]
@@ -152,7 +152,7 @@ fn denied() -> CheckResponse {
     }
 }
 
-/// A server that responds by the path of the request that it is asked about.
+/// Starts a server that responds according to the path of the checked request.
 async fn server() -> (Origin, mpsc::UnboundedReceiver<HttpRequest>) {
     let (sender, asked) = mpsc::unbounded_channel();
     let origin = Origin::new(move |request: Request<Incoming>| {
@@ -279,7 +279,7 @@ async fn server_decides_and_changes_headers() {
 }
 
 #[tokio::test]
-async fn server_gets_listed_headers_and_the_body() {
+async fn server_receives_listed_headers_and_the_body() {
     let app = Origin::echo("app").await;
     let (origin, mut asked) = server().await;
     let rule = with_filters(
@@ -306,7 +306,7 @@ async fn server_gets_listed_headers_and_the_body() {
 }
 
 #[tokio::test]
-async fn server_that_cannot_be_reached_allows_nothing() {
+async fn unreachable_authorization_server_denies_requests() {
     let app = Origin::echo("app").await;
     let rule = with_filters("/", json!([auth(&json!({}), 0)]));
     let objects = Objects::http()

@@ -1,4 +1,4 @@
-//! GRPCRoutes end to end: which requests they match, what is spoken to their backends, and local responses.
+//! GRPCRoutes end to end: which requests they match, the protocol to their backends, and local responses.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ use crate::harness::yaml;
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix, route, to};
 
-/// A GRPCRoute of the Gateway for these hosts.
+/// Returns a GRPCRoute of the Gateway for these hosts.
 pub(crate) fn grpc_route(name: &str, hosts: &[&str], rules: &[Value]) -> String {
     route(name, hosts, rules).replace("kind: HTTPRoute", "kind: GRPCRoute")
 }
 
-/// A rule that marks its requests with a name.
+/// Returns a rule that marks its requests with a name.
 fn marked(name: &str, condition: &Value) -> Value {
     json!({
         "matches": [condition],
@@ -38,7 +38,7 @@ async fn call(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> Answ
         .await
 }
 
-/// The name of the rule that a gRPC request belongs to, or its gRPC status.
+/// Returns the name of the rule that a gRPC request belongs to, or its gRPC status.
 async fn rule(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> String {
     let answer = call(client, path, headers).await;
     assert_eq!(answer.status, 200, "{path}");
@@ -161,7 +161,7 @@ async fn shares_a_hostname_with_an_http_route() {
 }
 
 #[tokio::test]
-async fn a_port_gets_http2_from_grpc_routes_and_http1_from_http_routes() {
+async fn grpc_routes_use_http2_and_http_routes_http1_to_one_port() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http()
         .service("echo", &[echo.address])
@@ -224,7 +224,7 @@ fn marked_to(service: &str, backend: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_grpc_route_serves_no_other_requests() {
+async fn grpc_route_does_not_serve_other_requests() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http()
         .service("echo", &[echo.address])

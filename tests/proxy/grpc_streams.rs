@@ -63,7 +63,7 @@ fn head() -> Response<()> {
     response.body(()).expect("a response")
 }
 
-/// A length-prefixed message.
+/// Returns a length-prefixed message.
 fn message(text: &str) -> Bytes {
     let length = u32::try_from(text.len()).expect("short").to_be_bytes();
     [&[0], &length[..], text.as_bytes()].concat().into()
@@ -226,7 +226,7 @@ fn relays_an_early_response_and_resets_the_rest_of_the_request() {
     });
 }
 
-/// An origin that begins a response, sends a message and reports how the stream ends.
+/// Returns an origin that begins a response, sends a message and reports how the stream ends.
 fn open_ended() -> (Origin, mpsc::UnboundedReceiver<Reason>) {
     let (report, ends) = mpsc::unbounded_channel();
     let origin = Origin::start(move |request, mut respond| {
@@ -251,7 +251,7 @@ fn open_ended() -> (Origin, mpsc::UnboundedReceiver<Reason>) {
 }
 
 #[test]
-fn passes_cancellation_to_the_backend() {
+fn forwards_cancellation_to_the_backend() {
     let (origin, mut ends) = open_ended();
     let server = serve(&origin);
     block_on(async {
@@ -304,7 +304,7 @@ fn ends_calls_at_the_deadline_of_the_client() {
 }
 
 #[test]
-fn passes_the_timeout_on_and_ignores_a_malformed_one() {
+fn forwards_the_timeout_and_ignores_a_malformed_one() {
     let seen = Arc::<AtomicUsize>::default();
     let count = seen.clone();
     let origin = Origin::start(move |request, mut respond| {

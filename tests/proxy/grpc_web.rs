@@ -23,7 +23,7 @@ use crate::scene::{Scene, to};
 const BINARY: &str = "application/grpc-web+proto";
 const TEXT: &str = "application/grpc-web-text+proto";
 
-/// A length-prefixed message.
+/// Returns a length-prefixed message.
 fn message(data: &[u8]) -> Vec<u8> {
     let length = u32::try_from(data.len()).expect("short").to_be_bytes();
     [&[0], &length[..], data].concat()
@@ -114,7 +114,7 @@ async fn call(client: &mut Client, method: &str, format: &str, body: Payload) ->
     client.fetch(request.body(body).expect("a request")).await
 }
 
-/// A body in a format.
+/// Returns a body in a format.
 fn encoded(format: &str, data: &[u8]) -> Payload {
     match format {
         TEXT => full(STANDARD.encode(data)),
@@ -122,7 +122,7 @@ fn encoded(format: &str, data: &[u8]) -> Payload {
     }
 }
 
-/// Messages and trailers of a response, which has parts with padding if it is text.
+/// Decodes messages and trailers of a response. Text has parts with padding.
 fn decode(format: &str, body: &[u8]) -> (Vec<u8>, String) {
     let mut data = Vec::new();
     if format == TEXT {
@@ -197,7 +197,7 @@ async fn moves_a_status_without_messages_to_the_body() {
             let answer = call(&mut client, "Service/NoStatus", format, body).await;
             let (_, trailers) = decode(format, &answer.body);
             assert!(trailers.starts_with("grpc-status: 13\r\n"), "{trailers}");
-            // What is not gRPC is not translated.
+            // A response that is not gRPC is not translated.
             let body = encoded(format, &message(b"x"));
             let answer = call(&mut client, "Service/Html", format, body).await;
             let head = (answer.status, answer.header("content-type"));
@@ -207,7 +207,7 @@ async fn moves_a_status_without_messages_to_the_body() {
 }
 
 #[tokio::test]
-async fn streams_messages_as_they_come() {
+async fn streams_messages_as_they_arrive() {
     let (go, next) = mpsc::channel::<()>(1);
     let next = std::sync::Arc::new(tokio::sync::Mutex::new(next));
     let origin = Origin::start(move |_, respond| {
@@ -295,7 +295,7 @@ async fn malformed_base64_has_a_status() {
                 "{text}: {trailers}"
             );
             if index == 0 {
-                // The rest of the body is not read: the connection of HTTP/1.1 may end.
+                // The rest of the body is not read, so an HTTP/1.1 connection may end.
                 client = cors::clients(&scene)
                     .await
                     .into_iter()
@@ -324,7 +324,7 @@ async fn deadline_of_the_client_applies() {
 }
 
 #[tokio::test]
-async fn text_in_any_pieces_is_decoded() {
+async fn decodes_text_in_arbitrary_pieces() {
     let origin = origin();
     let scene = serve(&origin);
     let sent = [message(b"one"), message(b"four")].concat();
@@ -354,7 +354,7 @@ async fn text_in_any_pieces_is_decoded() {
 
 /// Only GRPCRoutes translate.
 #[tokio::test]
-async fn http_route_passes_calls_on() {
+async fn http_route_forwards_calls_unchanged() {
     let origin = crate::origin::Origin::echo("echo").await;
     let objects = cors::gateway().service("echo", &[origin.address]);
     let scene = cors::start(objects.route("route", &[to("echo")]));
@@ -365,9 +365,9 @@ async fn http_route_passes_calls_on() {
     }
 }
 
-/// What docs/grpc.md tells to set up for browsers on another origin.
+/// The setup of docs/grpc.md for browsers on another origin.
 #[tokio::test]
-async fn browser_of_another_origin_is_served() {
+async fn serves_browsers_of_another_origin() {
     let origin = origin();
     let cors = json!({
         "allowOrigins": ["https://app.example.com"], "allowMethods": ["POST"],

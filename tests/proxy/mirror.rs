@@ -1,5 +1,5 @@
-//! The RequestMirror filter end to end: when there are copies, and that no outcome of a copy reaches
-//! the client.
+//! The RequestMirror filter end to end: which requests are copied, and that the client's request does not depend on the
+//! outcome of a copy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::{Authority, TlsOrigin};
 
-/// A RequestMirror filter.
+/// Returns a RequestMirror filter.
 pub(crate) fn mirror(service: &str) -> Value {
     json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": service, "port": 80}}})
 }
 
-/// A mirror of a share of the requests.
+/// Returns a mirror of a share of the requests.
 pub(crate) fn share(service: &str, field: &str, share: Value) -> Value {
     let mut filter = mirror(service);
     filter["requestMirror"][field] = share;
@@ -45,7 +45,7 @@ pub(crate) struct Received {
     pub(crate) body: Bytes,
 }
 
-/// A backend that passes on each request that it has received completely.
+/// A backend that forwards each completely received request to the test.
 pub(crate) struct Recorder {
     pub(crate) origin: Origin,
     received: mpsc::UnboundedReceiver<Received>,
@@ -157,7 +157,7 @@ async fn request_timeout_of_the_rule_bounds_copies() {
 #[tokio::test]
 async fn mirror_of_a_backend_ref_copies_its_share_once_per_request() {
     let mut copies = Recorder::new().await;
-    // It answers no first request of a connection, so that safe requests are sent again.
+    // It responds to no first request of a connection, so that safe requests are retried.
     let broken = Origin::raw(|mut stream| async move {
         hear(&mut stream, "\r\n\r\n").await;
     })
@@ -219,7 +219,7 @@ async fn requests_for_an_upgrade_are_not_copied() {
 }
 
 #[tokio::test]
-async fn copies_go_over_tls_where_a_policy_asks_for_it() {
+async fn copies_use_tls_if_a_policy_requires_it() {
     const SECRET: &str = "/for-the-mirror-only";
     let authority = Authority::new();
     let copy = TlsOrigin::start(&authority.issue(&[NAME])).await;

@@ -1,4 +1,4 @@
-//! Copies of request bodies for mirrors: complete where the mirror keeps up, cut where it does not.
+//! Copies of request bodies for mirrors: complete if the mirror keeps up, aborted otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,11 @@ use crate::origin::{Origin, empty, full, stream};
 use crate::scene::{Objects, Scene};
 
 #[tokio::test]
-async fn copies_stream_beside_the_request_with_trailers() {
+async fn copies_are_streamed_with_trailers_during_the_request() {
     const PIECE: usize = 64 * 1024;
     for protocol in ["http", "kubernetes.io/h2c"] {
-        // Both tell how much they have, so that the client never runs ahead of one of them.
+        // Both report how much they have received, so that the client never runs ahead of one of
+        // them.
         let (progress, seen) = mpsc::unbounded_channel();
         let origin = |name: &'static str,
                       progress: mpsc::UnboundedSender<(&'static str, usize)>| {
@@ -98,7 +99,7 @@ async fn copies_stream_beside_the_request_with_trailers() {
 }
 
 #[tokio::test]
-async fn mirror_that_does_not_read_loses_its_copy() {
+async fn copy_to_a_mirror_that_does_not_read_is_dropped() {
     const LARGE: usize = 32 << 20;
     let echo = Origin::echo("echo").await;
     let (ended, mut ends) = mpsc::unbounded_channel();
@@ -139,7 +140,7 @@ async fn mirror_that_does_not_read_loses_its_copy() {
 }
 
 #[tokio::test]
-async fn copy_of_an_incomplete_request_is_cut() {
+async fn copy_of_an_incomplete_request_is_aborted() {
     let (heard, mut hears) = mpsc::unbounded_channel();
     let copy = Origin::raw(move |mut stream| {
         let heard = heard.clone();
@@ -175,7 +176,7 @@ async fn copy_of_an_incomplete_request_is_cut() {
         head.to_lowercase().contains("\r\ncontent-length: 10\r\n"),
         "{head}"
     );
-    // The connection is reset, so that the proxy knows at once.
+    // The connection is reset, so that the proxy notices at once.
     socket2::SockRef::from(&client)
         .set_linger(Some(Duration::ZERO))
         .expect("set");

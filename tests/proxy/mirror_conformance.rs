@@ -54,7 +54,7 @@ fn rules() -> [Value; 5] {
             "/multi-mirror-and-modify-request-headers",
             &[&modify, &two, &three],
         ),
-        // Beyond the conformance test: filters behind a mirror do not change its copies.
+        // Beyond the conformance test: filters after a mirror do not change its copies.
         rule("/before", &[&two, &modify]),
     ]
 }
@@ -110,7 +110,7 @@ async fn cases_of_the_conformance_tests() {
     until_mirrored(&scene, "two", "completed", 10.0).await;
     until_mirrored(&scene, "three", "completed", 4.0).await;
     assert_eq!((two.origin.requests(), three.origin.requests()), (10, 4));
-    // The connections of copies are used again.
+    // The connections of copies are reused.
     assert!(two.origin.connections() < 10);
 }
 
@@ -153,7 +153,7 @@ async fn copies_the_configured_share_of_requests() {
         assert_eq!(client.get("a.com", "/").await.name(), "echo");
     }
     until_mirrored(&scene, "all", "completed", REQUESTS as f64).await;
-    // The copies of a request are sent at the same time, so that the last ones are under way now.
+    // The copies of a request are sent at the same time, so that the last ones may still be in flight.
     mirrors[0].origin.until_requests(REQUESTS).await;
     for (mirror, expected) in mirrors.iter().zip([1.0, 0.0, 0.2, 0.5, 0.33]) {
         let all = REQUESTS as f64;

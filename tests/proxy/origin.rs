@@ -40,7 +40,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// A backend that responds over HTTP/1.1, and over HTTP/2 with prior knowledge.
+    /// Returns a backend that responds over HTTP/1.1, and over HTTP/2 with prior knowledge.
     pub(crate) async fn new<F, R>(answer: F) -> Self
     where
         F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
@@ -75,12 +75,12 @@ impl Origin {
         origin
     }
 
-    /// A backend that responds with the received request under this name.
+    /// Returns a backend that responds with the received request under this name.
     pub(crate) async fn echo(name: &'static str) -> Self {
         Self::new(move |request| echo(name, request)).await
     }
 
-    /// A backend that passes every connection to `serve`.
+    /// Returns a backend that passes every connection to `serve`.
     pub(crate) async fn raw<F, R>(serve: F) -> Self
     where
         F: Fn(TcpStream) -> R + Send + 'static,
@@ -105,17 +105,17 @@ impl Origin {
         }
     }
 
-    /// An address where nothing listens.
+    /// Returns an address where nothing listens.
     pub(crate) fn dead() -> SocketAddr {
         closed_address()
     }
 
-    /// Number of connections.
+    /// Returns number of connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(SeqCst)
     }
 
-    /// Number of requests.
+    /// Returns number of requests.
     pub(crate) fn requests(&self) -> usize {
         *self.requests.borrow()
     }
@@ -164,7 +164,7 @@ fn fields(headers: &HeaderMap) -> Value {
         .into()
 }
 
-/// A body of known bytes.
+/// Returns a body of known bytes.
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Payload {
     Full::new(bytes.into())
         .map_err(|never| match never {})
@@ -176,7 +176,7 @@ pub(crate) fn empty() -> Payload {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that streams frames until the sender is dropped. Buffers one frame.
+/// Returns a body that streams frames until the sender is dropped. Buffers one frame.
 pub(crate) fn stream() -> (mpsc::Sender<Frame<Bytes>>, Payload) {
     let (sender, receiver) = mpsc::channel(1);
     (sender, Streamed(receiver).boxed_unsync())

@@ -15,7 +15,7 @@ use crate::scene::{Objects, Scene};
 const RELEASE: &str = "app.kubernetes.io/version";
 const REQUESTS: usize = 10_000;
 
-/// A ready pod of a release whose container listens where the origin does.
+/// Returns a ready pod of a release whose container listens where the origin does.
 fn pod(release: &str, origin: &Origin) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -25,7 +25,7 @@ fn pod(release: &str, origin: &Origin) -> Value {
     })
 }
 
-/// A Service of pods whose ports differ, and a ReleaseBackend with these weights.
+/// Returns a Service of pods whose ports differ, and a ReleaseBackend with these weights.
 fn release_backend(name: &str, weights: &[(&str, u64)]) -> [Value; 2] {
     let metadata = json!({"name": name, "namespace": "default"});
     let releases = weights.iter();
@@ -54,7 +54,7 @@ fn with(objects: Objects, documents: &[Value]) -> Objects {
         .fold(objects, |all, one| all.with(one.to_string()))
 }
 
-/// A rule with weighted references to Services and ReleaseBackends.
+/// Returns a rule with weighted references to Services and ReleaseBackends.
 fn rule(references: &[(&str, &str, u64)]) -> Value {
     let references = references.iter().map(|(kind, name, weight)| {
         let group = if *kind == "Service" {
@@ -104,7 +104,7 @@ async fn weights_of_references_and_releases_multiply() {
     assert!(chi_square < 32.3, "{chi_square} from {counts:?}");
 }
 
-/// The share of each release of each backend that a configuration comes to.
+/// Returns the share of each release of each backend that a configuration results in.
 fn shares(scene: &Scene) -> BTreeMap<(String, String), f64> {
     let table = scene.state().table.load_full();
     let rule = table.rules().next().expect("a rule");

@@ -36,7 +36,7 @@ fn releases(cookie: Option<&str>, releases: &[(&str, u64, &[SocketAddr])]) -> En
     })
 }
 
-/// The only backend.
+/// Returns the only backend.
 fn backend(scene: &Scene) -> Arc<Backend> {
     let table = scene.state().table.load_full();
     let backend = table.backends().next();
@@ -52,7 +52,7 @@ fn stats(scene: &Scene, name: &str) -> Arc<ReleaseStats> {
     release.expect("the release").stats.clone()
 }
 
-/// A scene whose requests go to a backend with this configuration.
+/// Starts a scene whose requests go to a backend with this configuration.
 fn start(rule: Value, endpoints: &Endpoints) -> Scene {
     let objects = Objects::http()
         .service("backend", &[])

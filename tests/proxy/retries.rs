@@ -1,5 +1,5 @@
-//! Retries that a rule allows: after which failures, what a backend receives again, and what the
-//! client gets in the end. The cases of the conformance test HTTPRouteRetry are among them.
+//! Retries that a rule allows: after which failures, which data a backend receives again, and which
+//! response the client gets. Includes the cases of the conformance test HTTPRouteRetry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -29,7 +29,8 @@ fn before(origin: &Origin, retry: Value) -> Scene {
     Scene::start(&objects)
 }
 
-/// Fails this many requests with a status, then responds 200. The body tells the request's body.
+/// Starts a backend that fails this many requests with a status, then responds 200. The response
+/// body reports the request body.
 async fn failing(count: usize, status: u16) -> Origin {
     let seen = Arc::<AtomicUsize>::default();
     Origin::new(move |request| {
@@ -80,7 +81,7 @@ async fn listed_status_is_retried_until_the_backend_recovers() {
 }
 
 #[tokio::test]
-async fn last_response_is_passed_on_when_attempts_are_used_up() {
+async fn last_response_is_forwarded_after_the_last_attempt() {
     for attempts in [1, 3] {
         let origin = failing(9, 503).await;
         let scene = before(
@@ -96,7 +97,7 @@ async fn last_response_is_passed_on_when_attempts_are_used_up() {
 }
 
 #[tokio::test]
-async fn other_statuses_are_passed_on() {
+async fn other_statuses_are_not_retried() {
     for (retry, status) in [
         (json!({"codes": [500], "attempts": 3}), 503),
         (json!({"attempts": 3}), 500),
@@ -110,7 +111,7 @@ async fn other_statuses_are_passed_on() {
 }
 
 #[tokio::test]
-async fn body_is_sent_again_up_to_a_limit() {
+async fn body_is_retried_up_to_a_limit() {
     for (length, status, requests) in [(64 * 1024, 200, 2), (64 * 1024 + 1, 500, 1)] {
         let origin = failing(1, 500).await;
         let scene = before(&origin, json!({"codes": [500], "backoff": "1ms"}));
@@ -163,7 +164,7 @@ async fn timeout_of_an_attempt_is_retried() {
     let mut client = Client::http1(scene.at(80)).await;
     assert_eq!(client.get("a.com", "/").await.text(), "late");
     seen.store(0, SeqCst);
-    // It may have had an effect.
+    // The request may have had an effect.
     assert_eq!(client.post("a.com", "/", "b").await.status, 504);
     assert_eq!(seen.load(SeqCst), 1);
 }
@@ -203,7 +204,7 @@ async fn retry_prefers_another_endpoint() {
 }
 
 #[tokio::test]
-async fn backend_that_starts_late_is_reached_by_retries() {
+async fn retries_reach_a_backend_that_starts_late() {
     let address = Origin::dead();
     let objects = Objects::http().service("app", &[address]).route(
         "route",

@@ -11,7 +11,7 @@ use crate::scene::{Objects, Scene, http, prefix, route, route_of, to};
 /// Header fields of a request.
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// A rule that marks its requests with a name.
+/// Returns a rule that marks its requests with a name.
 fn marked(name: &str, condition: &Value) -> Value {
     json!({
         "matches": [condition],

@@ -63,12 +63,12 @@ impl Scene {
         }
     }
 
-    /// The last outcome.
+    /// Returns the last outcome.
     pub(crate) fn last(&self) -> Outcome {
         self.outcome.borrow().clone().expect("an outcome")
     }
 
-    /// Address of the admin server.
+    /// Returns address of the admin server.
     pub(crate) fn admin_address(&self) -> SocketAddr {
         self.admin().expect("an admin address")
     }
@@ -171,12 +171,12 @@ pub(crate) fn publish(folder: &Path, version: &str, text: &str) {
 pub(crate) struct Objects(Vec<String>);
 
 impl Objects {
-    /// A Gateway with these listeners.
+    /// Returns a Gateway with these listeners.
     pub(crate) fn gateway(listeners: &[String]) -> Self {
         Self::default().with(yaml::gateway("gateway", listeners))
     }
 
-    /// A Gateway with one HTTP listener, on port 80.
+    /// Returns a Gateway with one HTTP listener, on port 80.
     pub(crate) fn http() -> Self {
         Self::gateway(&[http("http", 80, "")])
     }
@@ -187,12 +187,12 @@ impl Objects {
         self
     }
 
-    /// A Service on port 80 with these endpoints.
+    /// Returns a Service on port 80 with these endpoints.
     pub(crate) fn service(self, name: &str, endpoints: &[SocketAddr]) -> Self {
         self.with(yaml::service(name, endpoints))
     }
 
-    /// A route of the Gateway for any host, with these rules.
+    /// Returns a route of the Gateway for any host, with these rules.
     pub(crate) fn route(self, name: &str, rules: &[Value]) -> Self {
         self.with(route(name, &[], rules))
     }
@@ -203,12 +203,12 @@ impl Objects {
     }
 }
 
-/// A route for these hosts of the Gateway.
+/// Returns a route for these hosts of the Gateway.
 pub(crate) fn route(name: &str, hosts: &[&str], rules: &[Value]) -> String {
     yaml::route(name, "gateway", hosts, &Value::from(rules).to_string())
 }
 
-/// A route for all hosts of one listener.
+/// Returns a route for all hosts of one listener.
 pub(crate) fn route_of(listener: &str, rules: &[Value]) -> String {
     let parent = format!("gateway/{listener}");
     yaml::route(
@@ -219,12 +219,12 @@ pub(crate) fn route_of(listener: &str, rules: &[Value]) -> String {
     )
 }
 
-/// A rule that sends everything to a Service.
+/// Returns a rule that sends everything to a Service.
 pub(crate) fn to(service: &str) -> Value {
     json!({"backendRefs": [{"name": service, "port": 80}]})
 }
 
-/// A rule that sends a path prefix to a Service.
+/// Returns a rule that sends a path prefix to a Service.
 pub(crate) fn prefix(path: &str, service: &str) -> Value {
     let mut rule = to(service);
     rule["matches"] = json!([{"path": {"type": "PathPrefix", "value": path}}]);

@@ -1,5 +1,5 @@
 //! Session persistence (GEP-1619): requests with the token of a session reach its endpoint, and
-//! clients get a new token whenever theirs is ineffective.
+//! clients whose token is invalid get a new one.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ async fn send(scene: &Scene, field: Option<(&str, &str)>) -> Answer {
     client.fetch(request.body(empty()).expect("valid")).await
 }
 
-/// Name and value of the cookie that a response sets.
+/// Returns name and value of the cookie that a response sets.
 fn cookie(answer: &Answer) -> String {
     let (pair, _) = answer
         .header("set-cookie")
@@ -64,7 +64,7 @@ async fn cookie_keeps_a_client_at_its_endpoint() {
         assert_eq!(again.name(), first.name());
         assert!(!again.headers.contains_key("set-cookie"));
     }
-    // A client without a session goes anywhere.
+    // A client without a session gets any endpoint.
     let mut names = std::collections::BTreeSet::new();
     while names.len() < NAMES.len() {
         names.insert(send(&scene, None).await.name());
@@ -157,7 +157,7 @@ async fn session_outlasts_changes_of_weights_and_other_endpoints() {
             assert!(!again.headers.contains_key("set-cookie"));
         }
     }
-    // A weight of 0 is no traffic, sessions included.
+    // A weight of 0 gets no requests, not even of sessions.
     scene.replace(&objects([1, 0], &addresses[2..])).await;
     let moved = send(&scene, Some(("cookie", &token))).await;
     assert!(["one", "two"].contains(&moved.name().as_str()));
@@ -165,7 +165,7 @@ async fn session_outlasts_changes_of_weights_and_other_endpoints() {
 }
 
 #[tokio::test]
-async fn session_of_a_lost_endpoint_begins_anew() {
+async fn session_of_a_removed_endpoint_restarts() {
     let mut origins = origins().await;
     let scene = Scene::start(&objects(&origins, json!({})));
     let first = send(&scene, None).await;
@@ -180,7 +180,7 @@ async fn session_of_a_lost_endpoint_begins_anew() {
 }
 
 #[tokio::test]
-async fn token_of_another_route_or_key_is_ineffective() {
+async fn token_of_another_route_or_key_is_ignored() {
     let origins = origins().await;
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
     let objects = Objects::http()

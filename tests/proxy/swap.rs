@@ -20,8 +20,8 @@ const CLIENTS: usize = 8;
 /// All clients together send 2,666 requests a second, and catch up when late.
 const PERIOD: Duration = Duration::from_millis(3);
 
-/// The route of one configuration. Hostname, path, header filters, path rewrite and backend all
-/// contain its name.
+/// Returns the route of one configuration. Hostname, path, header filters, path rewrite and backend
+/// all contain its name.
 fn configuration(name: &str) -> String {
     let (host, path) = match name {
         "a" => (
@@ -44,7 +44,7 @@ fn configuration(name: &str) -> String {
     route("swapped", &[host], &[rule])
 }
 
-/// The configuration of a response; `None` for an error or a mix of two.
+/// Returns the configuration of a response; `None` for an error or a mix of two.
 fn source(answer: &Answer) -> Option<String> {
     if answer.status != 200 {
         return None;

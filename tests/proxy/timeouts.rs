@@ -15,7 +15,7 @@ use crate::harness::PATIENCE;
 use crate::origin::{Origin, Payload, empty, full, stream};
 use crate::scene::{Objects, Scene, prefix};
 
-/// A rule with these timeouts.
+/// Returns a rule with these timeouts.
 fn limited(path: &str, timeouts: serde_json::Value) -> serde_json::Value {
     let mut rule = prefix(path, "origin");
     rule["timeouts"] = timeouts;

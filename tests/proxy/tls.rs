@@ -62,7 +62,7 @@ async fn selects_certificate_by_server_name() {
     }
 }
 
-/// A client that verifies these signature schemes only.
+/// Returns a client that verifies these signature schemes only.
 fn verifying(
     schemes: &'static [SignatureScheme],
     versions: &[&'static rustls::SupportedProtocolVersion],

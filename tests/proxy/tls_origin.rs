@@ -50,7 +50,7 @@ impl Authority {
         }
     }
 
-    /// A certificate for these names; those with `://` are URI SANs.
+    /// Returns a certificate for these names; those with `://` are URI SANs.
     pub(crate) fn issue(&self, names: &[&str]) -> Issued {
         self.issue_with(names, |_| {})
     }
@@ -65,14 +65,14 @@ impl Authority {
         Issued::new(&params.signed_by(&key, &self.issuer).expect("signed"), &key)
     }
 
-    /// A new certificate for the key of an existing one.
+    /// Returns a new certificate for the key of an existing one.
     pub(crate) fn renew(&self, existing: &Issued, names: &[&str]) -> Issued {
         let key = KeyPair::from_pem(&existing.key_pem).expect("a key");
         let params = leaf(names, |_| {});
         Issued::new(&params.signed_by(&key, &self.issuer).expect("signed"), &key)
     }
 
-    /// An expired certificate.
+    /// Returns an expired certificate.
     pub(crate) fn issue_expired(&self, names: &[&str]) -> Issued {
         self.issue_with(names, |params| {
             params.not_before = date_time_ymd(2020, 1, 1);
@@ -116,7 +116,7 @@ impl Issued {
         }
     }
 
-    /// A self-signed certificate.
+    /// Returns a self-signed certificate.
     pub(crate) fn self_signed(names: &[&str]) -> Self {
         let key = KeyPair::generate().expect("a key");
         let certificate = leaf(names, |_| {}).self_signed(&key).expect("signed");
@@ -173,7 +173,7 @@ impl Drop for TlsOrigin {
 }
 
 impl TlsOrigin {
-    /// A backend with this certificate.
+    /// Starts a backend with this certificate.
     pub(crate) async fn start(certificate: &Issued) -> Self {
         Self::asking(certificate, Asks::default()).await
     }
@@ -198,7 +198,7 @@ impl TlsOrigin {
         Self::with(Some(TlsAcceptor::from(Arc::new(config)))).await
     }
 
-    /// A backend that speaks HTTP in plain text.
+    /// Returns a backend that speaks HTTP in plain text.
     pub(crate) async fn plain() -> Self {
         Self::with(None).await
     }
@@ -256,7 +256,7 @@ impl TlsOrigin {
     }
 }
 
-/// Whether the bytes are TLS records; the last one may be truncated.
+/// Reports whether the bytes are TLS records; the last one may be truncated.
 fn is_tls(mut bytes: &[u8]) -> bool {
     while let [kind, 3, _, high, low, rest @ ..] = bytes {
         if !(20..=23).contains(kind) {

@@ -21,7 +21,7 @@ fn policy(services: &[&str], mut spec: Value) -> String {
     policy.to_string()
 }
 
-/// A budget of this percentage and of this number of retries per hour.
+/// Returns a budget of this percentage and of this number of retries per hour.
 fn budget(percent: u32, count: u32) -> Value {
     json!({"retryConstraint": {
         "budget": {"percent": percent, "interval": "1h"},
@@ -29,7 +29,7 @@ fn budget(percent: u32, count: u32) -> Value {
     }})
 }
 
-/// A rule that retries status 500 once.
+/// Returns a rule that retries status 500 once.
 fn retrying() -> Value {
     let mut rule = to("app");
     rule["retry"] = json!({"codes": [500], "attempts": 1, "backoff": "1ms"});
@@ -87,7 +87,8 @@ async fn budget_is_a_percentage_of_the_requests_of_all_workers() {
         let mut client = Client::http1(scene.at(80)).await;
         client.get("a.com", "/").await;
     }
-    // One of the minimum rate. Then 2 of 10 requests, 3 of 15, 4 of 20 and 5 of 25 are retries.
+    // The minimum rate allows one retry. Afterwards, 2 of 10 requests, 3 of 15, 4 of 20 and 5 of 25
+    // are retries.
     assert_eq!(origin.requests(), 20 + 5);
 }
 
@@ -104,18 +105,18 @@ async fn budget_outlives_changes_of_the_configuration() {
         statuses
     };
     assert_eq!(statuses(&scene, 3).await, [500, 500, 503]);
-    // A limit that changes keeps the count of retries.
+    // A changed limit keeps the count of retries.
     scene
         .replace(&before(&origin, &[policy(&["app"], budget(0, 3))]))
         .await;
     assert_eq!(statuses(&scene, 2).await, [500, 503]);
-    // Without the policy all are retried, as the rule allows.
+    // Without the policy, all are retried, as the rule allows.
     scene.replace(&before(&origin, &[])).await;
     assert_eq!(statuses(&scene, 2).await, [500, 500]);
 }
 
 #[tokio::test]
-async fn attempts_at_endpoints_that_cannot_be_reached_are_not_of_the_budget() {
+async fn failed_connects_do_not_count_against_the_budget() {
     let origin = Origin::echo("alive").await;
     let objects = Objects::http()
         .service("app", &[Origin::dead(), origin.address, Origin::dead()])
@@ -138,7 +139,7 @@ async fn origins() -> Vec<Origin> {
     origins
 }
 
-/// Name and value of the cookie that a response sets.
+/// Returns name and value of the cookie that a response sets.
 fn cookie(answer: &Answer) -> String {
     let (pair, _) = answer
         .header("set-cookie")
@@ -154,7 +155,7 @@ async fn send(scene: &Scene, path: &str, cookie: Option<&str>) -> Answer {
 }
 
 #[tokio::test]
-async fn session_of_a_backend_is_one_for_all_routes() {
+async fn all_routes_share_the_session_of_a_backend() {
     let origins = origins().await;
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
     let objects = Objects::http()
@@ -181,7 +182,7 @@ async fn session_of_a_backend_is_one_for_all_routes() {
 }
 
 #[tokio::test]
-async fn cookie_of_a_backend_over_tls_is_for_tls_only() {
+async fn cookie_of_a_backend_is_secure_over_tls() {
     let origin = Origin::echo("one").await;
     let persistence = json!({
         "sessionName": "s", "absoluteTimeout": "1h", "cookieConfig": {"lifetimeType": "Permanent"},
@@ -201,7 +202,7 @@ async fn cookie_of_a_backend_over_tls_is_for_tls_only() {
 }
 
 #[tokio::test]
-async fn session_of_a_rule_goes_before_that_of_its_backend() {
+async fn session_of_a_rule_overrides_the_session_of_its_backend() {
     let origins = origins().await;
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
     let mut rule = prefix("/rule", "app");
@@ -250,7 +251,7 @@ async fn session_of_a_backend_outlasts_changes_of_weights() {
             assert!(!again.headers.contains_key("set-cookie"));
         }
     }
-    // A weight of 0 is no traffic, sessions included.
+    // A weight of 0 gets no requests, not even of sessions.
     scene.replace(&objects([1, 0])).await;
     let moved = send(&scene, "/", Some(&token)).await;
     assert!(["one", "two"].contains(&moved.name().as_str()));

@@ -80,7 +80,7 @@ async fn selects_the_less_loaded_endpoint() {
         .route("route", &[to("both")]);
     let scene = Scene::start(&objects);
     let mut held = JoinSet::new();
-    // Either of two idle endpoints may be selected: the slow one gets a request soon.
+    // Either of two idle endpoints may be selected, so the slow one gets a request soon.
     while slow.requests() == 0 {
         let before = fast.requests();
         held.spawn(get(scene.at(80), "a.com", "/"));

@@ -32,12 +32,12 @@ use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 use crate::tls_origin::Authority;
 
-/// Larger than every window on the way.
+/// Larger than every window on the path.
 const LARGE: usize = 4 * 1024 * 1024;
-/// Larger than all windows and socket buffers on the way.
+/// Larger than all windows and socket buffers on the path.
 const HUGE: usize = 48 * 1024 * 1024;
 
-/// An extended CONNECT with the headers of a WebSocket client.
+/// Returns an extended CONNECT with the headers of a WebSocket client.
 pub(crate) fn connect(path: &str, protocol: &str) -> Request<()> {
     Request::connect(format!("http://a.com{path}"))
         .extension(Protocol::from(protocol))
@@ -100,7 +100,7 @@ fn accept_of(head: &str) -> String {
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
 }
 
-/// The only header of this name.
+/// Returns the only header of this name.
 fn header(head: &str, name: &str) -> String {
     let mut values = head.lines().filter_map(|line| {
         let (found, value) = line.split_once(": ")?;
@@ -126,7 +126,7 @@ pub(crate) async fn switch<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) ->
     head
 }
 
-/// Switches protocols and echoes until the client ends, then says a last word.
+/// Switches protocols and echoes until the client ends, then sends a last message.
 async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let head = switch(&mut stream).await;
     assert!(head.starts_with("GET /chat"), "{head}");
@@ -250,7 +250,7 @@ fn relays_large_data_within_the_windows() {
     });
 }
 
-/// Writes until nothing is taken for a while. Returns the number of bytes.
+/// Writes until the socket accepts nothing for a while. Returns the number of bytes.
 async fn fill(stream: &mut TcpStream) -> usize {
     let (data, mut count) = (vec![b'x'; 64 * 1024], 0);
     while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&data)).await {
@@ -261,7 +261,7 @@ async fn fill(stream: &mut TcpStream) -> usize {
 }
 
 #[test]
-fn side_that_does_not_read_stops_the_other() {
+fn side_that_does_not_read_applies_backpressure() {
     block_on(async {
         let (report, mut reports) = mpsc::channel(1);
         let origin = Origin::raw(move |mut stream| {
@@ -271,7 +271,7 @@ fn side_that_does_not_read_stops_the_other() {
                 let count = fill(&mut stream).await;
                 stream.shutdown().await.expect("ended");
                 report.send(count).await.expect("reported");
-                // Reads only when it is told to.
+                // Reads only after the test's signal.
                 std::future::pending::<()>().await;
             }
         })
@@ -350,7 +350,7 @@ fn tunnel_survives_configuration_change_and_drains() {
 }
 
 #[test]
-fn resets_cross_the_tunnel() {
+fn resets_are_relayed_through_the_tunnel() {
     block_on(async {
         let (report, mut reports) = mpsc::channel(1);
         let origin = Origin::raw(move |mut stream| {
@@ -409,7 +409,7 @@ fn idle_tunnel_is_reset() {
 }
 
 #[test]
-fn silent_tunnel_outlasts_timeouts_of_requests() {
+fn request_timeouts_do_not_apply_to_silent_tunnels() {
     block_on(async {
         let origin = Origin::raw(echo).await;
         let mut rule = prefix("/chat", "chat");
@@ -459,7 +459,7 @@ fn tunnels_to_ports_of_ws_and_wss() {
                 "route",
                 &[prefix("/chat/ws", "ws"), prefix("/chat/wss", "wss")],
             );
-        // Without a policy, nothing goes to a port of wss.
+        // Without a policy, nothing is sent to a port of wss.
         let mut scene = Scene::start(&objects);
         let (sender, _ended) = peer::connect(scene.at(80)).await;
         let (response, _stream) = open(&sender, connect("/chat/wss", "websocket")).await;

@@ -1,4 +1,4 @@
-//! WebSocket over HTTP/2 that is refused, by the backend or by the proxy.
+//! WebSocket requests over HTTP/2 that the backend or the proxy rejects.
 
 use http::Request;
 
@@ -45,7 +45,7 @@ fn relays_responses_of_backends_that_refuse() {
 }
 
 #[test]
-fn refuses_bad_requests_itself() {
+fn rejects_invalid_requests() {
     block_on(async {
         let origin = Origin::raw(|_| async { panic!("a connection") }).await;
         let scene = Scene::start(&objects(&origin));

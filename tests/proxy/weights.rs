@@ -10,7 +10,7 @@ use crate::scene::{Objects, Scene, prefix};
 
 const REQUESTS: usize = 4000;
 
-/// A rule with these weights.
+/// Returns a rule with these weights.
 fn weighted(path: &str, shares: &[(&str, u32)]) -> Value {
     let mut rule = prefix(path, "");
     let shares = shares.iter();

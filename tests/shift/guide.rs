@@ -1,4 +1,4 @@
-//! Objects in docs/shifting-traffic.md are accepted as they stand there.
+//! The objects in docs/shifting-traffic.md are accepted unchanged.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::Outcome;
 
-/// What the examples refer to.
+/// The Gateway to which the examples refer.
 const GATEWAY: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -16,7 +16,7 @@ spec:
   listeners: [{name: http, port: 80, protocol: HTTP}]
 ";
 
-/// A Service as `helm create` makes it.
+/// Returns a Service as created by `helm create`.
 fn service(name: &str) -> String {
     format!(
         "---
@@ -30,7 +30,7 @@ spec:
     )
 }
 
-/// The YAML blocks of a document.
+/// Returns the YAML blocks of a document.
 fn blocks(text: &str) -> Vec<String> {
     let mut inside = false;
     let mut blocks = Vec::new();

@@ -1,5 +1,5 @@
-//! `portcullis shift` against an API server with managed fields: which fields it writes as whom, what it prints, and what it
-//! does with conflicts (`weights`); what it shows of requests, and when it rolls back (`watch`); its guide (`guide`).
+//! `portcullis shift` against an API server with managed fields: the fields and managers of its writes, its output, and
+//! its handling of conflicts (`weights`); its report on requests, and its rollback (`watch`); its guide (`guide`).
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -20,7 +20,8 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 
-/// Made with `kubectl apply`, which owns the weight of v1. Nobody owns that of v2: `kubectl` has created it before.
+/// Applied with `kubectl`, which owns the weight of v1. No manager owns the weight of v2, since `kubectl` created it
+/// earlier.
 const SHOP: &str = r#"
 apiVersion: portcullis.dev/v1alpha1
 kind: ReleaseBackend
@@ -61,7 +62,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A cluster with the ReleaseBackend shop/shop.
+    /// Returns a cluster with the ReleaseBackend shop/shop.
     fn new() -> Self {
         let api = Api::start();
         api.apply(SHOP);
@@ -81,12 +82,12 @@ impl Scene {
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command and waits for its end.
     fn shift(&self, arguments: &[&str]) -> Outcome {
         Outcome::of(self.command(arguments).output().unwrap())
     }
 
-    /// Runs a command that has to succeed. Returns what it prints.
+    /// Runs a command that has to succeed. Returns its output.
     fn shifted(&self, arguments: &[&str]) -> String {
         let outcome = self.shift(arguments);
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -97,7 +98,7 @@ impl Scene {
         self.api.object("ReleaseBackend", "shop", "shop")
     }
 
-    /// The weights in the object, such as `v1=90 v2=10`.
+    /// Returns the weights in the object, such as `v1=90 v2=10`.
     fn weights(&self) -> String {
         let object = self.object();
         let releases = object["spec"]["releases"].as_array().unwrap();
@@ -107,7 +108,7 @@ impl Scene {
         weights.collect::<Vec<_>>().join(" ")
     }
 
-    /// The managers that own the weight of a release.
+    /// Returns the managers that own the weight of a release.
     fn owners(&self, release: &str) -> Vec<String> {
         let object = self.object();
         let key = format!("k:{}", json!({"value": release}));
@@ -122,7 +123,7 @@ impl Scene {
     }
 }
 
-/// The end of a command.
+/// The exit status and output of a command.
 #[derive(Debug)]
 struct Outcome {
     code: Option<i32>,
@@ -139,7 +140,7 @@ impl Outcome {
         }
     }
 
-    /// Asserts that it failed with a message that has these parts.
+    /// Asserts that the command failed with a message that has these parts.
     fn assert_failed(&self, parts: &[&str]) {
         assert_eq!(self.code, Some(1), "{self:?}");
         for part in parts {

@@ -81,7 +81,7 @@ impl Scene {
         Running::start(&mut self.command(arguments))
     }
 
-    /// Adds a pod of a Gateway, which the controller has made.
+    /// Adds a pod of a Gateway that the controller has created.
     fn pod(&self, namespace: &str, name: &str, gateway: &str) {
         self.api.apply(&format!(
             "
@@ -98,7 +98,7 @@ status: {{phase: Running}}
         ));
     }
 
-    /// Sets the counters that a pod shows for the release v2.
+    /// Sets the counters that a pod reports for the release v2.
     fn counters(&self, namespace: &str, pod: &str, good: u64, bad: u64) {
         let mut page = String::from("# TYPE portcullis_upstream_release_requests counter\n");
         for (code, count) in [("2xx", good), ("5xx", bad)] {
@@ -146,7 +146,7 @@ fn adds_up_requests_of_pods() {
     assert!(!line.contains("requests_per_second=0.0"), "{line}");
     let outcome = watch.interrupt();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    // A pod of a Gateway without the backend is read once per list of pods, and not each second.
+    // A pod of a Gateway without the backend is read once per list of pods, not every second.
     assert_eq!(scene.api.requests(&other).len(), 1);
     assert!(scene.api.requests(&metrics_path("infra", "web-1")).len() > 1);
 }
@@ -225,7 +225,7 @@ fn failed_rollback_is_an_error_with_the_command() {
     ]);
 }
 
-/// One HTTP request to a local port. Returns the response.
+/// Sends one HTTP request to a local port. Returns the response.
 fn get(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(READY_TIMEOUT))?;
@@ -238,7 +238,7 @@ fn get(port: u16, path: &str) -> std::io::Result<String> {
     Ok(response)
 }
 
-/// The ReleaseBackend of the cluster, as a folder that serves it at `port`. The pods of v2 refuse connections.
+/// Returns the ReleaseBackend of the cluster, as a folder that serves it at `port`. The pods of v2 refuse connections.
 fn folder(port: u16, echo: u16, closed: u16) -> String {
     let pod = |name: &str, port: u16| {
         format!(

@@ -53,7 +53,7 @@ fn scales_other_weights_for_an_exact_share() {
 }
 
 #[test]
-fn each_release_has_a_field_manager_of_its_own() {
+fn each_release_has_its_own_field_manager() {
     let scene = Scene::new();
     scene.shifted(&["shop/shop", "v1=80", "v2=20"]);
     scene.shifted(&["shop/shop", "v2=30"]);
@@ -79,7 +79,7 @@ v3       0      0       0%
 }
 
 #[test]
-fn refuses_unlisted_release_unless_it_may_add() {
+fn rejects_unlisted_release_unless_adding_is_allowed() {
     let scene = Scene::new();
     let refused = scene.shift(&["shop/shop", "v9=5"]);
     refused.assert_failed(&["ReleaseBackend shop/shop", "v9", "v1, v2, v3", "--add"]);
@@ -103,12 +103,12 @@ fn conflict_changes_nothing_and_force_takes_the_field() {
         "--force",
         "set it back",
     ]);
-    // v2 has no conflict, and is not written either.
+    // v2 has no conflict, but is not written either.
     assert_eq!(scene.weights(), "v1=90 v2=0 v3=0");
     scene.shifted(&["shop/shop", "v2=5", "v3=5", "--force"]);
     assert_eq!(scene.weights(), "v1=90 v2=5 v3=5");
     assert_eq!(scene.owners("v3"), ["portcullis-shift-v3"]);
-    // From now on it needs no force.
+    // Later changes need no force.
     scene.shifted(&["shop/shop", "v3=6"]);
     assert_eq!(scene.weights(), "v1=90 v2=5 v3=6");
 }
@@ -141,7 +141,7 @@ fn weights_are_rolled_back_when_a_later_one_is_refused() {
         "The weights written before are rolled back",
     ]);
     assert_eq!(scene.weights(), "v1=90 v2=0 v3=0");
-    // The one that rises is written first, so that there is always one that serves.
+    // The rising weight is written first, so that at least one release always has a weight.
     assert_eq!(scene.owners("v2"), ["portcullis-shift-v2"]);
 }
 

@@ -1,4 +1,4 @@
-//! Leader election: who leads when, and how other candidates learn the leader's address.
+//! Leader election: which candidate is the leader, and how other candidates learn its address.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::{History, client, runtime};
 
 const NAMESPACE: &str = "system";
 const NAME: &str = "controller";
-const DURATION: Duration = Duration::from_secs(6);
+const LEASE_DURATION: Duration = Duration::from_secs(6);
 const RENEW_DEADLINE: Duration = Duration::from_secs(4);
 
 /// A candidate on its own thread.
 struct Running {
     history: History<Leadership>,
-    /// Stops it: with true it resigns, without a message it dies.
+    /// Stops it. With true, it resigns. Without a message, it dies.
     end: Option<oneshot::Sender<bool>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Running {
         }
     }
 
-    /// Waits until it leads; returns since when.
+    /// Waits until it is the leader. Returns since when.
     fn leads(&self) -> Instant {
         self.history.wait_for(0, |known| known.is_leader).0
     }
@@ -75,7 +75,7 @@ impl Running {
         Instant::now()
     }
 
-    /// Whether it has led without interruption.
+    /// Reports whether it has been the leader without interruption.
     fn has_led_throughout(&self) -> bool {
         let history = self.history.all();
         let mut since = history.iter().skip_while(|(_, known)| !known.is_leader);
@@ -91,7 +91,7 @@ fn is_held_by(lease: &Value, identity: &str) -> bool {
     lease["spec"]["holderIdentity"] == identity
 }
 
-/// A Lease of a dead holder.
+/// Returns a Lease of a dead holder.
 fn abandoned(identity: &str, seconds: i32, renewed: &str) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -132,9 +132,13 @@ fn another_candidate_leads_after_the_lease_of_a_dead_leader_expires() {
     let renewed = renewals[renewals.len() - 1].at;
     let died = one.end(false);
     let leads = two.leads();
-    assert!(leads - renewed >= DURATION, "after {:?}", leads - renewed);
+    assert!(
+        leads - renewed >= LEASE_DURATION,
+        "after {:?}",
+        leads - renewed
+    );
     // Candidates poll every second and when the Lease expires.
-    let most = DURATION + Duration::from_secs(2);
+    let most = LEASE_DURATION + Duration::from_secs(2);
     assert!(leads - died <= most, "only after {:?}", leads - died);
     let lease = lease(&api, |lease| is_held_by(lease, "two"));
     assert_eq!(lease["spec"]["leaseTransitions"], 2);

@@ -1,5 +1,5 @@
 //! Leader election and status writer against an API server in this process: conflicts, overload,
-//! slow and lost responses, two candidates, deleted objects. Uses the real Lease durations, so that
+//! slow and lost responses, two candidates, deleted objects. Uses the real lease durations, so that
 //! a test takes some seconds.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -65,7 +65,7 @@ impl<T: Clone + Debug> History<T> {
     }
 }
 
-/// The controller's client with this token.
+/// Returns the controller's client with this token.
 fn client(api: &Api, token: &str) -> Client {
     let mut config = Config::new(api.url().parse().unwrap());
     config.auth_info = AuthInfo {

@@ -69,12 +69,12 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// A controller with a certificate for `localhost`.
+    /// Starts a controller with a certificate for `localhost`.
     pub(crate) fn start(authority: &Authority) -> Self {
         Self::named(authority, "localhost")
     }
 
-    /// A controller with a certificate for this name.
+    /// Returns a controller with a certificate for this name.
     pub(crate) fn named(authority: &Authority, name: &str) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -124,7 +124,7 @@ impl Controller {
         self.streams.recv_timeout(PATIENCE).expect("a pod connects")
     }
 
-    /// Whether no stream is waiting to be accepted.
+    /// Reports whether no stream is waiting to be accepted.
     pub(crate) fn is_idle(&self) -> bool {
         self.streams.try_recv().is_err()
     }
@@ -134,7 +134,7 @@ impl Controller {
         *self.refusal.with.lock().unwrap() = refusal;
     }
 
-    /// Number of rejected streams.
+    /// Returns number of rejected streams.
     pub(crate) fn refusals(&self) -> usize {
         self.refusal.count.load(Relaxed)
     }
@@ -244,12 +244,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A header of the request.
+    /// Returns a header of the request.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         Some(self.head.headers.get(name)?.to_str().unwrap())
     }
 
-    /// The position that the pod has.
+    /// Returns the position that the pod has.
     pub(crate) fn position(&self) -> Option<&str> {
         self.header(POSITION)
     }
@@ -305,12 +305,12 @@ impl Stream {
         })
     }
 
-    /// The next report.
+    /// Returns the next report.
     pub(crate) fn report(&self) -> Serves {
         self.reports.recv_timeout(PATIENCE).expect("a report")
     }
 
-    /// The first report that matches.
+    /// Returns the first report that matches.
     pub(crate) fn report_with(&self, wanted: impl Fn(&Serves) -> bool) -> Serves {
         loop {
             let report = self.report();
@@ -320,7 +320,7 @@ impl Stream {
         }
     }
 
-    /// The first report of a position.
+    /// Returns the first report of a position.
     pub(crate) fn report_of(&self, position: &str) -> Serves {
         self.report_with(|report| report.position.to_string() == position)
     }

@@ -110,7 +110,7 @@ fn decreasing_revision_is_a_protocol_error() {
         |stream| {
             stream.commit(0);
         },
-        "revision 0 comes after revision 1",
+        "revision 0 follows revision 1",
     );
 }
 

@@ -55,7 +55,7 @@ fn pod_keeps_its_stream_while_the_leader_is_unreachable() {
     let [closed] = free_ports();
     stream.leader(Some(SocketAddr::from(([127, 0, 0, 1], closed))));
     eventually(
-        || node.log("no stream from the leading controller"),
+        || node.log("no stream from the leader"),
         |lines| !lines.is_empty(),
     );
     stream.put(route("a", "two")).commit(2);
@@ -66,7 +66,7 @@ fn pod_keeps_its_stream_while_the_leader_is_unreachable() {
     stream.leader(Some(leader.address));
     let moved = leader.accept();
     assert_eq!(moved.position(), Some("first/2"));
-    assert_eq!(node.log("no stream from the leading controller").len(), 1);
+    assert_eq!(node.log("no stream from the leader").len(), 1);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn retries_leader_that_closes_before_the_full_state() {
     torn.begin("second", None).put(route("a", "lost"));
     drop(torn);
     eventually(
-        || node.log("no stream from the leading controller"),
+        || node.log("no stream from the leader"),
         |lines| !lines.is_empty(),
     );
     stream.put(route("b", "two")).commit(2);

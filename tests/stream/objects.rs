@@ -3,7 +3,7 @@
 use portcullis::api::admit;
 use serde_json::Value;
 
-/// The canonical JSON of an object.
+/// Returns the canonical JSON of an object.
 pub(crate) fn object(yaml: &str) -> Value {
     let admission = admit(serde_yaml::from_str(yaml).unwrap());
     let object = admission
@@ -12,7 +12,7 @@ pub(crate) fn object(yaml: &str) -> Value {
     object.to_value().unwrap()
 }
 
-/// The class of all Gateways.
+/// Returns the class of all Gateways.
 pub(crate) fn class() -> Value {
     object(
         "
@@ -24,7 +24,7 @@ spec: {controllerName: portcullis.dev/gateway-controller}
     )
 }
 
-/// The Gateway `default/edge` with a listener at each port.
+/// Returns the Gateway `default/edge` with a listener at each port.
 pub(crate) fn gateway(ports: &[u16]) -> Value {
     let listeners: Vec<String> = ports
         .iter()
@@ -41,7 +41,7 @@ spec: {{gatewayClassName: portcullis, listeners: [{}]}}
     ))
 }
 
-/// A route that redirects `host`.example to `target`.
+/// Returns a route that redirects `host`.example to `target`.
 pub(crate) fn route(host: &str, target: &str) -> Value {
     object(&format!(
         "

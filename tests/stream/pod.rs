@@ -40,7 +40,7 @@ impl Node {
         node
     }
 
-    /// A controller that the Service points to.
+    /// Returns a controller that the Service points to.
     pub(crate) fn controller(&self) -> Controller {
         let controller = Controller::start(&self.authority);
         self.service.point(Some(controller.address));
@@ -98,7 +98,7 @@ impl Node {
         (pod, stream)
     }
 
-    /// The class and the Gateway.
+    /// Returns the class and the Gateway.
     pub(crate) fn objects(&self) -> Vec<Value> {
         vec![class(), gateway(&[self.port])]
     }
@@ -113,7 +113,7 @@ impl Node {
         std::fs::rename(next, self.path(name)).unwrap();
     }
 
-    /// Lines of the logs of all pods that contain a text.
+    /// Returns lines of the logs of all pods that contain a text.
     pub(crate) fn log(&self, text: &str) -> Vec<String> {
         let log = std::fs::read_to_string(self.path("log")).unwrap();
         let lines = log.lines().filter(|line| line.contains(text));
@@ -146,7 +146,7 @@ impl Pod<'_> {
         location.or(status).unwrap().to_owned()
     }
 
-    /// Whether no port is open.
+    /// Reports whether no port is open.
     pub(crate) fn is_closed(&self) -> bool {
         TcpStream::connect(("127.0.0.1", self.node.port)).is_err()
     }
@@ -169,7 +169,7 @@ impl Pod<'_> {
         eventually(|| self.unready(), Option::is_none);
     }
 
-    /// A metric without labels.
+    /// Returns a metric without labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let page = request(self.node.admin, "/metrics", "localhost").unwrap();
         let value = page
@@ -182,7 +182,7 @@ impl Pod<'_> {
     }
 }
 
-/// The response to a request; nothing without one.
+/// Returns the response to a request; nothing without one.
 fn request(port: u16, path: &str, host: &str) -> Option<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

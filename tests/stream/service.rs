@@ -1,5 +1,5 @@
-//! A Service: one address that forwards to a changeable controller, with connections that can be
-//! cut.
+//! A Service: one address that forwards to a changeable controller. The test can cut its
+//! connections.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,13 +14,13 @@ pub(crate) struct Service {
 
 #[derive(Default)]
 struct Shared {
-    /// Target of new connections; they are closed without one.
+    /// Target of new connections. Without a target, they are closed.
     target: Mutex<Option<SocketAddr>>,
     sockets: Mutex<Vec<TcpStream>>,
 }
 
 impl Service {
-    /// A Service that points nowhere.
+    /// Starts a Service that points nowhere.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -40,7 +40,7 @@ impl Service {
         Self { port, shared }
     }
 
-    /// Changes the target of new connections; open ones are kept.
+    /// Changes the target of new connections. Keeps open ones.
     pub(crate) fn point(&self, target: Option<SocketAddr>) {
         *self.shared.target.lock().unwrap() = target;
     }

@@ -206,7 +206,7 @@ impl Controller {
         self.api.review(token, status);
     }
 
-    /// The token of a pod of the Gateway `infra/edge`.
+    /// Returns the token of a pod of the Gateway `infra/edge`.
     pub(crate) fn token(&self, pod: &str) -> String {
         let token = token(&json!({"sub": pod}));
         self.accept(&token, "edge-portcullis", pod);
@@ -288,7 +288,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// The next line; `None` at the end of the stream.
+    /// Returns the next line; `None` at the end of the stream.
     pub(crate) async fn line(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -305,7 +305,7 @@ impl Pod {
         }
     }
 
-    /// The lines up to and including the next commit.
+    /// Returns the lines up to and including the next commit.
     pub(crate) async fn change(&mut self) -> Vec<Value> {
         let mut lines = Vec::new();
         loop {
@@ -317,7 +317,7 @@ impl Pod {
         }
     }
 
-    /// The revision of the next commit.
+    /// Returns the revision of the next commit.
     pub(crate) async fn commit(&mut self) -> u64 {
         let lines = self.change().await;
         lines.last().unwrap()["commit"]["revision"]
@@ -331,7 +331,7 @@ impl Pod {
         self.reports.send_data(line.into(), false).unwrap();
     }
 
-    /// The rest of the response as text.
+    /// Returns the rest of the response as text.
     pub(crate) async fn rest(mut self) -> String {
         let mut text = Vec::from(&self.buffer[..]);
         while let Some(Ok(data)) = self.body.data().await {
@@ -364,8 +364,8 @@ pub(crate) fn summary(lines: &[Value]) -> Vec<String> {
     lines.iter().map(one).collect()
 }
 
-/// A well-formed ServiceAccount token for the stream that expires in an hour; `claims` override its
-/// claims.
+/// Returns a well-formed ServiceAccount token for the stream that expires in an hour; `claims`
+/// override its claims.
 pub(crate) fn token(claims: &Value) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut payload = BTreeMap::from([
@@ -379,7 +379,7 @@ pub(crate) fn token(claims: &Value) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload))
 }
 
-/// The Gateway `infra/NAME` with a certificate of its own.
+/// Returns the Gateway `infra/NAME` with its own certificate.
 pub(crate) fn gateway(name: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
@@ -391,7 +391,7 @@ pub(crate) fn gateway(name: &str) -> Value {
     })
 }
 
-/// A route of a Gateway.
+/// Returns a route of a Gateway.
 pub(crate) fn route(name: &str, gateway: &str, hostname: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",

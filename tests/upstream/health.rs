@@ -1,5 +1,4 @@
-//! Endpoints that are unresponsive, unreachable or failing: requests go elsewhere, and return
-//! later.
+//! Endpoints that are unresponsive, unreachable or failing: requests avoid them for a while.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, h
 
 const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// An endpoint that closes each connection after the first response, so that every request
+/// Returns an endpoint that closes each connection after the first response, so that every request
 /// connects.
 async fn closing() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {

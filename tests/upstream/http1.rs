@@ -205,7 +205,7 @@ fn rejects_heads_beyond_the_limits() {
     });
 }
 
-/// An endpoint that responds once per connection and closes it on the second request.
+/// Returns an endpoint that responds once per connection and closes it on the second request.
 async fn stale() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
         head(&mut socket).await;

@@ -250,7 +250,7 @@ fn connection_with_goaway_completes_its_streams() {
     });
 }
 
-/// An endpoint with a stream limit that runs `serve` for every request.
+/// Returns an endpoint with a stream limit that runs `serve` for every request.
 async fn limited<F, W>(max_streams: u32, serve: F) -> Endpoint
 where
     F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> W + Clone + 'static,

@@ -46,7 +46,7 @@ fn stats(backend: &Backend, name: &str) -> Arc<ReleaseStats> {
     release.expect("the release").stats.clone()
 }
 
-/// A request of a client of this release.
+/// Returns a request of a client of this release.
 fn of(release: &str, method: Method) -> TestRequest {
     let mut request = TestRequest::new(method, "");
     let cookie = format!("rel={release}").parse().expect("a value");
@@ -54,7 +54,7 @@ fn of(release: &str, method: Method) -> TestRequest {
     request
 }
 
-/// An endpoint that closes each connection instead of a response.
+/// Returns an endpoint that closes each connection without a response.
 async fn closing() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
         head(&mut socket).await;
@@ -102,7 +102,7 @@ fn retries_within_the_release() {
 }
 
 #[test]
-fn failing_only_endpoint_of_a_release_is_neither_left_nor_avoided() {
+fn failing_only_endpoint_of_a_release_stays_in_use() {
     block_on(async {
         let (closing, other) = (closing().await, Endpoint::answering(OK).await);
         let backend = backend(&releases(&[
@@ -196,7 +196,7 @@ async fn change_between_attempts(
 }
 
 #[test]
-fn changed_weights_move_no_request() {
+fn changed_weights_do_not_move_a_request() {
     block_on(async {
         let (outcome, others) = change_between_attempts(|v1, other| {
             releases(&[("v1", 1, v1), ("v2", 1 << 40, &[other])])
@@ -208,7 +208,7 @@ fn changed_weights_move_no_request() {
 }
 
 #[test]
-fn request_of_a_lost_release_is_drawn_again() {
+fn request_of_a_removed_release_is_drawn_again() {
     block_on(async {
         for is_gone in [true, false] {
             let (outcome, others) = change_between_attempts(move |v1, other| {

@@ -137,7 +137,7 @@ impl TestRequest {
         Self::new(Method::POST, "hello")
     }
 
-    /// Number of polls of the body.
+    /// Returns number of polls of the body.
     pub(crate) fn polls(&self) -> u32 {
         self.body.polls.get()
     }
@@ -195,7 +195,7 @@ impl Replay for TestBody {
     }
 }
 
-/// A backend with these endpoints.
+/// Returns a backend with these endpoints.
 pub(crate) fn backend(
     protocol: UpstreamProtocol,
     transport: Transport,
@@ -219,12 +219,12 @@ pub(crate) fn backend(
     Backend::new(&ir, transport, Arc::default())
 }
 
-/// A backend of HTTP/1.1 in plain text.
+/// Returns a backend of HTTP/1.1 in plain text.
 pub(crate) fn http1(endpoints: &[SocketAddr]) -> Backend {
     backend(UpstreamProtocol::Http1, Transport::Plain, endpoints)
 }
 
-/// A backend of HTTP/2 with prior knowledge.
+/// Returns a backend of HTTP/2 with prior knowledge.
 pub(crate) fn h2c(endpoints: &[SocketAddr]) -> Backend {
     backend(UpstreamProtocol::H2c, Transport::Plain, endpoints)
 }
@@ -259,7 +259,7 @@ impl Endpoint {
         }
     }
 
-    /// An endpoint that responds to every request with these bytes.
+    /// Returns an endpoint that responds to every request with these bytes.
     pub(crate) async fn answering(response: &'static str) -> Self {
         Self::start(move |mut socket, _| async move {
             while head(&mut socket).await.is_some() {

@@ -55,7 +55,7 @@ pub(super) struct SyntaxError {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Item {
     /// Path in the document, such as `items[2]` of a list; empty for the whole document.
-    pub(super) place: String,
+    pub(super) path: String,
     /// The parsed object.
     pub(super) value: Value,
 }
@@ -78,8 +78,8 @@ pub(super) fn documents(text: &str) -> Vec<DocumentText<'_>> {
     documents
 }
 
-/// Whether a line is a document marker: three characters at the line start, followed by a blank or
-/// the line end.
+/// Reports whether a line is a document marker: three characters at the line start, followed by a
+/// blank or the line end.
 fn is_marker(line: &str, marker: &str) -> bool {
     line.strip_prefix(marker)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
@@ -97,7 +97,7 @@ fn push<'a>(documents: &mut Vec<DocumentText<'a>>, text: &'a str, first_line: us
     let mut offset = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
         if is_content(line) {
-            // Drops directives and comments before the content; directives have no effect.
+            // Drops directives and comments before the content. Directives have no effect.
             let text = &text[offset..];
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
             return documents.push(DocumentText {
@@ -144,8 +144,8 @@ pub(super) fn parse(document: DocumentText<'_>, json: bool) -> Result<Vec<Item>,
     Ok(items)
 }
 
-/// The line at which the nesting is too deep to parse. Quoted and block text counts as well if it
-/// could be YAML with open brackets.
+/// Returns the line at which the nesting is too deep to parse. Counts quoted and block text as well
+/// if it could be YAML with open brackets.
 fn too_deep(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     for (index, line) in text.lines().enumerate() {
@@ -171,22 +171,22 @@ fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
-/// Replaces a `List` (or `GatewayList` …) by its items.
-fn flatten(value: Value, place: &str, objects: &mut Vec<Item>) {
+/// Replaces a `List` (or a typed list such as `GatewayList`) with its items.
+fn flatten(value: Value, path: &str, objects: &mut Vec<Item>) {
     match value {
         Value::Null => {}
         Value::Object(mut map) if is_list(&map) => {
             let Some(Value::Array(items)) = map.remove("items") else {
                 return;
             };
-            let prefix = if place.is_empty() { "" } else { "." };
+            let prefix = if path.is_empty() { "" } else { "." };
             for (index, mut item) in items.into_iter().enumerate() {
-                name_kind(&mut item, &map);
-                flatten(item, &format!("{place}{prefix}items[{index}]"), objects);
+                inherit_kind(&mut item, &map);
+                flatten(item, &format!("{path}{prefix}items[{index}]"), objects);
             }
         }
         value => objects.push(Item {
-            place: place.to_owned(),
+            path: path.to_owned(),
             value,
         }),
     }
@@ -196,13 +196,13 @@ fn is_list(map: &Map<String, Value>) -> bool {
     list_kind(map).is_some() && matches!(map.get("items"), Some(Value::Array(_)))
 }
 
-/// Item kind of a typed list; empty for a plain `List`.
+/// Returns the item kind of a typed list; empty for a plain `List`.
 fn list_kind(map: &Map<String, Value>) -> Option<&str> {
     map.get("kind")?.as_str()?.strip_suffix("List")
 }
 
-/// Items of a typed list inherit `apiVersion` and `kind`.
-fn name_kind(item: &mut Value, list: &Map<String, Value>) {
+/// Copies `apiVersion` and `kind` of a typed list to an item.
+fn inherit_kind(item: &mut Value, list: &Map<String, Value>) {
     let Some(kind) = list_kind(list).filter(|kind| !kind.is_empty()) else {
         return;
     };

@@ -24,7 +24,7 @@ pub(super) struct Scan {
     pub(super) files: BTreeMap<PathBuf, PathBuf>,
     /// Real directories in which a change is relevant.
     pub(super) directories: BTreeSet<PathBuf>,
-    /// Entries that could not be followed.
+    /// Entries that could not be read.
     pub(super) problems: Vec<Problem>,
     /// Symlinks with the real paths of their targets.
     links: Vec<(PathBuf, PathBuf)>,
@@ -44,8 +44,8 @@ pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
 }
 
 impl Scan {
-    /// Whether every symlink still has the same target. If not, the content read since may mix two
-    /// states.
+    /// Reports whether every symlink still has the same target. If not, the content read since may
+    /// mix two states.
     pub(super) fn is_current(&self) -> bool {
         self.links
             .iter()
@@ -154,7 +154,7 @@ fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether the extension of a file marks configuration.
+/// Reports whether the extension of a file marks configuration.
 pub(super) fn has_extension(path: &Path) -> bool {
     path.extension().is_some_and(|extension| {
         ["yaml", "yml", "json"]

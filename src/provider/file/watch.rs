@@ -1,5 +1,5 @@
-//! Watches a directory and publishes its content on changes. Owns the timing: files are not read
-//! while they are being written, and changes that arrive together are published together.
+//! Watches a directory and publishes its content on changes. Owns the timing: does not read files
+//! while they are being written, and publishes changes together that arrive together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,9 +33,9 @@ const POLL_DEBOUNCE: Duration = Duration::from_millis(20);
 const RETRIES: usize = 5;
 
 impl FileProvider {
-    /// Publishes the state of the directory now, on every change and on every reload request, until
-    /// all receivers are dropped. Does not publish a state with the same objects and problems
-    /// again.
+    /// Publishes the current state of the directory, and every change. Reads again on every reload
+    /// request. Skips states with the same objects and problems. Ends when all receivers are
+    /// dropped.
     pub async fn watch(self, sender: watch::Sender<Arc<Load>>, reload: mpsc::Receiver<()>) {
         let changes = Changes::new(&self.directory);
         self.follow(changes, sender, reload).await;
@@ -82,7 +82,7 @@ impl FileProvider {
             let is_new = changes.follow(draft.directories.clone());
             let is_disturbed = changes.wait_for_events(&draft, &mut seen).await;
             if (is_new || is_disturbed) && retry < RETRIES {
-                // Files in a new directory may have been in the middle of a write before the watch
+                // A file in a new directory may have been in the middle of a write before the watch
                 // began.
                 if is_new {
                     sleep(DEBOUNCE).await;
@@ -109,7 +109,7 @@ fn publish(sender: &watch::Sender<Arc<Load>>, mut load: Load) {
     });
 }
 
-/// Completes on a reload request; never if the sender is dropped.
+/// Completes on a reload request. Pending forever after the sender is dropped.
 async fn requested(reload: &mut mpsc::Receiver<()>) {
     if reload.recv().await.is_none() {
         std::future::pending::<()>().await;
@@ -180,7 +180,7 @@ struct Changes {
     /// Why events are unavailable.
     warning: Option<Problem>,
     watched: BTreeMap<PathBuf, Inode>,
-    /// The directory as an entry of its parent, which is watched for this one name.
+    /// The directory as an entry of its parent. The parent is watched for this name only.
     anchor: Option<PathBuf>,
     /// Whether the parent is watched only for the anchor.
     has_neighbours: bool,
@@ -243,7 +243,7 @@ impl Changes {
     }
 
     /// Watches these directories and the parent of the configuration directory. Returns true if any
-    /// is new: earlier changes in it were not observed.
+    /// is new, since earlier changes in it were not observed.
     fn follow(&mut self, mut directories: BTreeSet<PathBuf>) -> bool {
         if let Some(parent) = self.anchor.as_deref().and_then(Path::parent) {
             self.has_neighbours = directories.insert(parent.to_owned());
@@ -256,7 +256,7 @@ impl Changes {
         self.watched.retain(|path, _| {
             let stays = directories.contains(path);
             if !stays {
-                // Fails if the directory was deleted together with its watch.
+                // Fails if the directory was deleted, which also ends its watch.
                 drop(watcher.unwatch(path));
             }
             stays
@@ -289,7 +289,7 @@ impl Changes {
         is_new
     }
 
-    /// Files that must not be read now.
+    /// Returns the files that must not be read yet.
     fn unfinished(&mut self) -> BTreeSet<PathBuf> {
         let now = Instant::now();
         self.unfinished
@@ -318,7 +318,7 @@ impl Changes {
             let Some(change) = change else {
                 return std::future::pending().await;
             };
-            if self.note(change) == Effect::Changed {
+            if self.record(change) == Effect::Changed {
                 break;
             }
         }
@@ -333,7 +333,7 @@ impl Changes {
             let Ok(Some(change)) = timeout_at(until, self.events.recv()).await else {
                 return;
             };
-            self.note(change);
+            self.record(change);
         }
     }
 
@@ -354,13 +354,13 @@ impl Changes {
         let until = Instant::now() + EVENT_DELAY;
         let mut is_disturbed = false;
         while let Ok(Some(change)) = timeout_at(until, self.events.recv()).await {
-            is_disturbed |= self.note(change) > Effect::Nothing;
+            is_disturbed |= self.record(change) > Effect::Nothing;
         }
         is_disturbed
     }
 
     /// Records a change and returns its effect.
-    fn note(&mut self, change: Change) -> Effect {
+    fn record(&mut self, change: Change) -> Effect {
         let paths = change.paths();
         if !paths.is_empty() && paths.iter().all(|path| self.is_foreign(path)) {
             return Effect::Nothing;
@@ -378,7 +378,7 @@ impl Changes {
             Change::Created(_) | Change::Other(_) => Effect::Changed,
             Change::Removed(path) => {
                 self.unfinished.remove(&path);
-                // A watch ends with its directory; a new directory of the same name needs a new
+                // A watch ends with its directory. A new directory of the same name needs a new
                 // watch.
                 if let (Some(_), Some(watcher)) = (self.watched.remove(&path), &mut self.watcher) {
                     drop(watcher.unwatch(&path));
@@ -401,12 +401,12 @@ impl Changes {
         }
     }
 
-    /// Whether the content of a file is relevant: by its name, or as a symlink target.
+    /// Reports whether the content of a file is relevant: by its name, or as a symlink target.
     fn is_read(&self, path: &Path) -> bool {
         scan::has_extension(path) || self.files.contains(path)
     }
 
-    /// Whether a path is a sibling of the configuration directory.
+    /// Reports whether a path is a sibling of the configuration directory.
     fn is_foreign(&self, path: &Path) -> bool {
         let Some(anchor) = &self.anchor else {
             return false;
@@ -417,7 +417,8 @@ impl Changes {
     }
 }
 
-/// Whether a writer will close this new file. Not the case for a hard link to an existing file.
+/// Reports whether a writer will close this new file. A hard link to an existing file is not
+/// closed.
 fn is_written_in_place(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
 }

@@ -8,14 +8,14 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// The CRD that is read; all CRDs of a release have the same annotation.
+/// The CRD to read. All CRDs of a release have the same annotation.
 const CRD: &str = "gatewayclasses.gateway.networking.k8s.io";
 /// Annotation with the release.
 const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 /// Poll interval.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Keeps `version` up to date while polled; `None` until the first response.
+/// Keeps `version` up to date while polled. It is `None` until the first response.
 pub async fn follow_bundle_version(client: &Client, version: &watch::Sender<Option<String>>) {
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));

@@ -18,7 +18,7 @@ use super::scope::UNUSED_SECRET_TYPES;
 use super::store::Message;
 use crate::api::{Kind, ObjectRef};
 
-/// How long a publication waits for a fetch.
+/// Maximum time that a publication waits for a fetch.
 pub(super) const FETCH_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of concurrent fetches.
 const MAX_CONCURRENT: usize = 16;
@@ -26,29 +26,29 @@ const MAX_CONCURRENT: usize = 16;
 /// Fetches in progress.
 pub(super) struct Fetches {
     client: Client,
-    answers: mpsc::Sender<Message>,
-    turns: Arc<Semaphore>,
+    messages: mpsc::Sender<Message>,
+    permits: Arc<Semaphore>,
     running: BTreeMap<ObjectRef, AbortHandle>,
 }
 
 impl Fetches {
-    pub(super) fn new(client: Client, answers: mpsc::Sender<Message>) -> Self {
+    pub(super) fn new(client: Client, messages: mpsc::Sender<Message>) -> Self {
         Self {
             client,
-            answers,
-            turns: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            messages,
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             running: BTreeMap::new(),
         }
     }
 
-    /// Fetches exactly these objects: starts missing fetches and cancels others.
+    /// Fetches exactly these objects: starts missing fetches and cancels the others.
     pub(super) fn follow(&mut self, wanted: BTreeSet<ObjectRef>) {
         self.running.retain(|name, running| {
             let is_wanted = wanted.contains(name);
             if !is_wanted {
                 running.abort();
             }
-            // A finished fetch that is requested again must run again.
+            // Drops finished fetches, so that an object that is wanted again is fetched again.
             is_wanted && !running.is_finished()
         });
         for name in wanted {
@@ -76,8 +76,8 @@ impl Fetches {
             api: Api::namespaced_with(self.client.clone(), &name.namespace, &resource),
             kind,
             name: name.clone(),
-            answers: self.answers.clone(),
-            turns: self.turns.clone(),
+            messages: self.messages.clone(),
+            permits: self.permits.clone(),
         })
     }
 }
@@ -95,53 +95,53 @@ struct Fetch {
     api: Api<DynamicObject>,
     kind: &'static Kind,
     name: ObjectRef,
-    answers: mpsc::Sender<Message>,
-    turns: Arc<Semaphore>,
+    messages: mpsc::Sender<Message>,
+    permits: Arc<Semaphore>,
 }
 
 impl Fetch {
     async fn run(self) {
-        let mut answer = pin!(self.answer());
-        let reading = match timeout(FETCH_WAIT, answer.as_mut()).await {
-            Ok(reading) => reading,
+        let mut fetched = pin!(self.get_with_retries());
+        let object = match timeout(FETCH_WAIT, fetched.as_mut()).await {
+            Ok(object) => object,
             Err(_) => {
                 self.send(Message::Late(self.name.clone())).await;
-                answer.await
+                fetched.await
             }
         };
-        self.send(Message::Fetched(self.name.clone(), reading))
-            .await;
+        self.send(Message::Fetched(self.name.clone(), object)).await;
     }
 
-    /// A closed channel is ignored: then this task is aborted too.
+    /// Sends a message. Ignores a closed channel, since this task is then aborted too.
     async fn send(&self, message: Message) {
-        let _ = self.answers.send(message).await;
+        let _ = self.messages.send(message).await;
     }
 
-    /// The object, or `None` if it does not exist. Retries failures.
-    async fn answer(&self) -> Option<ParsedObject> {
-        let mut pause = Retry::new(self.name.to_string(), "read");
+    /// Fetches the object; `None` if it does not exist. Retries failures.
+    async fn get_with_retries(&self) -> Option<ParsedObject> {
+        let mut retry = Retry::new(self.name.to_string(), "read");
         loop {
             match self.get().await {
                 Ok(object) => {
                     let object = object.filter(|object| !is_unused_secret(object));
                     return object.map(|object| ParsedObject::of(self.kind, object, false));
                 }
-                Err(failure) => pause.after(&failure).await,
+                Err(failure) => retry.wait_after(&failure).await,
             }
         }
     }
 
     async fn get(&self) -> Result<Option<DynamicObject>, Failure> {
-        let _turn = self.turns.acquire().await;
+        let _permit = self.permits.acquire().await;
         match timeout(FETCH_WAIT, self.api.get_opt(&self.name.name)).await {
-            Ok(answer) => Ok(answer?),
+            Ok(object) => Ok(object?),
             Err(_) => Err(Failure::Timeout(FETCH_WAIT)),
         }
     }
 }
 
-/// Whether the watch's field selector excludes the Secret, so that no watch would report it again.
+/// Reports whether the watch's field selector excludes the Secret, so that no watch would report
+/// it.
 fn is_unused_secret(object: &DynamicObject) -> bool {
     UNUSED_SECRET_TYPES
         .iter()

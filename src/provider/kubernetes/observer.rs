@@ -10,10 +10,10 @@ use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
 
-/// Observes every object that can have a status of this controller, also unparsable ones.
+/// Observes every object that can have a status of this controller, including unparsable ones.
 ///
-/// Called by one thread in event order, before a snapshot with the object is published: all objects
-/// of a published snapshot have been observed.
+/// One thread calls it in event order, before a snapshot with the object is published. All objects
+/// of a published snapshot have therefore been observed.
 pub trait Observer: Send + Sync {
     /// An object was created or changed, possibly only in its status.
     fn observed(&self, object: &ObjectRef, observed: Observed);
@@ -22,7 +22,7 @@ pub trait Observer: Send + Sync {
     fn deleted(&self, object: &ObjectRef);
 }
 
-/// An object as the API server holds it. Kept small: there may be many thousands.
+/// An object as the API server stores it. Kept small, since there may be many thousands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// `metadata.resourceVersion`.
@@ -48,7 +48,7 @@ impl Observed {
         }
     }
 
-    /// The status; null if there is none.
+    /// Returns the status; null if there is none.
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.status).unwrap_or_default()
     }
@@ -58,7 +58,7 @@ fn text(text: Option<&str>) -> Box<str> {
     text.unwrap_or_default().into()
 }
 
-/// Whether objects of a kind are observed.
+/// Reports whether objects of a kind are observed.
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [
         BackendTlsOverride::KIND,

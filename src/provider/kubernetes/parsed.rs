@@ -6,7 +6,7 @@ use super::observer::{Observed, is_observed};
 use crate::api::{Key, Kind, Object};
 use crate::provider::problem::unreadable;
 
-/// Annotation with a copy of the whole object, which is dropped.
+/// Annotation that contains a copy of the whole object. It is dropped.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A parsed object, or why it cannot be parsed.
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    fn reading(name: &str, spec: &Value) -> ParsedObject {
+    fn parsed(name: &str, spec: &Value) -> ParsedObject {
         let mut kinds = Kind::all().iter();
         let kind = kinds.find(|kind| kind.kind == name).unwrap();
         let object = json!({
@@ -87,25 +87,25 @@ mod tests {
 
     #[test]
     fn drops_unknown_fields() {
-        let reading = reading("HTTPRoute", &json!({"hostnames": ["a.example"]}));
-        assert_eq!(reading.key, Key::new("default", "a"));
-        assert_eq!(reading.version, Some(7));
-        assert!(reading.observed.is_some());
-        let object = reading.object.unwrap();
+        let parsed = parsed("HTTPRoute", &json!({"hostnames": ["a.example"]}));
+        assert_eq!(parsed.key, Key::new("default", "a"));
+        assert_eq!(parsed.version, Some(7));
+        assert!(parsed.observed.is_some());
+        let object = parsed.object.unwrap();
         let annotations: Vec<_> = object.meta().annotations.keys().collect();
         assert_eq!(annotations, ["other"]);
     }
 
     #[test]
     fn names_the_field_that_cannot_be_read() {
-        let reading = reading("HTTPRoute", &json!({"hostnames": 7}));
-        let reason = reading.object.unwrap_err();
+        let parsed = parsed("HTTPRoute", &json!({"hostnames": 7}));
+        let reason = parsed.object.unwrap_err();
         assert!(reason.starts_with("spec.hostnames: "), "{reason}");
     }
 
     #[test]
     fn routes_keep_their_kind() {
-        let Object::UnservedRoute(route) = reading("TLSRoute", &json!({})).object.unwrap() else {
+        let Object::UnservedRoute(route) = parsed("TLSRoute", &json!({})).object.unwrap() else {
             panic!("not a route");
         };
         assert_eq!(route.kind, "TLSRoute");

@@ -1,5 +1,5 @@
-//! In which namespaces Pods are watched: those with a ReleaseBackend, whose endpoints are made of them. A cluster has more
-//! Pods than objects of any other kind, and most of them are of no use here. Does no I/O.
+//! The namespaces in which Pods are watched: those with a ReleaseBackend, whose endpoints are derived from Pods. A
+//! cluster has more Pods than objects of any other kind, and most of them are irrelevant here. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,26 +9,26 @@ use crate::api::release_backend::ReleaseBackend;
 use crate::api::{Kind, Resource};
 use crate::snapshot::Snapshot;
 
-/// Pods that have ended get no requests.
+/// Selects Pods that can get requests: those that have not ended.
 const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// Whether objects of a kind are watched only in the namespaces that need them.
+/// Reports whether objects of a kind are watched only in the namespaces that need them.
 pub(super) fn is_watched_where_needed(kind: &Kind) -> bool {
     (kind.group, kind.kind) == (Pod::GROUP, Pod::KIND)
 }
 
-/// Whether objects of a kind need the Pods of their namespace.
+/// Reports whether objects of a kind need the Pods of their namespace.
 pub(super) fn needs_pods(kind: &Kind) -> bool {
     (kind.group, kind.kind) == (ReleaseBackend::GROUP, ReleaseBackend::KIND)
 }
 
-/// The namespaces whose Pods are needed.
+/// Returns the namespaces whose Pods are needed.
 pub(super) fn namespaces(snapshot: &Snapshot) -> BTreeSet<String> {
     let keys = snapshot.release_backends.keys();
     keys.map(|key| key.namespace.clone()).collect()
 }
 
-/// The scope of the Pods of a namespace.
+/// Returns the scope of the Pods of a namespace.
 pub(super) fn scope(kind: &'static Kind, namespace: &str) -> Scope {
     Scope {
         kind,
@@ -39,17 +39,17 @@ pub(super) fn scope(kind: &'static Kind, namespace: &str) -> Scope {
 
 /// The scopes of Pods, by namespace.
 pub(super) struct PodScopes {
-    /// Nothing while Pods are not watched at all.
+    /// `None` if Pods are not watched at all.
     pub(super) kind: Option<&'static Kind>,
     pub(super) numbers: BTreeMap<String, usize>,
     /// Whether the namespaces have to be determined again.
     pub(super) is_outdated: bool,
 }
 
-/// A scope that is needed from now on, or no more.
+/// A change of the scopes to watch.
 pub(super) enum ScopeChange {
-    /// Its watch has to start.
+    /// The watch of a scope has to start.
     Added(usize, Scope),
-    /// Its watch has to end.
+    /// The watch of a scope has to end.
     Removed(usize),
 }

@@ -1,6 +1,6 @@
 //! Tracks which Secrets and ConfigMaps to hold in memory: those that a Gateway, a ListenerSet, a
-//! backend TLS policy or an XBackend references, permitted or not. Owns the fetch state of each.
-//! Does no I/O.
+//! backend TLS policy or an XBackend references, whether permitted or not. Owns the fetch state of
+//! each. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef};
 use crate::snapshot::Snapshot;
 
-/// Whether objects of a kind are held only while referenced.
+/// Reports whether objects of a kind are held only while referenced.
 pub(super) fn is_held_by_reference(kind: &Kind) -> bool {
     kind.group.is_empty() && matches!(kind.kind, "Secret" | "ConfigMap")
 }
 
-/// Whether objects of a kind can reference such objects.
+/// Reports whether objects of a kind can reference Secrets and ConfigMaps.
 pub(super) fn can_reference(kind: &Kind) -> bool {
     matches!(
         kind.kind,
@@ -27,11 +27,11 @@ pub(super) fn can_reference(kind: &Kind) -> bool {
 /// Fetch state of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FetchState {
-    /// Not known: its watch reported it before it was referenced.
+    /// Not known: the watch reported it before it was referenced.
     Unknown,
     /// Not known, and the fetch takes too long to wait for it.
     Late,
-    /// Known from the watch: it exists or it does not.
+    /// Known from the watch, whether it exists or not.
     Watched,
     /// Known from a fetch, at this version. The watch may still report older versions.
     Fetched(Option<u64>),
@@ -46,7 +46,7 @@ pub(super) struct Referenced {
 }
 
 impl Referenced {
-    /// Starts empty. Objects outside of `namespaces` are never held.
+    /// Creates an empty set. Objects outside of `namespaces` are never held.
     pub(super) fn within(namespaces: BTreeSet<String>) -> Self {
         Self {
             named: BTreeMap::new(),
@@ -66,7 +66,7 @@ impl Referenced {
         }
     }
 
-    /// Whether an object is referenced.
+    /// Reports whether an object is referenced.
     pub(super) fn has(&self, name: &ObjectRef) -> bool {
         self.named.contains_key(name)
     }
@@ -87,7 +87,7 @@ impl Referenced {
         true
     }
 
-    /// Records that a list does not contain an object, which may be newer than the list.
+    /// Records that a list does not contain an object. The object may be newer than the list.
     pub(super) fn record_unlisted(&mut self, name: &ObjectRef) {
         if let Some(standing) = self.named.get_mut(name) {
             *standing = FetchState::Unknown;
@@ -112,7 +112,7 @@ impl Referenced {
         }
     }
 
-    /// The objects to fetch.
+    /// Returns the objects to fetch.
     pub(super) fn wanted(&self) -> impl Iterator<Item = &ObjectRef> {
         let is_wanted = |standing| matches!(standing, FetchState::Unknown | FetchState::Late);
         self.named
@@ -121,7 +121,7 @@ impl Referenced {
             .map(|(name, _)| name)
     }
 
-    /// Whether any fetch is worth waiting for.
+    /// Reports whether waiting for a fetch is worthwhile.
     pub(super) fn is_waiting(&self) -> bool {
         self.named
             .values()
@@ -129,7 +129,7 @@ impl Referenced {
     }
 }
 
-/// All Secrets and ConfigMaps that a snapshot references.
+/// Returns all Secrets and ConfigMaps that a snapshot references.
 fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
     let gateways = snapshot
         .gateways
@@ -156,8 +156,8 @@ fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
         .collect()
 }
 
-/// Whether the parent Gateway of a ListenerSet exists. A pod that serves one Gateway does not hold
-/// the keys of others.
+/// Reports whether the parent Gateway of a ListenerSet exists. A pod that serves one Gateway does
+/// not hold the keys of others.
 fn has_parent(set: &ListenerSet, snapshot: &Snapshot) -> bool {
     let parent = &set.spec.parent_ref;
     let namespace = parent.namespace.as_ref();

@@ -1,4 +1,4 @@
-//! Failures of requests to the API server, and the retry policy: exponential back-off with jitter
+//! Failures of requests to the API server, and the retry policy: exponential back-off with jitter,
 //! and rate-limited logging.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const BACKOFF: Backoff = Backoff {
 };
 /// Maximum `Retry-After` that is honored. Leaves room for jitter below the maximum of [`BACKOFF`].
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);
-/// Time without failures after which the back-off resets. With a shorter time, a request that fails
+/// Time without failures after which the back-off resets. If it were shorter, a request that fails
 /// every other time would be retried at full rate.
 const RESET_AFTER: Duration = Duration::from_secs(10);
 /// Interval of log messages about the same failure, and about different failures.
@@ -28,25 +28,25 @@ pub(super) enum Failure {
     /// The API server is unreachable or rejects the request.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// No response in time.
+    /// There was no response in time.
     #[error("no response within {} s", .0.as_secs_f32())]
     Timeout(Duration),
     /// The API server ends watches too early.
-    #[error("watches end as soon as they begin")]
+    #[error("watches end immediately after they begin")]
     ShortWatch,
     /// A list is older than the served state.
-    #[error("a list is older, {listed}, than what is served, {served}")]
+    #[error("a list has resourceVersion {listed}, which is older than the served {served}")]
     StaleList { listed: u64, served: u64 },
     /// A list lacks most of the known objects.
-    #[error("a list has {listed} objects of {known}, which another one is to confirm")]
+    #[error("a list has only {listed} of {known} known objects; a second list has to confirm this")]
     LostObjects { listed: usize, known: usize },
 }
 
 impl Failure {
     /// Minimum delay before a retry.
-    fn at_least(&self) -> Duration {
+    fn minimum(&self) -> Duration {
         match self {
-            // Enough for a glitch to end: the next list is trusted.
+            // Time for a transient failure to end: the next list is trusted.
             Self::LostObjects { .. } => Duration::from_secs(1),
             _ => retry_after(self).unwrap_or_default().min(MAX_RETRY_AFTER),
         }
@@ -58,7 +58,7 @@ pub(super) struct Retry {
     /// What fails, such as `HTTPRoute`.
     subject: String,
     /// The operation as a participle, such as `watched`.
-    done: &'static str,
+    participle: &'static str,
     failures: u32,
     /// When the last delay ended.
     last: Option<Instant>,
@@ -67,10 +67,10 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    pub(super) fn new(subject: String, done: &'static str) -> Self {
+    pub(super) fn new(subject: String, participle: &'static str) -> Self {
         Self {
             subject,
-            done,
+            participle,
             failures: 0,
             last: None,
             logged: None,
@@ -79,27 +79,27 @@ impl Retry {
     }
 
     /// Waits until the next retry.
-    pub(super) async fn after(&mut self, failure: &Failure) {
+    pub(super) async fn wait_after(&mut self, failure: &Failure) {
         let now = Instant::now();
         self.log(describe(failure), now);
-        sleep(self.next(failure.at_least(), now)).await;
+        sleep(self.next(failure.minimum(), now)).await;
     }
 
     /// Records a success.
-    pub(super) fn over(&mut self) {
+    pub(super) fn on_success(&mut self) {
         if std::mem::take(&mut self.is_logged_failing) {
-            tracing::info!("{} is {} again", self.subject, self.done);
+            tracing::info!("{} is {} again", self.subject, self.participle);
         }
     }
 
-    fn next(&mut self, at_least: Duration, now: Instant) -> Duration {
+    fn next(&mut self, minimum: Duration, now: Instant) -> Duration {
         if self.last.is_some_and(|last| last + RESET_AFTER < now) {
             self.failures = 0;
         }
-        let wait = wait(self.failures, at_least);
+        let delay = delay(self.failures, minimum);
         self.failures += 1;
-        self.last = Some(now + wait);
-        wait
+        self.last = Some(now + delay);
+        delay
     }
 
     fn log(&mut self, text: String, now: Instant) {
@@ -115,7 +115,7 @@ impl Retry {
             tracing::warn!(
                 "{} cannot be {}: {text}; the last known state stays in service",
                 self.subject,
-                self.done
+                self.participle
             );
             self.logged = Some((now, text));
             self.is_logged_failing = true;
@@ -124,10 +124,10 @@ impl Retry {
 }
 
 /// Delay after a number of failures, with jitter.
-fn wait(failures: u32, at_least: Duration) -> Duration {
+fn delay(failures: u32, minimum: Duration) -> Duration {
     let longest = BACKOFF.after(failures);
-    let from = (longest / 2).max(at_least);
-    let until = longest.max(at_least.mul_f64(1.2));
+    let from = (longest / 2).max(minimum);
+    let until = longest.max(minimum.mul_f64(1.2));
     from + (until - from).mul_f64(rand::rng().random_range(0.0..1.0))
 }
 
@@ -146,20 +146,20 @@ mod tests {
     fn doubles_delays_within_bounds() {
         for failures in 0..100 {
             let longest = Duration::from_millis(100 << failures.min(10)).min(BACKOFF.longest);
-            let wait = wait(failures, Duration::ZERO);
-            assert!(wait >= longest / 2 && wait <= longest, "{wait:?}");
+            let delay = delay(failures, Duration::ZERO);
+            assert!(delay >= longest / 2 && delay <= longest, "{delay:?}");
         }
     }
 
     #[test]
     fn honors_retry_after_up_to_a_bound() {
-        assert_eq!(Failure::ShortWatch.at_least(), Duration::ZERO);
-        assert_eq!(overloaded(2).at_least(), Duration::from_secs(2));
-        let least = overloaded(3600).at_least();
+        assert_eq!(Failure::ShortWatch.minimum(), Duration::ZERO);
+        assert_eq!(overloaded(2).minimum(), Duration::from_secs(2));
+        let least = overloaded(3600).minimum();
         assert_eq!(least, MAX_RETRY_AFTER);
         for failures in 0..20 {
-            let wait = wait(failures, least);
-            assert!(wait >= least && wait <= BACKOFF.longest, "{wait:?}");
+            let delay = delay(failures, least);
+            assert!(delay >= least && delay <= BACKOFF.longest, "{delay:?}");
         }
     }
 
@@ -171,9 +171,9 @@ mod tests {
             now += pause.next(Duration::ZERO, now);
         }
         now += RESET_AFTER / 2;
-        let wait = pause.next(Duration::ZERO, now);
-        assert!(wait >= BACKOFF.longest / 2);
-        now += wait + RESET_AFTER * 2;
+        let delay = pause.next(Duration::ZERO, now);
+        assert!(delay >= BACKOFF.longest / 2);
+        now += delay + RESET_AFTER * 2;
         assert!(pause.next(Duration::ZERO, now) <= BACKOFF.first);
     }
 
@@ -186,7 +186,7 @@ mod tests {
             let text = format!("for the reason {}", failure % 2);
             pause.log(text, start + Duration::from_millis(100) * failure);
             lines += u32::from(pause.is_logged_failing);
-            pause.over();
+            pause.on_success();
         }
         assert_eq!(lines, 12);
     }

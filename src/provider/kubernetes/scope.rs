@@ -20,8 +20,8 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// The scopes of these kinds but those that are added where they are needed. Empty `namespaces` means all; the namespace of the only `gateway`
-    /// is always included.
+    /// Returns the scopes of these kinds, except those that are added on demand. Empty `namespaces` means all. The
+    /// namespace of the only `gateway` is always included.
     pub(super) fn all(
         kinds: &[&'static Kind],
         gateway: Option<&Key>,
@@ -59,7 +59,7 @@ impl Scope {
         }
     }
 
-    /// Whether an object of the kind is in the scope.
+    /// Reports whether an object of the kind is in the scope.
     pub(super) fn has(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_ref();
         namespace.is_none_or(|only| *only == key.namespace)

@@ -1,6 +1,5 @@
-//! The objects of a cluster, built from watch events. Owns which version of an object is served
-//! when a new one is invalid, and that nothing is published before every kind has been listed. Does
-//! no I/O.
+//! The objects of a cluster, built from watch events. Owns which version of an object is served when a new one is
+//! invalid, and that nothing is published before every kind has been listed. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,9 +20,9 @@ pub(super) enum Message {
     Watched(usize, Change),
     /// Result of a fetch: the object, or `None` if it does not exist.
     Fetched(ObjectRef, Option<ParsedObject>),
-    /// A fetch takes too long to wait for it.
+    /// A fetch is late: publication no longer waits for it.
     Late(ObjectRef),
-    /// The first list of the scope with this index takes too long to wait for it.
+    /// The first list of the scope with this index is late: publication no longer waits for it.
     ListLate(usize),
 }
 
@@ -49,13 +48,13 @@ pub(super) struct Store {
     scopes: Vec<Scope>,
     snapshot: Snapshot,
     problems: BTreeMap<ObjectRef, Problem>,
-    /// Incomplete lists by scope. Unreferenced objects are kept as keys only.
+    /// Incomplete lists by scope. Only the keys of unreferenced objects are kept.
     staged: BTreeMap<usize, BTreeMap<Key, Option<ParsedObject>>>,
-    /// Scopes that have never been listed. Nothing is published before.
+    /// Scopes that have never been listed. Nothing is published before they are.
     awaited: BTreeSet<usize>,
-    /// Scopes that were added later and have not been listed yet. They are worth waiting for.
+    /// Scopes that were added later and have not been listed yet. Publication waits for them for a short time.
     expected: BTreeSet<usize>,
-    /// Scopes whose objects are needed no more.
+    /// Scopes whose objects are no longer needed.
     removed: BTreeSet<usize>,
     pods: PodScopes,
     referenced: Referenced,
@@ -65,8 +64,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Creates a store that waits for every scope, and for those that the objects in `kinds` turn out
-    /// to need.
+    /// Creates a store that waits for the lists of every scope, including scopes that it adds for the objects of
+    /// `kinds`.
     pub(super) fn new(
         scopes: Vec<Scope>,
         kinds: &[&'static Kind],
@@ -96,11 +95,11 @@ impl Store {
     pub(super) fn apply_message(&mut self, message: Message) -> bool {
         match message {
             Message::Watched(scope, change) => self.apply(scope, change),
-            Message::Fetched(name, reading) => {
-                self.refer();
-                let version = reading.as_ref().and_then(|reading| reading.version);
+            Message::Fetched(name, parsed) => {
+                self.update_references();
+                let version = parsed.as_ref().and_then(|parsed| parsed.version);
                 let is_changed = self.referenced.accept_fetched(&name, version);
-                is_changed && reading.is_some_and(|reading| self.insert(name, reading))
+                is_changed && parsed.is_some_and(|parsed| self.insert(name, parsed))
             }
             Message::Late(name) => {
                 self.referenced.record_late(&name);
@@ -114,20 +113,21 @@ impl Store {
     }
 
     fn apply(&mut self, number: usize, change: Change) -> bool {
+        // The aborted watch may have sent changes that are still in the queue.
         if self.removed.contains(&number) {
             return false;
         }
         let kind = self.scopes[number].kind;
         if is_held_by_reference(kind) {
-            self.refer();
+            self.update_references();
         }
         let is_changed = match change {
             Change::Listing => {
                 self.staged.insert(number, BTreeMap::new());
                 false
             }
-            Change::Listed(reading) => {
-                self.stage(number, reading);
+            Change::Listed(parsed) => {
+                self.stage(number, parsed);
                 false
             }
             Change::Complete => {
@@ -135,7 +135,7 @@ impl Store {
                 self.expected.remove(&number);
                 self.replace(number, staged) | self.awaited.remove(&number)
             }
-            Change::Applied(reading) => self.put(kind, reading),
+            Change::Applied(parsed) => self.put(kind, parsed),
             Change::Deleted(key, version) => self.remove(kind, &key, version),
             Change::Absent => {
                 self.staged.remove(&number);
@@ -147,8 +147,8 @@ impl Store {
         is_changed
     }
 
-    /// Adds a scope for the Pods of each namespace that needs them and removes the others. Before the
-    /// first publication an added scope holds it up until it is listed, as all scopes do.
+    /// Adds a scope for the Pods of each namespace that needs them, and removes the others. The first publication waits
+    /// until every added scope is listed.
     pub(super) fn follow_pods(&mut self, is_published: bool) -> Vec<ScopeChange> {
         let Some(kind) = self.pods.kind.filter(|_| self.pods.is_outdated) else {
             return Vec::new();
@@ -192,14 +192,14 @@ impl Store {
         self.awaited.iter().map(|number| &self.scopes[*number])
     }
 
-    /// Whether all kinds that can reference Secrets and ConfigMaps have been listed.
+    /// Reports whether all kinds that can reference Secrets and ConfigMaps have been listed.
     pub(super) fn has_all_referrers(&self) -> bool {
         self.awaited().all(|scope| !can_reference(scope.kind))
     }
 
-    /// Referenced objects that have to be fetched, since their watch will not report them again.
+    /// Returns referenced objects that have to be fetched, since their watch will not report them again.
     pub(super) fn wanted(&mut self) -> BTreeSet<ObjectRef> {
-        self.refer();
+        self.update_references();
         let is_listed =
             |name: &&ObjectRef| self.awaited().all(|scope| scope.kind.kind != &*name.kind);
         self.referenced
@@ -209,12 +209,12 @@ impl Store {
             .collect()
     }
 
-    /// Whether any fetch or list is worth waiting for.
+    /// Reports whether waiting for a fetch or list is worthwhile.
     pub(super) fn is_waiting(&self) -> bool {
         self.referenced.is_waiting() || !self.expected.is_empty()
     }
 
-    /// The complete state, once every scope has been listed.
+    /// Returns the complete state, once every scope has been listed.
     pub(super) fn load(&self) -> Option<Load> {
         self.awaited.is_empty().then(|| Load {
             position: None,
@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// Recomputes the references if they may have changed, and drops unreferenced objects.
-    fn refer(&mut self) {
+    fn update_references(&mut self) {
         if !std::mem::take(&mut self.is_outdated) {
             return;
         }
@@ -239,34 +239,35 @@ impl Store {
         }
     }
 
-    fn stage(&mut self, number: usize, reading: ParsedObject) {
+    fn stage(&mut self, number: usize, parsed: ParsedObject) {
         let kind = self.scopes[number].kind;
-        let key = reading.key.clone();
+        let key = parsed.key.clone();
         let is_held = !is_held_by_reference(kind)
             || self
                 .referenced
                 .has(&kind.object_ref(&key.namespace, &key.name));
         let staged = self.staged.entry(number).or_default();
-        staged.insert(key, is_held.then_some(reading));
+        staged.insert(key, is_held.then_some(parsed));
     }
 
     fn replace(&mut self, number: usize, listed: BTreeMap<Key, Option<ParsedObject>>) -> bool {
         let kind = self.scopes[number].kind;
         let mut changed = false;
         for key in self.known(kind) {
+            // Parts of a kind are listed separately. A list says nothing about objects outside of its scope.
             if self.scopes[number].has(&key) && !listed.contains_key(&key) {
                 let name = kind.object_ref(&key.namespace, &key.name);
                 self.referenced.record_unlisted(&name);
                 changed |= self.forget(kind, &name);
             }
         }
-        for reading in listed.into_values().flatten() {
-            changed |= self.put(kind, reading);
+        for parsed in listed.into_values().flatten() {
+            changed |= self.put(kind, parsed);
         }
         changed
     }
 
-    /// Keys of all objects of a kind, including those of which no version was ever valid.
+    /// Returns the keys of all objects of a kind, including those that never had a valid version.
     fn known(&self, kind: &Kind) -> BTreeSet<Key> {
         let unreadable = self
             .problems
@@ -277,21 +278,21 @@ impl Store {
         readable.into_iter().chain(unreadable).collect()
     }
 
-    /// Stores an object, unless it has to be referenced and is not.
-    fn put(&mut self, kind: &Kind, reading: ParsedObject) -> bool {
-        let name = kind.object_ref(&reading.key.namespace, &reading.key.name);
-        if is_held_by_reference(kind) && !self.referenced.accept_watched(&name, reading.version) {
+    /// Stores an object, unless it is held by reference and not referenced.
+    fn put(&mut self, kind: &Kind, parsed: ParsedObject) -> bool {
+        let name = kind.object_ref(&parsed.key.namespace, &parsed.key.name);
+        if is_held_by_reference(kind) && !self.referenced.accept_watched(&name, parsed.version) {
             return false;
         }
-        self.insert(name, reading)
+        self.insert(name, parsed)
     }
 
-    /// Stores an object. An invalid one leaves its previous version in place.
-    fn insert(&mut self, name: ObjectRef, reading: ParsedObject) -> bool {
-        if let (Some(observer), Some(observed)) = (&self.observer, reading.observed) {
+    /// Stores an object. An invalid one leaves its previous version in service.
+    fn insert(&mut self, name: ObjectRef, parsed: ParsedObject) -> bool {
+        if let (Some(observer), Some(observed)) = (&self.observer, parsed.observed) {
             observer.observed(&name, observed);
         }
-        match reading.object {
+        match parsed.object {
             Ok(object) => {
                 let was_unreadable = self.problems.remove(&name).is_some();
                 self.snapshot.insert(object) | was_unreadable
@@ -300,7 +301,7 @@ impl Store {
                 let message = format!(
                     "cannot be read: {error}; its previous version, if any, stays in service"
                 );
-                let problem = Problem::of_object(name.clone(), reading.generation, message);
+                let problem = Problem::of_object(name.clone(), parsed.generation, message);
                 let old = self.problems.insert(name, problem.clone());
                 old.as_ref() != Some(&problem)
             }

@@ -19,19 +19,19 @@ use crate::api::Kind;
 
 /// Interval of discovery for a kind that the cluster does not have.
 const DISCOVERY: Duration = Duration::from_secs(5);
-/// Interval of discovery for a kind that disappeared: a starting API server may not have all kinds
-/// yet.
+/// Interval of discovery for a kind that disappeared. An API server may not serve all kinds while
+/// it starts.
 const REDISCOVERY: Duration = Duration::from_secs(1);
-/// Grace period after the requested watch timeout. A watch that is still open then has died
+/// Grace period after the requested watch timeout. A watch that is still open afterwards has died
 /// silently.
 const GRACE: Duration = Duration::from_secs(5);
-/// A watch that ends sooner counts as a failure, so that it is not restarted without back-off.
-const BRIEF: Duration = Duration::from_millis(500);
+/// A watch that ends sooner counts as a failure, so that it is restarted with back-off.
+const MIN_DURATION: Duration = Duration::from_millis(500);
 /// Page size of lists, and of lists of kinds with large objects.
 const PAGE: u32 = 500;
 const LARGE_PAGE: u32 = 100;
-/// A list that lacks more than this many objects, and most of the known ones, must be confirmed by
-/// a second list.
+/// A second list must confirm a list that lacks more than this many objects and most of the known
+/// ones.
 const MAX_LOST_OBJECTS: usize = 10;
 
 /// The watch of one scope. Ends when the receiver is dropped.
@@ -97,10 +97,10 @@ impl From<kube::Error> for WatchEnd {
 impl Watch {
     /// Watches until the receiver is dropped.
     pub(super) async fn run(self) {
-        let mut pause = Retry::new(self.scope.to_string(), "watched");
+        let mut retry = Retry::new(self.scope.to_string(), "watched");
         let mut progress = Progress::default();
         loop {
-            let end = match self.advance(&mut progress, &mut pause).await {
+            let end = match self.advance(&mut progress, &mut retry).await {
                 Ok(()) => continue,
                 Err(end) => end,
             };
@@ -108,19 +108,19 @@ impl Watch {
                 WatchEnd::Closed => return,
                 WatchEnd::Absent(failure) => {
                     progress.api = None;
-                    pause.after(&failure).await;
+                    retry.wait_after(&failure).await;
                 }
                 WatchEnd::Expired(failure) => {
                     progress.since = None;
-                    pause.after(&failure).await;
+                    retry.wait_after(&failure).await;
                 }
-                WatchEnd::Failed(failure) => pause.after(&failure).await,
+                WatchEnd::Failed(failure) => retry.wait_after(&failure).await,
             }
         }
     }
 
     /// Performs the next step: discovery, list or watch.
-    async fn advance(&self, progress: &mut Progress, pause: &mut Retry) -> Result<(), WatchEnd> {
+    async fn advance(&self, progress: &mut Progress, retry: &mut Retry) -> Result<(), WatchEnd> {
         let Some(api) = progress.api.clone() else {
             progress.api = self.discover().await?;
             return match progress.api {
@@ -130,10 +130,10 @@ impl Watch {
         };
         let Some(since) = progress.since.clone() else {
             self.list(&api, progress).await?;
-            pause.over();
+            retry.on_success();
             return Ok(());
         };
-        self.watch(&api, &since, progress, pause).await
+        self.watch(&api, &since, progress, retry).await
     }
 
     async fn send(&self, change: Change) -> Result<(), WatchEnd> {
@@ -147,12 +147,12 @@ impl Watch {
     /// Applies the response timeout.
     async fn with_timeout<T>(
         &self,
-        answer: impl Future<Output = kube::Result<T>>,
+        response: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, WatchEnd> {
-        let Ok(answer) = timeout(self.timing.response_timeout, answer).await else {
+        let Ok(response) = timeout(self.timing.response_timeout, response).await else {
             return Err(Failure::Timeout(self.timing.response_timeout).into());
         };
-        Ok(answer?)
+        Ok(response?)
     }
 
     /// Discovers the newest supported version of the kind; `None` if the cluster does not serve it.
@@ -197,7 +197,7 @@ impl Watch {
         }
     }
 
-    /// Reports that the kind does not exist. If it existed before, waits for a second confirmation.
+    /// Reports that the kind does not exist. If it existed before, asks a second time first.
     async fn report_absent(&self, progress: &mut Progress) -> Result<(), WatchEnd> {
         if progress.count > 0 && !progress.is_missing {
             progress.is_missing = true;
@@ -222,6 +222,7 @@ impl Watch {
     ) -> Result<(), WatchEnd> {
         let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
+            // Without a limit, the list has one page and cannot expire between pages.
             limit: (!progress.is_slow).then(|| page(self.scope.kind)),
             ..ListParams::default()
         };
@@ -233,7 +234,7 @@ impl Watch {
                     progress.is_slow = true;
                     return Err(WatchEnd::Expired(failure));
                 }
-                answer => answer?,
+                response => response?,
             };
             let version = page.metadata.resource_version.unwrap_or_default();
             self.check_age(&version, progress)?;
@@ -258,8 +259,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Rejects a list that is older than the served state, such as one from a lagging API server
-    /// replica. Accepts it after a while: the cluster itself was then restored from a backup.
+    /// Rejects a list that is older than the served state, for example from a lagging replica of
+    /// the API server. Accepts it after a while, since the cluster was then restored from a backup.
     fn check_age(&self, version: &str, progress: &mut Progress) -> Result<(), Failure> {
         let (Some(served), Some(listed)) = (progress.newest, parsed::version(version)) else {
             return Ok(());
@@ -286,7 +287,7 @@ impl Watch {
         api: &Api<DynamicObject>,
         since: &str,
         progress: &mut Progress,
-        pause: &mut Retry,
+        retry: &mut Retry,
     ) -> Result<(), WatchEnd> {
         let begin = Instant::now();
         let end = begin + Duration::from_secs(self.timing.watch.into()) + GRACE;
@@ -300,20 +301,20 @@ impl Watch {
             return Err(Failure::Timeout(begin.elapsed()).into());
         };
         let mut events = pin!(events?);
-        pause.over();
+        retry.on_success();
         loop {
             let Ok(event) = timeout_at(end, events.try_next()).await else {
                 return Err(Failure::Timeout(begin.elapsed()).into());
             };
             match event? {
-                Some(event) => self.note(event, progress).await?,
-                None if begin.elapsed() < BRIEF => return Err(Failure::ShortWatch.into()),
+                Some(event) => self.on_event(event, progress).await?,
+                None if begin.elapsed() < MIN_DURATION => return Err(Failure::ShortWatch.into()),
                 None => return Ok(()),
             }
         }
     }
 
-    async fn note(
+    async fn on_event(
         &self,
         event: WatchEvent<DynamicObject>,
         progress: &mut Progress,
@@ -337,7 +338,7 @@ impl Watch {
                 Ok(())
             }
             WatchEvent::Error(status) => Err(kube::Error::Api(status).into()),
-            // Older than what was sent.
+            // Older than the last change that was sent.
             WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => Ok(()),
         }
     }
@@ -348,7 +349,7 @@ impl Watch {
 }
 
 impl Progress {
-    /// Advances to the version of an object. Returns false if the object is older.
+    /// Advances to the version of an object. Returns false if the object is not newer.
     fn advances_to(&mut self, object: &DynamicObject) -> bool {
         self.advance_to(object.metadata.resource_version.as_deref())
     }
@@ -372,7 +373,7 @@ fn page(kind: &Kind) -> u32 {
     }
 }
 
-/// Rejects a list that lacks most of the known objects, once.
+/// Rejects the first list that lacks most of the known objects.
 fn check_loss(listed: usize, progress: &mut Progress) -> Result<(), Failure> {
     let known = progress.count;
     let lost = known.saturating_sub(listed);

@@ -16,25 +16,25 @@ use tokio_rustls::client::TlsStream;
 
 use super::StreamSettings;
 
-/// Maximum number of addresses to try, so that each gets a fair share of the timeout.
+/// Maximum number of addresses to try, so that each gets a sufficient share of the timeout.
 const MAX_ADDRESSES: usize = 4;
 
 /// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// The host of the settings. The number of previous connections selects the first of several
-    /// addresses, so that a controller that accepts but never responds is not tried first each
-    /// time.
+    /// addresses, so that attempts do not always start with a controller that accepts but never
+    /// responds.
     Service(u32),
     /// `ADDRESS:PORT` of the leader.
     Leader(String),
 }
 
 /// Connects, and returns the connection and the peer's address. The peer must present a certificate
-/// for the host of the settings, whatever its address is.
+/// for the host of the settings, regardless of its address.
 ///
 /// # Errors
-/// Returns a message. No error is returned before `deadline` without an actual attempt.
+/// Returns a message. Makes at least one attempt before it fails at `deadline`.
 pub(super) async fn connect(
     settings: &StreamSettings,
     target: &Target,
@@ -47,7 +47,7 @@ pub(super) async fn connect(
     let addresses = addresses.map_err(|_| format!("no DNS response for {}", settings.host))??;
     let socket = connect_first(&addresses, deadline).await?;
     let address = socket.peer_addr().map_err(|error| error.to_string())?;
-    // Without TCP_NODELAY the stream is slower but works.
+    // Without TCP_NODELAY, the stream is slower but works.
     let _ = socket.set_nodelay(true);
     let handshake = TlsConnector::from(config).connect(name, socket);
     let stream = timeout_at(deadline, handshake)
@@ -95,7 +95,7 @@ async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> Result<Tc
         match timeout_at(end, TcpStream::connect(address)).await {
             Ok(Ok(socket)) => return Ok(socket),
             Ok(Err(error)) => failures.push(format!("{address}: {error}")),
-            Err(_) => failures.push(format!("{address}: no answer")),
+            Err(_) => failures.push(format!("{address}: no response")),
         }
     }
     Err(failures.join("; "))
@@ -115,7 +115,7 @@ fn client_config(file: &Path) -> Result<Arc<ClientConfig>, String> {
     if roots.is_empty() {
         return Err(fault(&"it contains no certificate"));
     }
-    // The controller supports TLS 1.3, so that older versions are disabled.
+    // The controller supports TLS 1.3, so older versions are disabled.
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| error.to_string())?

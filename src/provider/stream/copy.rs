@@ -1,6 +1,6 @@
 //! A copy of the objects in an in-memory directory, so that a restarted container does not have to
 //! wait for a controller. The copy is a journal: changes are appended, and the file is rewritten
-//! when they outgrow the state in it. Owns the file.
+//! when they outgrow the state. Owns the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -21,14 +21,14 @@ const FILE: &str = "objects.ndjson";
 const NEXT_FILE: &str = "objects.ndjson.next";
 /// Minimum size of the appended changes, in bytes, before the file is rewritten.
 const MIN_APPENDED: u64 = 256 << 10;
-/// The next write waits for this multiple of the last write's duration: under constant change,
-/// writes take at most 5 % of a core.
+/// The next write waits for this multiple of the last write's duration, so that writes take at most
+/// 5 % of a core under constant change.
 const IDLE_FACTOR: u32 = 19;
 /// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Reads the copy of a Gateway's objects; `None` if it is missing, incomplete or invalid, which is
-/// logged.
+/// Reads the copy of a Gateway's objects; `None` if it is missing. Also returns `None`, and logs
+/// it, if the copy is incomplete or invalid.
 pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
     let file = dir.join(FILE);
     let read = match fs::File::open(&file) {
@@ -50,7 +50,7 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
     .ok()
 }
 
-/// Reads the last committed state. A torn write at the end is ignored.
+/// Reads the last committed state. Ignores a torn write at the end.
 fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
     let mut state = State::default();
     let mut decoder = UpdateDecoder::default();
@@ -135,8 +135,8 @@ impl Journal {
 
     /// Brings the copy to a state.
     fn write(&mut self, state: State) -> io::Result<()> {
-        // A failed append may leave a torn line: `written` stays `None`, so that the next write
-        // rewrites the file.
+        // A failed append may leave a torn line. `written` stays `None` then, so that the next
+        // write rewrites the file.
         if let Some((previous, file)) = self.written.take()
             && let Some(file) = self.append(&previous, &state, file)?
         {
@@ -153,7 +153,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the changes since `previous`. Returns `None` if the file must be rewritten instead.
+    /// Appends the changes since `previous`. `None` if the file must be rewritten instead.
     fn append(
         &mut self,
         previous: &State,
@@ -178,7 +178,7 @@ impl Journal {
 fn replace(dir: &Path, updates: impl Iterator<Item = Update>) -> io::Result<File> {
     fs::create_dir_all(dir)?;
     let next = dir.join(NEXT_FILE);
-    // An unfinished file of a previous run may have another mode.
+    // An unfinished file of a previous run may have a different mode.
     if let Err(error) = fs::remove_file(&next)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -204,7 +204,7 @@ fn write_lines(to: &mut impl Write, updates: impl IntoIterator<Item = Update>) -
     Ok(())
 }
 
-/// Warns if the directory is not on an in-memory file system, as far as that can be determined.
+/// Warns if the directory is not on an in-memory file system, as far as the mounts show it.
 pub(super) fn warn_unless_in_memory(dir: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Some(filesystem) = fs::canonicalize(dir)
@@ -222,7 +222,7 @@ pub(super) fn warn_unless_in_memory(dir: &Path) {
     }
 }
 
-/// The file system type of a path, from `/proc/self/mountinfo`.
+/// Returns the file system type of a path, from `/proc/self/mountinfo`.
 fn filesystem<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     let mount = |line: &'a str| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -251,7 +251,7 @@ mod tests {
         Journal::new(dir.to_owned()).write(state.clone())
     }
 
-    /// A state with the Gateway and `maps` ConfigMaps of 10 kB.
+    /// Returns a state with the Gateway and `maps` ConfigMaps of 10 kB.
     fn state_with_maps(maps: u64, revision: u64) -> State {
         let mut state = state("edge");
         let mut decoder = UpdateDecoder::default();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn ignores_torn_and_foreign_copies() {
+    fn ignores_torn_copies_and_copies_of_other_gateways() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &state("edge")).unwrap();
         assert_eq!(read(dir.path(), &gateway("other")), None);
@@ -403,7 +403,7 @@ mod tests {
         sender.send_replace(state("other"));
         sender.send_replace(state("edge"));
         drop(sender);
-        // The last change is written even without a further change.
+        // The last change is written without any further change.
         writing.await.unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
     }

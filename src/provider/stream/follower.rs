@@ -1,6 +1,5 @@
-//! Follows the controller: one current connection, and at most one candidate connection to the
-//! leader that replaces it after catching up. Owns when to connect, what to publish and what to
-//! log.
+//! Follows the controller over one current connection. At most one candidate connection to the leader replaces it after
+//! catching up. Owns when to connect, what to publish and what to log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,21 +17,20 @@ use crate::backoff::Backoff;
 use crate::provider::Load;
 use crate::stream::message::{Serves, Update};
 
-/// Maximum delay before reconnecting after a stream that worked. Spreads the pods of a terminated
-/// controller.
+/// Maximum delay before reconnecting after a stream that worked. Spreads the reconnects of all pods when a controller
+/// terminates.
 const RECONNECT: Duration = Duration::from_millis(100);
 /// Delays between failed connection attempts.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(200),
     longest: Duration::from_secs(5),
 };
-/// A stream that ends sooner counts as a failure, so that it is not reconnected without back-off.
+/// A stream that ends sooner counts as a failure, so that it is reconnected with back-off.
 const SHORTEST_STREAM: Duration = Duration::from_secs(1);
-/// Delay before the next attempt on the leader after a failure or after a move to it: two controllers
-/// that each name the other as leader must not bounce pods.
+/// Delay before the next attempt on the leader, after a failure or after a move to it. Without it, two controllers that
+/// each name the other as leader would bounce pods between them.
 const LEADER_RETRY: Duration = Duration::from_secs(5);
-/// Interval of log messages about the same failure, and maximum number of different failures in
-/// that interval.
+/// Interval of log messages about the same failure, and maximum number of different failures in that interval.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_LOGGED: usize = 8;
 
@@ -44,7 +42,7 @@ pub(super) struct Follower<N> {
     copies: watch::Sender<State>,
     notify: N,
     state: State,
-    /// Whether to request the full state, after a protocol error.
+    /// Whether to request the full state, as after a protocol error.
     needs_full_state: bool,
     current: Option<Connection>,
     candidate: Option<Connection>,
@@ -66,13 +64,13 @@ struct Connection {
     intake: UpdateDecoder,
     /// Address of the leader, if this connection was made to it.
     address: Option<String>,
-    /// Address of the leader according to this controller.
+    /// Address of the leader that this controller has named.
     leader: Option<String>,
     begun: Option<Instant>,
 }
 
 impl Connection {
-    /// Address of the leader, if it is another controller.
+    /// Returns address of the leader, if it is another controller.
     fn other_leader(&self) -> Option<&String> {
         let leader = self.leader.as_ref();
         leader.filter(|leader| self.address.as_ref() != Some(*leader))
@@ -122,18 +120,18 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
                 update = next(&mut self.current) => self.on_current(update),
                 update = next(&mut self.candidate) => self.on_candidate(update),
                 () = sleep_until(self.reconnect_at), if self.current.is_none() => {
-                    self.current = Some(self.link(None));
+                    self.current = Some(self.connection(None));
                 }
                 () = sleep_until(self.move_at), if self.leader_to_try().is_some() => {
-                    self.candidate = self.leader_to_try().map(|leader| self.link(Some(leader)));
+                    self.candidate = self.leader_to_try().map(|leader| self.connection(Some(leader)));
                 }
                 () = self.loads.closed() => return,
             }
         }
     }
 
-    /// Connects to the Service or to the leader.
-    fn link(&self, leader: Option<String>) -> Connection {
+    /// Connects to the Service, or to the leader.
+    fn connection(&self, leader: Option<String>) -> Connection {
         let target = match &leader {
             Some(address) => Target::Leader(address.clone()),
             None => Target::Service(self.losses),
@@ -150,23 +148,23 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// The leader, if a connection to it is due.
+    /// Returns the leader, if a connection to it is due.
     fn leader_to_try(&self) -> Option<String> {
         let leader = self.current.as_ref()?.other_leader();
         leader.filter(|_| self.candidate.is_none()).cloned()
     }
 
     fn on_current(&mut self, update: Result<Update, Failure>) {
-        let Some(link) = &mut self.current else {
+        let Some(connection) = &mut self.current else {
             return;
         };
-        match step(link, update, &mut self.state) {
+        match step(connection, update, &mut self.state) {
             Ok(Step::Begun { .. }) => self.connected(),
             Ok(Step::Staged) => {}
             Ok(Step::Committed) => self.committed(),
             Ok(Step::Leader(leader)) => {
-                let is_new = link.leader != leader;
-                link.leader = leader;
+                let is_new = connection.leader != leader;
+                connection.leader = leader;
                 self.on_leader(is_new);
             }
             Err(failure) => self.lose_current(&failure),
@@ -174,23 +172,26 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 
     fn on_candidate(&mut self, update: Result<Update, Failure>) {
-        let Some(link) = &mut self.candidate else {
+        let Some(connection) = &mut self.candidate else {
             return;
         };
-        match step(link, update, &mut self.state) {
+        match step(connection, update, &mut self.state) {
             Ok(Step::Begun { is_caught_up: true }) => self.promote(),
             Ok(Step::Begun { .. } | Step::Staged) => {}
             Ok(Step::Committed) => {
                 self.promote();
                 self.committed();
             }
-            Ok(Step::Leader(leader)) => link.leader = leader,
+            Ok(Step::Leader(leader)) => connection.leader = leader,
             Err(failure) => {
-                let leader = self.candidate.take().and_then(|link| link.address);
+                let leader = self
+                    .candidate
+                    .take()
+                    .and_then(|connection| connection.address);
                 let leader = leader.unwrap_or_default();
                 if self.should_log(&failure.reason) {
                     let reason = &failure.reason;
-                    tracing::warn!("no stream from the leading controller {leader}: {reason}");
+                    tracing::warn!("no stream from the leader {leader}: {reason}");
                 }
                 self.needs_full_state |= failure.is_protocol_error;
                 self.move_at = Instant::now() + jittered(LEADER_RETRY);
@@ -198,7 +199,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// The candidate has caught up with the current connection and replaces it.
+    /// Replaces the current connection with the candidate, which has caught up.
     fn promote(&mut self) {
         self.current = self.candidate.take();
         self.move_at = Instant::now() + jittered(LEADER_RETRY);
@@ -215,7 +216,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         if self.candidate.as_ref().is_some_and(is_other) {
             self.candidate = None;
         }
-        // The delay was for another leader. After a move it stays in force.
+        // The delay was for a different leader. After a move it still applies.
         if is_new && current.address.is_none() {
             self.move_at = Instant::now();
         }
@@ -223,13 +224,13 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     fn connected(&mut self) {
         (self.notify)(StreamEvent::Connected);
-        let Some(link) = &self.current else {
+        let Some(connection) = &self.current else {
             return;
         };
         let url = self.settings.authority();
-        match &link.address {
-            Some(leader) => tracing::info!("the leading controller {leader} streams"),
-            None => tracing::info!("the controller at https://{url} streams"),
+        match &connection.address {
+            Some(leader) => tracing::info!("receiving objects from the leader {leader}"),
+            None => tracing::info!("receiving objects from the controller at https://{url}"),
         }
         self.logged.clear();
         self.wait("its first state is not complete");
@@ -255,7 +256,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     fn lose_current(&mut self, failure: &Failure) {
         self.needs_full_state |= failure.is_protocol_error;
         let now = Instant::now();
-        let begun = self.current.take().and_then(|link| link.begun);
+        let begun = self.current.take().and_then(|connection| connection.begun);
         let has_worked = !failure.is_protocol_error
             && begun.is_some_and(|begun| now.duration_since(begun) >= SHORTEST_STREAM);
         let wait = if has_worked {
@@ -295,8 +296,8 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         tracing::warn!("no stream from the controller at https://{url}: {reason}; {consequence}");
     }
 
-    /// Whether to log a failure: each one once per interval. Several are remembered, since
-    /// different addresses of one name may fail in turn.
+    /// Reports whether to log a failure. Logs each one once per interval. Remembers several, since different addresses
+    /// of one name may fail in turn.
     fn should_log(&mut self, reason: &str) -> bool {
         self.logged.retain(|_, at| at.elapsed() < LOG_INTERVAL);
         let is_new = !self.logged.contains_key(reason) && self.logged.len() < MAX_LOGGED;
@@ -307,35 +308,35 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 }
 
-/// The next update of a connection; pending forever without a connection.
-async fn next(link: &mut Option<Connection>) -> Result<Update, Failure> {
-    match link {
-        Some(link) => link.session.next().await,
+/// Returns the next update of a connection. Pending forever without a connection.
+async fn next(connection: &mut Option<Connection>) -> Result<Update, Failure> {
+    match connection {
+        Some(connection) => connection.session.next().await,
         None => std::future::pending().await,
     }
 }
 
 /// Applies an update and returns the next step.
 fn step(
-    link: &mut Connection,
+    connection: &mut Connection,
     update: Result<Update, Failure>,
     state: &mut State,
 ) -> Result<Step, Failure> {
-    let step = link
+    let step = connection
         .intake
         .take(update?, state)
         .map_err(Failure::protocol_error)?;
     match step {
-        Step::Begun { .. } if link.begun.is_some() => Ok(Step::Staged),
+        Step::Begun { .. } if connection.begun.is_some() => Ok(Step::Staged),
         Step::Begun { .. } => {
-            link.begun = Some(Instant::now());
+            connection.begun = Some(Instant::now());
             Ok(step)
         }
         _ => Ok(step),
     }
 }
 
-/// A random delay between half and all of `wait`.
+/// Returns a random delay between half and all of `wait`.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..1.0))
 }

@@ -29,7 +29,7 @@ impl Lines {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete line, without its line feed.
+    /// Returns the next complete line, without its line feed.
     ///
     /// # Errors
     /// When a line, complete or not, exceeds [`MAX_LINE`].

@@ -1,4 +1,5 @@
-//! The objects of one Gateway, built from stream updates, which take effect on commit. Does no I/O.
+//! The objects of one Gateway, built from stream updates. Updates take effect on commit. Does no
+//! I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ struct Unreadable {
 }
 
 impl State {
-    /// The load to publish.
+    /// Returns the load to publish.
     pub(super) fn load(&self) -> Load {
         Load {
             snapshot: Arc::new(self.snapshot.clone()),
@@ -41,8 +42,8 @@ impl State {
         }
     }
 
-    /// The lines that a controller would send for this state to an empty pod; none before the first
-    /// commit.
+    /// Returns the lines that a controller would send for this state to an empty pod; `None` before
+    /// the first commit.
     pub(super) fn updates(&self) -> Option<impl Iterator<Item = Update>> {
         let Position { instance, revision } = self.position.clone()?;
         let begin = Update::Begin {
@@ -62,8 +63,8 @@ impl State {
         Some(begin.chain(puts).chain([commit]))
     }
 
-    /// The lines that change `previous` into this state; `None` if the states are from different
-    /// controller processes.
+    /// Returns the lines that change `previous` into this state; `None` if the states are from
+    /// different controller processes.
     pub(super) fn updates_since(&self, previous: &Self) -> Option<Vec<Update>> {
         let (position, old) = (self.position.as_ref()?, previous.position.as_ref()?);
         if position.instance != old.instance {
@@ -130,7 +131,8 @@ impl State {
             .collect()
     }
 
-    /// Stores an object and returns its name. An invalid one leaves its previous version in place.
+    /// Stores an object and returns its name. An invalid one leaves its previous version in
+    /// service.
     fn put(&mut self, value: Value) -> Result<ObjectRef, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (api_version, kind) = (text(&value["apiVersion"]), text(&value["kind"]));
@@ -233,16 +235,16 @@ impl UpdateDecoder {
     /// Applies an update. `state` changes only on a commit.
     ///
     /// # Errors
-    /// When the update violates the protocol: nothing of the stream may be used then.
+    /// When the update violates the protocol. Nothing of the stream may be used then.
     pub(super) fn take(&mut self, update: Update, state: &mut State) -> Result<Step, String> {
         match (update, &mut self.0) {
             (Update::Leader { address }, _) => Ok(Step::Leader(address)),
-            // Also in the middle of a stream: a pod that is too slow for increments gets the full
-            // state.
+            // `begin` may also come in the middle of a stream: a pod that is too slow for
+            // increments gets the full state.
             (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
             (_, None) => Err("the stream does not begin with `begin`".to_owned()),
             (Update::SessionSecret { secret }, Some(begun)) => {
-                // Most streams resume with the secret that the pod has.
+                // Most streams resume with the secret that the pod already has.
                 if state.session_secret.as_deref() != Some(&secret) {
                     begun.staged(state).state.session_secret = Some(secret.into());
                 }
@@ -296,7 +298,7 @@ impl UpdateDecoder {
         if !held.is_some_and(|held| held.instance == instance && held.revision == revision) {
             let held = held.map_or_else(|| "nothing".to_owned(), ToString::to_string);
             return Err(format!(
-                "the stream changes {instance}/{revision}, and this pod has {held}"
+                "the stream continues {instance}/{revision}, but this pod has {held}"
             ));
         }
         self.0 = Some(ActiveStream {
@@ -309,7 +311,7 @@ impl UpdateDecoder {
 }
 
 impl ActiveStream {
-    /// The updates since the last commit.
+    /// Returns the updates since the last commit.
     fn staged(&mut self, state: &State) -> &mut Staged {
         self.staged.get_or_insert_with(|| Staged {
             state: state.clone(),
@@ -319,7 +321,7 @@ impl ActiveStream {
 
     fn commit(&mut self, revision: u64, state: &mut State) -> Result<(), String> {
         if let Some(last) = self.revision.filter(|last| revision < *last) {
-            return Err(format!("revision {revision} comes after revision {last}"));
+            return Err(format!("revision {revision} follows revision {last}"));
         }
         self.revision = Some(revision);
         if let Some(staged) = self.staged.take() {

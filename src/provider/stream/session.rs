@@ -1,5 +1,4 @@
 //! One connection to a controller, from connect to close: receives updates and sends reports.
-//! updates change.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -21,19 +20,19 @@ use super::connect::{Target, connect};
 use super::lines::{Lines, parse};
 use crate::stream::message::{self, POSITION, Position, Report, Serves, Update};
 
-/// Timeout until the end of the TLS handshake. The kernel accepts connections even if the
+/// Timeout of the connect and the TLS handshake. The kernel accepts connections even if the
 /// controller process is frozen.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout until the response headers. The controller may have to request a TokenReview.
+/// Timeout until the response headers. The controller may have to request a TokenReview first.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A frozen controller is detected within the sum of both: 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flow-control window: enough for the objects of all but the largest Gateways.
 const WINDOW: u32 = 4 << 20;
-/// Capacity of the update queue; further updates wait in the window.
+/// Capacity of the update queue. Further updates wait in the flow-control window.
 const QUEUE: usize = 16;
-/// Maximum number of bytes of an error response that are read, and of characters that are shown.
+/// Maximum bytes of an error response that are read, and characters that are shown.
 const REFUSAL: usize = 4096;
 const REFUSAL_SHOWN: usize = 300;
 
@@ -42,8 +41,8 @@ const REFUSAL_SHOWN: usize = 300;
 pub(super) struct Failure {
     /// Error message.
     pub(super) reason: String,
-    /// Whether the controller violated the protocol: the next stream must start from the full
-    /// state.
+    /// Whether the controller violated the protocol, so that the next stream must start from the
+    /// full state.
     pub(super) is_protocol_error: bool,
 }
 
@@ -80,8 +79,8 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Connects to `target`, requests changes since `position`, and sends every report from the
-    /// latest on.
+    /// Connects to `target` and requests changes since `position`. Sends the latest report and
+    /// every later one.
     pub(super) fn start(
         settings: Arc<StreamSettings>,
         target: Target,
@@ -99,7 +98,7 @@ impl Session {
         Self { updates, task }
     }
 
-    /// The next update, or why the connection has ended. Cancel safe: no update is lost.
+    /// Returns the next update, or why the connection has ended. Cancel safe: no update is lost.
     pub(super) async fn next(&mut self) -> Result<Update, Failure> {
         if let Some(update) = self.updates.recv().await {
             return Ok(update);
@@ -136,9 +135,9 @@ async fn run(
     let failure = tokio::select! {
         biased;
         end = &mut exchange => end,
-        // The exchange still reads received data and knows how it ended.
+        // The exchange still reads data that was received before the end, and knows the cause.
         _ = connection => exchange.await,
-        // Polled last, so that data received while this thread was busy counts as a response.
+        // Polled last, so that data received while this thread was busy counts as a sign of life.
         end = ping(pings) => end,
     };
     failure.map_err(|failure| Failure {
@@ -152,7 +151,7 @@ fn request(settings: &StreamSettings, position: Option<&Position>) -> Result<Req
     let token = std::fs::read_to_string(&settings.token_file)
         .map_err(|error| format!("the token file {file} cannot be read: {error}"))?;
     let mut token = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-        .map_err(|_| format!("the token file {file} does not hold a token"))?;
+        .map_err(|_| format!("the token file {file} does not contain a valid token"))?;
     token.set_sensitive(true);
     let path = message::path(&settings.gateway.namespace, &settings.gateway.name);
     let mut request = Request::post(format!("https://{}{path}", settings.authority()))
@@ -187,7 +186,7 @@ async fn exchange(
     }
 }
 
-/// The body of a successful response.
+/// Returns the body of a successful response.
 async fn accepted(response: ResponseFuture) -> Result<RecvStream, Failure> {
     let response = response.await;
     let response = response.map_err(|error| format!("no response: {error}"))?;
@@ -218,7 +217,7 @@ async fn read(mut body: RecvStream, updates: mpsc::Sender<Update>) -> Result<Inf
                 continue;
             };
             let sent = updates.send(update).await;
-            sent.map_err(|_| "nobody listens".to_owned())?;
+            sent.map_err(|_| "the receiver of updates is dropped".to_owned())?;
         }
         match body.data().await {
             Some(Ok(bytes)) => {
@@ -255,7 +254,7 @@ async fn send_reports(
     pending().await
 }
 
-/// Writes as far as the window allows. `None` if the stream has ended.
+/// Writes all bytes as the window allows. `None` if the stream has ended.
 async fn write(body: &mut SendStream<Bytes>, mut bytes: Bytes) -> Option<()> {
     while !bytes.is_empty() {
         body.reserve_capacity(bytes.len());
@@ -267,7 +266,7 @@ async fn write(body: &mut SendStream<Bytes>, mut bytes: Bytes) -> Option<()> {
     Some(())
 }
 
-/// Returns when the controller does not answer a ping.
+/// Fails when the controller does not respond to a ping in time.
 async fn ping(pings: Option<PingPong>) -> Result<Infallible, Failure> {
     let Some(mut pings) = pings else {
         return pending().await;

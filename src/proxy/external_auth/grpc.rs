@@ -23,8 +23,8 @@ use crate::table::Backend;
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Calls the server. With its permission, the request and its response get the headers that the
-/// server asks for.
+/// Calls the server. If it allows the request, changes the headers of the request and of its
+/// response as the server asks.
 pub(super) async fn verdict(
     worker: &Worker,
     backend: &Backend,
@@ -122,7 +122,7 @@ fn encode(message: &CheckRequest) -> Bytes {
     let mut bytes = BytesMut::with_capacity(check_response::PREFIX + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as needed, so that encoding cannot fail.
+    // The buffer grows as needed, so encoding cannot fail.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }

@@ -1,4 +1,4 @@
-//! The messages of `envoy.service.auth.v3.Authorization`, with the fields that are used.
+//! The messages of `envoy.service.auth.v3.Authorization`, with only the fields that the proxy uses.
 
 use std::collections::HashMap;
 
@@ -72,7 +72,7 @@ pub(super) struct HttpRequest {
     pub(super) protocol: String,
     #[prost(string, tag = "11")]
     pub(super) body: String,
-    /// The body, if it is not UTF-8.
+    /// The body if it is not UTF-8.
     #[prost(bytes = "vec", tag = "12")]
     pub(super) raw_body: Vec<u8>,
 }

@@ -15,14 +15,14 @@ fn object(value: &Value) -> Object {
     kind.decode(value).unwrap()
 }
 
-/// A hub and its cluster. The Gateway has had this many changes: its creation, then numbered
+/// A hub and its cluster. `changes` counts the changes of the Gateway: its creation, then numbered
 /// routes.
-struct Scene {
+struct TestHub {
     hub: Hub,
     cluster: Snapshot,
 }
 
-impl Scene {
+impl TestHub {
     fn new(changes: u64) -> Self {
         let mut cluster = Snapshot::default();
         cluster.insert(object(&json!({
@@ -104,7 +104,7 @@ fn reported(hub: &Hub) -> Option<u64> {
 
 #[test]
 fn pod_gets_the_missing_changes() {
-    let Scene { hub, .. } = Scene::new(3);
+    let TestHub { hub, .. } = TestHub::new(3);
     assert!(matches!(hub.next(&name(), None), Next::FullState(_, 3)));
     assert!(matches!(hub.next(&name(), Some(3)), Next::Current));
     assert!(matches!(hub.next(&name(), Some(9)), Next::FullState(_, 3)));
@@ -124,7 +124,7 @@ fn pod_gets_the_missing_changes() {
 
 #[test]
 fn recreated_gateway_has_new_revisions() {
-    let mut scene = Scene::new(3);
+    let mut scene = TestHub::new(3);
     scene.remove_gateway();
     assert!(matches!(scene.hub.next(&name(), Some(3)), Next::Gone));
     assert!(scene.hub.connect(&name(), "pod").is_none());
@@ -140,7 +140,7 @@ fn recreated_gateway_has_new_revisions() {
 
 #[test]
 fn sessions_observe_changes_and_deletion_of_their_gateway() {
-    let mut scene = Scene::new(1);
+    let mut scene = TestHub::new(1);
     let (_, mut revisions) = scene.hub.connect(&name(), "pod").unwrap();
     assert!(!revisions.has_changed().unwrap());
     scene.put_route(2);
@@ -151,7 +151,7 @@ fn sessions_observe_changes_and_deletion_of_their_gateway() {
 
 #[test]
 fn only_the_last_session_of_a_pod_reports() {
-    let Scene { hub, .. } = Scene::new(2);
+    let TestHub { hub, .. } = TestHub::new(2);
     let (first, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&first, serves("5f2c", 1));
     assert_eq!(reported(&hub), Some(1));
@@ -168,7 +168,7 @@ fn only_the_last_session_of_a_pod_reports() {
 
 #[test]
 fn ignores_revisions_of_another_process() {
-    let Scene { hub, .. } = Scene::new(2);
+    let TestHub { hub, .. } = TestHub::new(2);
     let (session, _) = hub.connect(&name(), "pod").unwrap();
     hub.report(&session, serves("other", 2));
     assert_eq!(reported(&hub), None);
@@ -176,7 +176,7 @@ fn ignores_revisions_of_another_process() {
 
 #[test]
 fn endpoint_changes_do_not_raise_the_configured_revision() {
-    let mut scene = Scene::new(1);
+    let mut scene = TestHub::new(1);
     let configured = scene.put_endpoints();
     assert!(matches!(
         scene.hub.next(&name(), Some(configured)),

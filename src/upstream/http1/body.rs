@@ -54,12 +54,12 @@ impl Decoder {
         }
     }
 
-    /// Whether the body is complete.
+    /// Reports whether the body is complete.
     pub(super) fn is_done(&self) -> bool {
         *self == Self::Done
     }
 
-    /// Remaining bytes, if known.
+    /// Returns the remaining bytes, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(length) => Some(*length),
@@ -143,7 +143,7 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
 }
 
 fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, ExchangeError> {
-    // The parser accepts a line without digits as a last chunk, so that a truncated body would look
+    // The parser accepts a line without digits as a last chunk. A truncated body would look
     // complete.
     if buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
         return Err(ExchangeError::Protocol(
@@ -188,7 +188,7 @@ fn trailers(buffer: &mut BytesMut) -> Result<Option<HeaderMap>, ExchangeError> {
 mod tests {
     use super::*;
 
-    /// Decodes `text`, passed in pieces of `step` bytes. Returns data, trailers and the rest.
+    /// Decodes `text` in pieces of `step` bytes. Returns data, trailers and the rest.
     fn decode(
         framing: ResponseFraming,
         text: &str,

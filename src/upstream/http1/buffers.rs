@@ -1,5 +1,6 @@
-//! Read buffers of one worker's upstream connections. A connection has one only while there is data
-//! to read, so that a few buffers, which stay in the processor's caches, serve all connections.
+//! Read buffers of one worker's upstream connections. A connection holds one only while there is
+//! data to read, so that a few buffers, which stay in the processor's caches, serve all
+//! connections.
 
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -17,8 +18,7 @@ const MIN_SPACE: usize = 8 * 1024;
 pub(super) const LARGE: usize = 512 * 1024;
 /// Maximum number of unused ordinary buffers.
 const MAX_SPARE: usize = 16;
-/// Maximum number of large buffers, including those that clients have not consumed yet. Slow
-/// clients cannot occupy more.
+/// Maximum number of large buffers, including those that slow clients have not consumed yet.
 const MAX_LARGE: usize = 16;
 /// Maximum number of unused large buffers.
 const MAX_SPARE_LARGE: usize = 2;
@@ -27,7 +27,7 @@ const MAX_SPARE_LARGE: usize = 2;
 #[derive(Default)]
 pub(in crate::upstream) struct Buffers {
     ordinary: RefCell<Vec<BytesMut>>,
-    /// Data of the last reads may still be referenced by responses to clients.
+    /// Responses to clients may still reference data of the last reads.
     large: RefCell<Vec<BytesMut>>,
     /// Number of large buffers, used or unused.
     large_count: Cell<usize>,
@@ -36,8 +36,7 @@ pub(in crate::upstream) struct Buffers {
 impl Buffers {
     fn take_ordinary(&self) -> BytesMut {
         if let Some(mut spare) = self.ordinary.borrow_mut().pop()
-            // Data of the last read may still be referenced by a response; then a new buffer is
-            // needed.
+            // A response may still reference data of the last read. Then a new buffer is needed.
             && spare.try_reclaim(ORDINARY)
         {
             return spare;
@@ -53,7 +52,7 @@ impl Buffers {
         }
     }
 
-    /// A large buffer, unless all are in use.
+    /// Takes a large buffer, unless all are in use.
     fn take_large(&self) -> Option<BytesMut> {
         let mut spare = self.large.borrow_mut();
         let free = spare
@@ -134,8 +133,8 @@ impl ReadBuffer {
         self.bytes.capacity() - self.bytes.len() >= MIN_SPACE
     }
 
-    /// Copies the unread data of a full large buffer to its own memory, so that the buffer does not
-    /// grow.
+    /// Moves the unread data of a full large buffer to its own allocation, so that the buffer does
+    /// not grow.
     fn move_unread(&mut self) {
         if self.is_large {
             let unread = BytesMut::from(&self.bytes[..]);
@@ -154,7 +153,7 @@ impl ReadBuffer {
         }
     }
 
-    /// The unread data.
+    /// Returns the unread data.
     pub(super) fn into_unread(mut self) -> Bytes {
         self.move_unread();
         mem::take(&mut self.bytes).freeze()

@@ -1,6 +1,5 @@
-//! HTTP/1.1 message heads towards a backend: encodes request heads, parses and validates response
-//! heads (RFC 9112). Owns framing and connection headers, which are never passed through. Does no
-//! I/O.
+//! HTTP/1.1 message heads for backends: encodes request heads, and parses and validates response
+//! heads (RFC 9112). Owns framing and connection headers, which are never forwarded. Does no I/O.
 
 use std::mem::MaybeUninit;
 
@@ -34,7 +33,7 @@ pub(super) enum RequestFraming {
 }
 
 impl RequestFraming {
-    /// Whether a body follows the head.
+    /// Reports whether a body follows the head.
     pub(super) fn announces_body(self) -> bool {
         !matches!(self, Self::None | Self::Length(0))
     }
@@ -63,8 +62,8 @@ pub(super) struct ResponseHead {
     pub(super) keep_alive: bool,
 }
 
-/// Encodes a request head. The request must have end-to-end headers only; framing and upgrade
-/// headers are added here.
+/// Encodes a request head. The request must have end-to-end headers only. Adds framing and upgrade
+/// headers.
 pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8> {
     let parts = request.parts;
     let mut head = Vec::with_capacity(HEAD_CAPACITY);
@@ -80,35 +79,35 @@ pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8>
     head.extend_from_slice(b" HTTP/1.1\r\n");
     for (name, value) in &parts.headers {
         if *name != CONTENT_LENGTH {
-            field(&mut head, name.as_str(), value.as_bytes());
+            header_line(&mut head, name.as_str(), value.as_bytes());
         }
     }
     for (name, value) in request.added {
-        field(&mut head, name.as_str(), value.as_bytes());
+        header_line(&mut head, name.as_str(), value.as_bytes());
     }
     match framing {
         RequestFraming::None => {}
         RequestFraming::Length(length) => {
-            field(
+            header_line(
                 &mut head,
                 "content-length",
                 itoa::Buffer::new().format(length).as_bytes(),
             );
         }
-        RequestFraming::Chunked => field(&mut head, "transfer-encoding", b"chunked"),
+        RequestFraming::Chunked => header_line(&mut head, "transfer-encoding", b"chunked"),
     }
     if request.expect_continue && framing.announces_body() {
-        field(&mut head, "expect", b"100-continue");
+        header_line(&mut head, "expect", b"100-continue");
     }
     if let Some(protocol) = request.upgrade {
-        field(&mut head, "connection", b"upgrade");
-        field(&mut head, "upgrade", protocol.as_bytes());
+        header_line(&mut head, "connection", b"upgrade");
+        header_line(&mut head, "upgrade", protocol.as_bytes());
     }
     head.extend_from_slice(b"\r\n");
     head
 }
 
-fn field(head: &mut Vec<u8>, name: &str, value: &[u8]) {
+fn header_line(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(name.as_bytes());
     head.extend_from_slice(b": ");
     head.extend_from_slice(value);
@@ -218,7 +217,7 @@ fn into_head(
     fields.into_head(parsed.status, parsed.http10, method)
 }
 
-/// Position of a header in the head: start and length of its name and value.
+/// Position of a header in the head: start and length of its name and of its value.
 #[derive(Clone, Copy, Default)]
 struct Span {
     name: (u32, u32),
@@ -251,13 +250,13 @@ impl Fields<'_> {
             status == StatusCode::SWITCHING_PROTOCOLS || status == StatusCode::UPGRADE_REQUIRED;
         for span in self.spans {
             let name = HeaderName::from_bytes(&self.bytes[range(span.name)])
-                .map_err(|_| ExchangeError::Protocol("malformed response field name"))?;
+                .map_err(|_| ExchangeError::Protocol("malformed header name in a response"))?;
             let value = self.bytes.slice(range(span.value));
             if name == CONTENT_LENGTH {
                 let parsed = content_length(&value)?;
                 if length.is_some_and(|known| known != parsed) {
                     return Err(ExchangeError::Protocol(
-                        "differing Content-Length fields in a response",
+                        "conflicting Content-Length headers in a response",
                     ));
                 }
                 if length.replace(parsed).is_some() {
@@ -286,7 +285,7 @@ impl Fields<'_> {
                 continue;
             }
             let value = HeaderValue::from_maybe_shared(value)
-                .map_err(|_| ExchangeError::Protocol("malformed response field"))?;
+                .map_err(|_| ExchangeError::Protocol("malformed header value in a response"))?;
             headers.append(name, value);
         }
         if status.is_informational() {
@@ -314,7 +313,7 @@ impl Fields<'_> {
     }
 }
 
-/// RFC 9112, 6.3: framing of a response body.
+/// Determines the framing of a response body (RFC 9112, 6.3).
 fn framing(
     status: StatusCode,
     method: &Method,
@@ -354,7 +353,7 @@ fn content_length(value: &[u8]) -> Result<u64, ExchangeError> {
     Ok(first)
 }
 
-/// Whether the options contain `close`; collects the header names in them.
+/// Reports whether the options contain `close`. Collects the header names in them.
 fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
     let mut close = false;
     for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -366,8 +365,8 @@ fn connection_options(value: &[u8], named: &mut Vec<HeaderName>) -> bool {
             named.extend(HeaderName::from_bytes(option));
         }
     }
-    // Framing is determined by these headers before the options are read, so that options cannot
-    // remove them.
+    // The framing is determined before the options are read, so that options cannot remove framing
+    // headers.
     named.retain(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING);
     close
 }

@@ -1,6 +1,6 @@
-//! One HTTP/1.1 exchange with a backend, driven by polling, without a task or channel. Owns the
-//! connection from the first byte of the request to the last byte of the response, and tracks what
-//! was written, which makes retries safe.
+//! One HTTP/1.1 exchange with a backend, driven by polling, without a task or channel. Owns the connection from the
+//! first byte of the request to the last byte of the response. Tracks what was written, which decides whether a retry
+//! is safe.
 
 mod body;
 mod buffers;
@@ -29,14 +29,14 @@ pub use super::exchange_error::ExchangeError;
 use super::io::Io;
 use super::{HeadLimits, Informational, Outgoing, Replay};
 
-/// How long a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
+/// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to a backend and its read-ahead data.
 pub(super) struct Connection {
     io: Io,
     buffer: ReadBuffer,
-    /// Whether it has carried an exchange before.
+    /// Whether it has carried an exchange.
     pub(super) reused: bool,
 }
 
@@ -50,12 +50,12 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is open and has received nothing, as required of an idle connection.
+    /// Reports whether the connection is open and has received nothing, as an idle connection must.
     pub(super) fn is_idle(&mut self) -> bool {
         self.buffer.is_empty() && self.io.is_idle()
     }
 
-    /// The stream and the data read after the response head.
+    /// Returns the stream and the data read after the response head.
     pub(super) fn into_parts(self) -> (Io, Bytes) {
         (self.io, self.buffer.into_unread())
     }
@@ -77,7 +77,7 @@ pub(super) struct Exchange<B> {
     queue: WriteQueue,
     /// Kept until the response head arrives, for a replay.
     body: Option<B>,
-    /// The body after the response head, if it needs no sending and is kept.
+    /// The body after the response head, if it is kept but not sent any further.
     spare: Option<B>,
     keeps_body: bool,
     /// Whether the whole body, if any, was queued.
@@ -109,7 +109,7 @@ impl<B: Replay> Exchange<B> {
         let parts = request.parts;
         let ended = body.is_end_stream();
         let framing = match body.size_hint().exact() {
-            // A present but empty body is framed as by the client.
+            // A present but empty body is framed as the client framed it.
             Some(0) if !parts.headers.contains_key(http::header::CONTENT_LENGTH) => {
                 RequestFraming::None
             }
@@ -140,8 +140,8 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Sends the request and waits for the final response head. Afterwards, polling the response
-    /// continues to send the request body.
+    /// Sends the request and waits for the final response head. Afterwards, polling the response continues to send the
+    /// request body.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -198,7 +198,8 @@ impl<B: Replay> Exchange<B> {
         self.head_done = true;
         self.keep_alive = head.keep_alive;
         self.decoder = Decoder::new(head.framing);
-        // The backend may respond without the body, which was announced but is then not sent.
+        // The backend may respond without reading the announced body, which is then not sent. Its connection cannot be
+        // reused, since the framing still promises a body.
         let is_withheld = self.continue_timer.take().is_some();
         self.keep_alive &= !is_withheld;
         if is_withheld || self.body_done {
@@ -213,36 +214,36 @@ impl<B: Replay> Exchange<B> {
         })
     }
 
-    /// Whether a retry on another connection is safe, apart from the body. A backend may close an idle connection just as
-    /// a request is written; the request may then be sent again if no byte of it was written or its method is idempotent
-    /// (RFC 9110, 9.2.2).
+    /// Reports whether a retry on another connection is safe, apart from the body. A backend may close an idle
+    /// connection just as a request is written. The request may then be sent again if no byte of it was written or its
+    /// method is idempotent (RFC 9110, 9.2.2).
     pub(super) fn is_replayable(&self) -> bool {
         self.is_reused() && !self.read_any && (!self.queue.wrote() || self.method.is_idempotent())
     }
 
-    /// Whether the method is safe and no byte of a response has arrived.
-    pub(super) fn is_safe_and_unanswered(&self) -> bool {
+    /// Reports whether the method is safe and no byte of a response has arrived.
+    pub(super) fn is_safe_without_response(&self) -> bool {
         self.method.is_safe() && !self.read_any
     }
 
-    /// Whether the connection was reused.
+    /// Reports whether the connection was reused.
     pub(super) fn is_reused(&self) -> bool {
         self.connection
             .as_ref()
             .is_some_and(|connection| connection.reused)
     }
 
-    /// Whether the whole request was sent.
+    /// Reports whether the whole request was sent.
     pub(super) fn is_request_sent(&self) -> bool {
         self.body_done && self.queue.is_empty()
     }
 
-    /// The request body, before the response head.
+    /// Returns the request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         self.body
     }
 
-    /// The request body, rewound, if it is still kept.
+    /// Returns the request body, rewound, if it is still kept.
     pub(super) fn take_rewound(&mut self) -> Option<B> {
         let body = self.body.as_mut().or(self.spare.as_mut());
         let is_rewound = body.is_some_and(Replay::rewind);
@@ -258,7 +259,7 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// The connection, if the response is complete and it can be reused.
+    /// Returns the connection, if the response is complete and the connection can be reused.
     pub(super) fn take_idle(&mut self) -> Option<Connection> {
         let reusable =
             self.keep_alive && self.head_done && self.decoder.is_done() && self.body_done;
@@ -271,22 +272,22 @@ impl<B: Replay> Exchange<B> {
         Some(connection)
     }
 
-    /// The connection after a 101.
+    /// Returns the connection after a 101.
     pub(super) fn into_upgraded(self) -> Option<Connection> {
         self.connection
     }
 
-    /// Whether the response body is complete.
+    /// Reports whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         self.head_done && self.decoder.is_done()
     }
 
-    /// Remaining bytes of the response body, if known.
+    /// Returns the remaining bytes of the response body, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         self.decoder.remaining()
     }
 
-    /// The next frame of the response body.
+    /// Returns the next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -320,8 +321,8 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Sends as much of the request as possible. A write error is kept for later, since the backend
-    /// may have responded before it stopped reading; a body error ends the exchange.
+    /// Sends as much of the request as possible. Keeps a write error for later, since the backend may have responded
+    /// before it stopped reading. A body error ends the exchange.
     fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         if self.request_failed.is_some() {
             return Ok(());

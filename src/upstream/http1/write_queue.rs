@@ -1,5 +1,5 @@
 //! The unwritten part of a request: its head and one chunk of its body with framing. Does not copy
-//! body data and holds one chunk only, so that a slow backend applies backpressure to the client.
+//! body data, and holds only one chunk, so that a slow backend slows down the client.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -36,12 +36,12 @@ impl WriteQueue {
         }
     }
 
-    /// Whether any byte was written.
+    /// Reports whether any byte was written.
     pub(super) fn wrote(&self) -> bool {
         self.wrote
     }
 
-    /// Whether everything was written and flushed.
+    /// Reports whether everything was written and flushed.
     pub(super) fn is_empty(&self) -> bool {
         !self.unflushed && self.is_written()
     }
@@ -50,8 +50,8 @@ impl WriteQueue {
         self.left == self.prefix.len() && self.data.is_empty() && self.suffix.is_empty()
     }
 
-    /// Whether another chunk can be queued. The head waits for the first chunk, so that both are
-    /// written together.
+    /// Reports whether another chunk can be queued. The head waits for the first chunk, so that
+    /// both are written together.
     pub(super) fn has_room(&self) -> bool {
         self.data.is_empty() && self.suffix.is_empty() && !self.ended
     }

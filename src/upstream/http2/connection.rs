@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to a backend, driven by a task of its own and shared by many requests.
+//! One HTTP/2 connection to a backend, shared by many requests and driven by its own task.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,8 +18,8 @@ use crate::clock::{Clock, Deadline};
 use crate::upstream::HeadLimits;
 use crate::upstream::io::Io;
 
-/// Assumed SETTINGS_MAX_CONCURRENT_STREAMS until the peer sends its SETTINGS (RFC 9113, 6.5.2
-/// recommends at least 100).
+/// Assumed SETTINGS_MAX_CONCURRENT_STREAMS until the peer sends its SETTINGS. RFC 9113, 6.5.2
+/// recommends at least 100.
 pub(in crate::upstream) const ASSUMED_STREAMS: usize = 100;
 /// Maximum number of streams on a connection, if the peer allows more.
 const MAX_STREAMS: usize = 1024;
@@ -35,7 +35,7 @@ const PING_AFTER: Duration = Duration::from_secs(30);
 /// Timeout of a PING response.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a new connection waits for the peer's SETTINGS.
+/// Maximum time that a new connection waits for the peer's SETTINGS.
 const SETTINGS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A connection that accepts requests.
@@ -45,7 +45,7 @@ pub(in crate::upstream) struct Http2Connection {
     sender: RefCell<SendRequest<Bytes>>,
     load: Rc<Load>,
     /// Whether a response was received.
-    answered: Cell<bool>,
+    has_responded: Cell<bool>,
     clock: Rc<Clock>,
     pub(super) is_tls: bool,
 }
@@ -58,8 +58,8 @@ struct Load {
 }
 
 impl Http2Connection {
-    /// Starts HTTP/2 on a connected stream. The peer is assumed to allow `assumed` streams until it
-    /// sends SETTINGS.
+    /// Starts HTTP/2 on a connected stream. Assumes that the peer allows `assumed_streams` streams
+    /// until it sends SETTINGS.
     pub(in crate::upstream) async fn open(
         io: Io,
         clock: &Rc<Clock>,
@@ -89,13 +89,13 @@ impl Http2Connection {
             used: Cell::new(clock.now()),
         });
         if let Some(mut pings) = connection.ping_pong() {
-            let is_answered = learn_settings(&mut connection, &mut pings).await?;
+            let has_responded = learn_settings(&mut connection, &mut pings).await?;
             let deadline = clock.deadline();
             deadline.set(PING_AFTER);
             tokio::task::spawn_local(Driver {
                 connection,
                 pings,
-                awaits_pong: !is_answered,
+                awaits_pong: !has_responded,
                 deadline,
                 clock: clock.clone(),
                 last_read,
@@ -106,32 +106,32 @@ impl Http2Connection {
             id: NEXT.replace(NEXT.get() + 1),
             sender: RefCell::new(sender),
             load,
-            answered: Cell::new(false),
+            has_responded: Cell::new(false),
             clock: clock.clone(),
             is_tls,
         }))
     }
 
-    /// Whether the connection accepts new requests: it has not failed, and the peer has not sent
-    /// GOAWAY.
+    /// Reports whether the connection accepts new requests: it has not failed, and the peer has not
+    /// sent GOAWAY.
     pub(in crate::upstream) fn is_open(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         let ready = self.sender.borrow_mut().poll_ready(&mut cx);
         matches!(ready, Poll::Ready(Ok(())))
     }
 
-    /// Maximum number of concurrent streams according to the peer, if known.
+    /// Returns the maximum number of concurrent streams that the peer allows.
     pub(in crate::upstream) fn max_streams(&self) -> usize {
         let max = self.sender.borrow().current_max_send_streams();
         max.min(MAX_STREAMS)
     }
 
-    /// Number of requests on the connection.
+    /// Returns the number of requests on the connection.
     pub(in crate::upstream) fn streams(&self) -> usize {
         self.load.streams.get()
     }
 
-    /// Whether the connection has had no request since `oldest`.
+    /// Reports whether the connection has had no request since `oldest`.
     pub(in crate::upstream) fn is_unused_since(&self, oldest: u64) -> bool {
         self.streams() == 0 && self.load.used.get() < oldest
     }
@@ -147,24 +147,24 @@ impl Http2Connection {
 pub(in crate::upstream) struct Slot(Rc<Http2Connection>);
 
 impl Slot {
-    /// The connection.
+    /// Returns the connection.
     pub(in crate::upstream) fn connection(&self) -> &Http2Connection {
         &self.0
     }
 
-    /// A handle that opens one stream.
+    /// Returns a handle that opens one stream.
     pub(super) fn sender(&self) -> SendRequest<Bytes> {
         self.0.sender.borrow().clone()
     }
 
     /// Records a response.
     pub(super) fn on_response(&self) {
-        self.0.answered.set(true);
+        self.0.has_responded.set(true);
     }
 
-    /// Whether a response was received on the connection before.
+    /// Reports whether the connection has delivered a response before.
     pub(super) fn is_reused(&self) -> bool {
-        self.0.answered.get()
+        self.0.has_responded.get()
     }
 }
 
@@ -230,10 +230,10 @@ impl Future for Driver {
     }
 }
 
-/// Waits for the peer's SETTINGS, which precede its PING response (RFC 9113, 3.4). Requests sent
-/// earlier could exceed the peer's limit; the excess would queue on this connection. Returns
-/// whether the peer has responded; one that does not respond in time is assumed to allow the
-/// default.
+/// Waits for the peer's SETTINGS, which precede its response to a PING (RFC 9113, 3.4). Requests
+/// sent earlier could exceed the peer's limit, and the excess would queue on this connection.
+/// Returns whether the peer has responded in time. If not, the connection assumes the default
+/// limit.
 ///
 /// # Errors
 /// When the connection ends meanwhile.
@@ -242,19 +242,18 @@ async fn learn_settings(
     pings: &mut PingPong,
 ) -> Result<bool, h2::Error> {
     pings.send_ping(Ping::opaque())?;
-    let answered = poll_fn(|cx| {
+    let pong = poll_fn(|cx| {
         if let Poll::Ready(end) = Pin::new(&mut *connection).poll(cx) {
             return Poll::Ready(end.and(Err(Reason::NO_ERROR.into())));
         }
         pings.poll_pong(cx).map_ok(|_| true)
     });
-    timeout(SETTINGS_TIMEOUT, answered)
-        .await
-        .unwrap_or(Ok(false))
+    timeout(SETTINGS_TIMEOUT, pong).await.unwrap_or(Ok(false))
 }
 
-/// A stream that records the time of the last read, and whose writes never fail: a GOAWAY, which
-/// tells the unprocessed streams, may still be unread after the peer has closed the connection.
+/// A stream that records the time of the last read and whose writes never fail. After the peer has
+/// closed the connection, its GOAWAY may still be unread, and that frame states which streams were
+/// not processed.
 struct WatchedIo {
     io: Io,
     clock: Rc<Clock>,

@@ -1,5 +1,5 @@
-//! One HTTP/2 exchange with a backend, driven by polling, without a task or channel. Keeps the
-//! request body until the response head arrives, so that an unprocessed request can be retried.
+//! One HTTP/2 exchange with a backend, driven by polling, without its own task or channel. Keeps
+//! the request body until the response head arrives, so that an unprocessed request can be retried.
 
 mod connection;
 
@@ -77,7 +77,7 @@ impl<B: Replay> Exchange<B> {
             Err(error) if error.is_io() || error.is_go_away() => {
                 Err((ExchangeError::NotProcessed, body))
             }
-            // A header that is not valid in HTTP/2.
+            // A header is not valid in HTTP/2.
             Err(_) => Err((INEXPRESSIBLE, body)),
         }
     }
@@ -91,6 +91,7 @@ impl<B: Replay> Exchange<B> {
     ) -> Poll<Result<Head, ExchangeError>> {
         self.drive_request(cx)?;
         let response = self.response.as_mut().ok_or(ExchangeError::Truncated)?;
+        // Informational heads first: h2 requires this order of its caller.
         while let Some(head) = ready!(response.poll_informational(cx)) {
             let head = head.map_err(|error| exchange_error(&error))?;
             if head.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -133,9 +134,9 @@ impl<B: Replay> Exchange<B> {
         })
     }
 
-    /// Whether a retry on another connection is safe after `cause`, apart from the body: the
-    /// backend did not process the request, or the method is idempotent and a reused connection has
-    /// closed (RFC 9110, 9.2.2).
+    /// Reports whether a retry on another connection is safe after `cause`, apart from the body:
+    /// the backend did not process the request, or the method is idempotent and a reused connection
+    /// has closed (RFC 9110, 9.2.2).
     pub(super) fn is_replayable(&self, cause: ExchangeError) -> bool {
         !self.informational.any()
             && match cause {
@@ -147,32 +148,32 @@ impl<B: Replay> Exchange<B> {
             }
     }
 
-    /// Whether the method is safe and no part of a response has arrived.
-    pub(super) fn is_safe_and_unanswered(&self) -> bool {
+    /// Reports whether the method is safe and no part of a response has arrived.
+    pub(super) fn is_safe_without_response(&self) -> bool {
         self.method.is_safe() && !self.informational.any()
     }
 
-    /// Whether the connection was reused.
+    /// Reports whether the connection was reused.
     pub(super) fn is_reused(&self) -> bool {
         self.slot.is_reused()
     }
 
-    /// Id of the connection.
+    /// Returns the id of the connection.
     pub(super) fn connection(&self) -> u64 {
         self.slot.connection().id
     }
 
-    /// Whether the whole request was passed to the connection.
+    /// Reports whether the whole request was passed to the connection.
     pub(super) fn is_request_sent(&self) -> bool {
         self.body_done
     }
 
-    /// The request body, before the response head.
+    /// Returns the request body, before the response head.
     pub(super) fn into_body(self) -> Option<B> {
         self.body
     }
 
-    /// The request body, rewound, if it is still kept.
+    /// Returns the request body, rewound, if it is still kept.
     pub(super) fn take_rewound(&mut self) -> Option<B> {
         let is_rewound = self.body.as_mut().is_some_and(Replay::rewind);
         self.body.take_if(|_| is_rewound)
@@ -187,17 +188,17 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
-    /// Whether the response body is complete.
+    /// Reports whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         self.ended
     }
 
-    /// Remaining bytes of the response body, if known.
+    /// Returns the remaining bytes of the response body, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// The next frame of the response body.
+    /// Returns the next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -211,8 +212,8 @@ impl<B: Replay> Exchange<B> {
         }
         while let Some(data) = ready!(incoming.poll_data(cx)) {
             let data = data.map_err(|error| exchange_error(&error))?;
-            // The reader takes one part at a time, so that a part that was read frees capacity for
-            // the next.
+            // The reader takes one part at a time. Each part that was read frees capacity for the
+            // next.
             let _ = incoming.flow_control().release_capacity(data.len());
             self.ended = incoming.is_end_stream();
             if let Some(remaining) = &mut self.remaining {
@@ -228,7 +229,7 @@ impl<B: Replay> Exchange<B> {
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
     }
 
-    /// Sends as much of the request as possible. A backend that accepts no more is not an error,
+    /// Sends as much of the request as possible. A backend that stops reading is not an error,
     /// since it may have responded.
     fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         if self.outgoing.is_none() {
@@ -266,18 +267,19 @@ impl<B: Replay> Exchange<B> {
             match ready!(Pin::new(&mut *body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        // Reserves the minimum, since streams share the connection window; with
-                        // capacity available, the whole part is sent.
+                        // Reserves the minimum, since the streams share the connection window. Once
+                        // there is capacity, h2 accepts the whole part and buffers the excess.
                         outgoing.reserve_capacity(1);
                         self.part = data;
                     }
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             self.body_done = true;
+                            // Returns unused capacity to the other streams of the connection.
                             outgoing.reserve_capacity(0);
                             if outgoing.send_trailers(trailers).is_err() {
-                                // Fails if the stream has ended, or for trailers that are not valid
-                                // in HTTP/2.
+                                // Fails if the stream has ended or if the trailers are not valid in
+                                // HTTP/2.
                                 let _ = outgoing.send_data(Bytes::new(), true);
                             }
                             return Poll::Ready(Ok(()));
@@ -290,7 +292,7 @@ impl<B: Replay> Exchange<B> {
                 }
                 None => {
                     self.body_done = true;
-                    // If it fails, the response contains the reason.
+                    // If this fails, the response contains the reason.
                     let _ = outgoing.send_data(Bytes::new(), true);
                     return Poll::Ready(Ok(()));
                 }
@@ -311,7 +313,7 @@ fn exchange_error(error: &h2::Error) -> ExchangeError {
             "the backend violated HTTP/2"
         });
     }
-    // A GOAWAY fails only streams above its last stream id (RFC 9113, 6.8).
+    // A GOAWAY fails only the streams above its last stream id (RFC 9113, 6.8).
     if error.is_go_away() {
         ExchangeError::NotProcessed
     } else if error.reason() == Some(Reason::REFUSED_STREAM) {
@@ -331,7 +333,7 @@ fn single_length(headers: &mut HeaderMap) -> Option<u64> {
     first.to_str().ok()?.parse().ok()
 }
 
-/// The request head in HTTP/2 form: `:authority` replaces `Host`.
+/// Builds the request head in HTTP/2 form: `:authority` replaces `Host`.
 fn request_head(outgoing: &Outgoing<'_>, is_tls: bool) -> Option<Request<()>> {
     let parts = outgoing.parts;
     let mut target = uri::Parts::default();

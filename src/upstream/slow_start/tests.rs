@@ -1,4 +1,4 @@
-//! Shares of endpoints at times after they were added.
+//! Shares of endpoints at various ages.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -21,7 +21,7 @@ fn addresses(ports: Range<u16>) -> Vec<SocketAddr> {
     ports.map(address).collect()
 }
 
-/// Endpoints, the last of which were added to the others.
+/// Returns endpoints, of which the last `added` were added later.
 fn endpoints(old: u16, added: u16) -> Vec<Arc<Endpoint>> {
     let ir = ir::Backend {
         id: BackendId {
@@ -41,7 +41,7 @@ fn endpoints(old: u16, added: u16) -> Vec<Arc<Endpoint>> {
     backend.endpoints().to_vec()
 }
 
-/// The slow start at an age of the last endpoint.
+/// Returns the slow start at an age of the last endpoint.
 fn at(endpoints: &[Arc<Endpoint>], age: u64) -> SlowStart {
     let added_at = endpoints.last().unwrap().added_at.unwrap();
     SlowStart {
@@ -54,14 +54,15 @@ fn select(endpoints: &[Arc<Endpoint>], slow_start: SlowStart) -> InFlight {
     balance::select(endpoints, &[], None, Some(slow_start)).unwrap()
 }
 
-/// The part of the requests that the last endpoint gets, if each ends before the next begins.
+/// Returns the part of the requests that the last endpoint gets, if each ends before the next
+/// begins.
 fn part(endpoints: &[Arc<Endpoint>], slow_start: SlowStart) -> f64 {
     let last = endpoints.last().unwrap();
     let is_last = |_: &usize| Arc::ptr_eq(select(endpoints, slow_start).endpoint(), last);
     (0..REQUESTS).filter(is_last).count() as f64 / REQUESTS as f64
 }
 
-/// Permits five standard deviations of a part of [`REQUESTS`].
+/// Allows five standard deviations of a part of [`REQUESTS`].
 fn assert_near(actual: f64, expected: f64) {
     let variance = expected * (1.0 - expected) / REQUESTS as f64;
     let permitted = 5.0 * variance.sqrt() + 1e-6;
@@ -143,7 +144,7 @@ fn added_endpoint_gets_all_requests_while_others_are_avoided() {
 }
 
 #[test]
-fn affinity_is_stronger() {
+fn affinity_overrides_slow_start() {
     let endpoints = endpoints(2, 2);
     let slow_start = at(&endpoints, 0);
     for affinity in 0..100 {

@@ -1,11 +1,11 @@
-//! Field ownership: apply removes fields that the manager no longer sets, unless another manager
-//! owns them.
+//! Field ownership: apply removes fields that the manager does not set any more, unless another
+//! manager owns them.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-/// Paths of fields, as JSON pointers. Lists are fields of their own.
+/// Paths of fields, as JSON pointers. A list is one field.
 type Paths = BTreeSet<String>;
 
 /// Records `manager` as the owner of all fields of a new object.
@@ -15,13 +15,13 @@ pub(super) fn created(object: &mut Value, manager: &str) {
 }
 
 /// Records `manager` as the only owner of the changed fields.
-pub(super) fn updated(former: &Value, object: &mut Value, manager: &str) {
+pub(super) fn updated(previous: &Value, object: &mut Value, manager: &str) {
     let mut changed = paths(object);
-    changed.retain(|path| former.pointer(path) != object.pointer(path));
+    changed.retain(|path| previous.pointer(path) != object.pointer(path));
     if changed.is_empty() {
         return;
     }
-    disown(object, &changed);
+    remove_from_owners(object, &changed);
     let mut own = entry(object, manager, "Update");
     own.extend(changed);
     set_entry(object, manager, "Update", &own);
@@ -78,7 +78,7 @@ fn set_entry(object: &mut Value, manager: &str, operation: &str, paths: &Paths) 
 }
 
 /// Removes the fields from all owners.
-fn disown(object: &mut Value, paths: &Paths) {
+fn remove_from_owners(object: &mut Value, paths: &Paths) {
     for (manager, operation, own) in entries(object) {
         let left = own.difference(paths).cloned().collect();
         set_entry(object, &manager, &operation, &left);
@@ -108,16 +108,16 @@ fn paths(object: &Value) -> Paths {
     paths
 }
 
-fn collect(value: &Value, place: &str, paths: &mut Paths) {
+fn collect(value: &Value, path: &str, paths: &mut Paths) {
     match value.as_object().filter(|fields| !fields.is_empty()) {
         Some(fields) => {
             for (name, value) in fields {
                 let name = name.replace('~', "~0").replace('/', "~1");
-                collect(value, &format!("{place}/{name}"), paths);
+                collect(value, &format!("{path}/{name}"), paths);
             }
         }
         None => {
-            paths.insert(place.to_owned());
+            paths.insert(path.to_owned());
         }
     }
 }

@@ -44,7 +44,7 @@ impl Call {
         super::key(plural, namespace, name)
     }
 
-    /// Whether an object matches the label selector.
+    /// Reports whether an object matches the label selector.
     fn selects(&self, object: &Value) -> bool {
         let Some(selector) = self.parameter("labelSelector") else {
             return true;

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Plural, namespace and name of an object.
 pub(crate) type Key = (String, String, String);
 
-/// A key of these parts.
+/// Returns a key of these parts.
 pub(crate) fn key(plural: &str, namespace: &str, name: &str) -> Key {
     (plural.to_owned(), namespace.to_owned(), name.to_owned())
 }
@@ -73,7 +73,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server on a free port.
+    /// Starts a server on a free port.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self {
@@ -259,7 +259,7 @@ impl State {
         orphans.iter().for_each(|key| self.remove(key));
     }
 
-    /// Names of the objects of a kind.
+    /// Returns names of the objects of a kind.
     pub(crate) fn names(&self, plural: &str, namespace: &str) -> Vec<&str> {
         let keys = self.objects.keys();
         let keys = keys.filter(|key| key.0 == plural && key.1 == namespace);

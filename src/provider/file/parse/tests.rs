@@ -95,7 +95,7 @@ fn rejects_deep_nesting_before_parsing() {
         let text = piece.repeat((4 << 20) / piece.len());
         parsed(&text).expect_err(piece);
     }
-    // Parsing one of them takes minutes.
+    // Parsing one of them would take minutes.
     assert!(
         start.elapsed() < Duration::from_secs(10),
         "{:?}",
@@ -159,7 +159,7 @@ proptest! {
         let text = pieces.concat();
         for source in documents(&text) {
             if let Ok(items) = parse(source, json) {
-                items.into_iter().for_each(|item| drop(crate::api::admit_at(&item.place, item.value)));
+                items.into_iter().for_each(|item| drop(crate::api::admit_at(&item.path, item.value)));
             }
         }
     }
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_in_a_place_makes_admission_panic(
+    fn no_value_of_a_field_makes_admission_panic(
         place in prop::sample::select(&["metadata", "spec", "kind", "rules", "listeners", "data", "ports", "parentRefs"][..]),
         value in prop::sample::select(&["null", "1", "-1.5", "a", "[]", "{}", "[[1]]", "{a: b}", "[null]", "18446744073709551615"][..]),
         kind in 0usize..15,

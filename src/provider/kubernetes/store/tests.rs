@@ -21,7 +21,7 @@ fn index(kind: &str) -> usize {
     scopes.position(|scope| scope.kind.kind == kind).unwrap()
 }
 
-fn reading(kind: &str, name: &str, spec: &serde_json::Value) -> ParsedObject {
+fn parsed(kind: &str, name: &str, spec: &serde_json::Value) -> ParsedObject {
     let value =
         json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
     let known = Kind::all().iter().find(|known| known.kind == kind);
@@ -40,14 +40,14 @@ fn deleted(name: &str) -> Change {
 }
 
 fn route(name: &str, hostname: &str) -> ParsedObject {
-    reading("HTTPRoute", name, &json!({"hostnames": [hostname]}))
+    parsed("HTTPRoute", name, &json!({"hostnames": [hostname]}))
 }
 
 fn broken(name: &str) -> ParsedObject {
-    reading("HTTPRoute", name, &json!({"hostnames": 7}))
+    parsed("HTTPRoute", name, &json!({"hostnames": 7}))
 }
 
-/// A store in which every kind has been listed.
+/// Returns a store in which every kind has been listed.
 fn listed() -> Store {
     listed_for(None)
 }
@@ -99,7 +99,7 @@ fn complete_list_applies_missed_deletions() {
 }
 
 #[test]
-fn unchanged_object_is_no_change() {
+fn unchanged_object_does_not_change_the_snapshot() {
     let (mut store, routes) = (listed(), index("HTTPRoute"));
     assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
     assert!(!store.apply(routes, Change::Applied(route("a", "a.example"))));
@@ -130,8 +130,8 @@ fn unparsable_object_keeps_its_last_version() {
 fn kinds_in_a_shared_map_are_independent() {
     let (mut store, tls) = (listed(), index("TLSRoute"));
     let tcp = index("TCPRoute");
-    store.apply(tls, Change::Applied(reading("TLSRoute", "a", &json!({}))));
-    store.apply(tcp, Change::Applied(reading("TCPRoute", "a", &json!({}))));
+    store.apply(tls, Change::Applied(parsed("TLSRoute", "a", &json!({}))));
+    store.apply(tcp, Change::Applied(parsed("TCPRoute", "a", &json!({}))));
     assert!(store.apply(tcp, Change::Absent));
     assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
     assert!(store.apply(tls, deleted("a")));
@@ -152,11 +152,11 @@ impl Observer for Log {
     }
 }
 
-fn versioned(reading: ParsedObject, version: u64) -> ParsedObject {
+fn versioned(parsed: ParsedObject, version: u64) -> ParsedObject {
     let object = json!({"metadata": {"resourceVersion": version.to_string()}});
     ParsedObject {
         observed: Some(Observed::of(&serde_json::from_value(object).unwrap())),
-        ..reading
+        ..parsed
     }
 }
 
@@ -218,13 +218,13 @@ fn gateway(certificate: &str) -> Change {
     let reference = json!({"certificateRefs": [{"name": certificate}]});
     let listener = json!({"name": "l", "port": 443, "protocol": "HTTPS", "tls": reference});
     let spec = json!({"gatewayClassName": "c", "listeners": [listener]});
-    Change::Applied(reading("Gateway", "edge", &spec))
+    Change::Applied(parsed("Gateway", "edge", &spec))
 }
 
 fn secret(name: &str, version: u64) -> ParsedObject {
     ParsedObject {
         version: Some(version),
-        ..reading("Secret", name, &json!({}))
+        ..parsed("Secret", name, &json!({}))
     }
 }
 
@@ -299,14 +299,14 @@ fn fetches_nothing_before_its_kind_is_listed() {
 
 fn release_backend(name: &str) -> ParsedObject {
     let spec = json!({"splitBy": "app.kubernetes.io/version"});
-    reading("ReleaseBackend", name, &spec)
+    parsed("ReleaseBackend", name, &spec)
 }
 
 fn pods(store: &Store) -> usize {
     store.load().unwrap().snapshot.pods.len()
 }
 
-/// The numbers of the scopes that were added, and of those that were removed.
+/// Returns the numbers of the scopes that were added, and of those that were removed.
 fn follow_pods(store: &mut Store, is_published: bool) -> (Vec<usize>, Vec<usize>) {
     let (mut added, mut removed) = (Vec::new(), Vec::new());
     for change in store.follow_pods(is_published) {
@@ -331,15 +331,15 @@ fn watches_pods_only_while_their_namespace_has_a_release_backend() {
     assert_eq!(follow_pods(&mut store, true), (vec![first], vec![]));
     store.apply(backends, Change::Applied(release_backend("two")));
     assert_eq!(follow_pods(&mut store, true), (vec![], vec![]));
-    store.apply(first, Change::Applied(reading("Pod", "a", &json!({}))));
+    store.apply(first, Change::Applied(parsed("Pod", "a", &json!({}))));
     assert_eq!(pods(&store), 1);
     store.apply(backends, deleted("one"));
     assert_eq!(follow_pods(&mut store, true), (vec![], vec![]));
     store.apply(backends, deleted("two"));
     assert_eq!(follow_pods(&mut store, true), (vec![], vec![first]));
     assert_eq!(pods(&store), 0);
-    // What was on its way when the watch ended.
-    assert!(!store.apply(first, Change::Applied(reading("Pod", "a", &json!({})))));
+    // A change that was still in the queue when the watch ended.
+    assert!(!store.apply(first, Change::Applied(parsed("Pod", "a", &json!({})))));
     assert_eq!(pods(&store), 0);
     store.apply(backends, Change::Applied(release_backend("one")));
     assert_eq!(follow_pods(&mut store, true), (vec![first + 1], vec![]));

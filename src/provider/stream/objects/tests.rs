@@ -60,7 +60,7 @@ fn take_all(
     steps.collect()
 }
 
-/// A state of instance `a` at revision 1 with these Services on port 80.
+/// Returns a state of instance `a` at revision 1 with these Services on port 80.
 fn state(services: &[&str]) -> State {
     let mut state = State::default();
     let puts = services.iter().map(|name| service(name, 80));
@@ -210,7 +210,7 @@ fn protocol_error_changes_nothing() {
         (vec![begin("b", Some(1))], "this pod has a/1"),
         (
             vec![begin("a", Some(1)), service("one", 81), commit(0)],
-            "after revision 1",
+            "follows revision 1",
         ),
         (
             vec![begin("a", Some(1)), Update::Put(json!({"kind": "Service"}))],
@@ -393,7 +393,7 @@ fn updates_since_a_state_produce_the_new_state() {
 }
 
 #[test]
-fn no_updates_since_the_state_of_another_process() {
+fn no_updates_since_a_state_of_another_process() {
     let before = state(&["one"]);
     let mut now = before.clone();
     take_all(&mut now, [begin("b", None), service("one", 80), commit(1)]).unwrap();
