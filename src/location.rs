@@ -1,4 +1,4 @@
-//! Where a data plane runs: its zone and its node. Known from flags alone, and constant while the process runs.
+//! The zone and the node of a data plane. They come from flags only and stay the same while the process runs.
 
 /// Where a data plane runs. A part that is unknown has no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// A location of these parts. An empty one is unknown.
+    /// Creates a location. An empty string means unknown.
     pub fn new(zone: &str, node: &str) -> Self {
         let known = |part: &str| (!part.is_empty()).then(|| part.to_owned());
         Self {

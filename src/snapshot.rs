@@ -1,4 +1,4 @@
-//! The immutable input of one translation: all objects by kind and key.
+//! The immutable input of one translation: all objects by kind and key. Must not do I/O.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The objects of one kind, in key order. Versions share what is equal: a clone is cheap, and a change costs what it touches.
+/// The objects of one kind, in key order. Backed by a persistent map: a clone is cheap, and an update costs only what
+/// it changes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Objects<T>(OrdMap<Key, Arc<T>>);
 
@@ -49,7 +50,7 @@ impl<T> Objects<T> {
         self.0.values()
     }
 
-    /// Like [`Objects::iter`], but owns a shared handle to the current objects.
+    /// Like [`Objects::iter`], but owns its objects, so that it outlives `self`.
     pub fn objects(&self) -> impl Iterator<Item = Arc<T>> + use<T> {
         let objects = self.clone();
         let mut next = Some(Key::new("", ""));
@@ -90,7 +91,8 @@ impl<T> Objects<T> {
 }
 
 impl<T: Eq> Objects<T> {
-    /// The differences from `before`, in key order. Objects that both sides share are not compared.
+    /// Returns the differences from `before`, in key order. `imbl` skips parts of the maps that both sides share, so
+    /// the cost follows the number of changes when one side is derived from the other.
     pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
         let changes = before.0.diff(&self.0).map(|item| match item {
             DiffItem::Add(key, after) => Change {
@@ -112,7 +114,7 @@ impl<T: Eq> Objects<T> {
         changes.collect()
     }
 
-    /// The keys of what is different from `before`, in order.
+    /// Returns the keys of objects that differ from `before`, in order.
     pub fn keys_changed_since(&self, before: &Self) -> Vec<Key> {
         let changes = self.changes_since(before).into_iter();
         changes.map(|change| change.key.clone()).collect()
@@ -120,7 +122,7 @@ impl<T: Eq> Objects<T> {
 }
 
 impl<T: Resource + Eq> Objects<T> {
-    /// The names of what is different from `before`, in order.
+    /// Returns the names of objects that differ from `before`, in order.
     pub fn names_changed_since(&self, before: &Self) -> impl Iterator<Item = ObjectRef> + use<T> {
         let keys = self.keys_changed_since(before).into_iter();
         keys.map(|key| ObjectRef::new(T::GROUP, T::KIND, &key.namespace, &key.name))
@@ -139,14 +141,14 @@ pub struct Change<'a, T> {
 }
 
 impl<'a, T> Change<'a, T> {
-    /// The old and the new object, as far as they exist.
+    /// Returns the old and the new object, as far as they exist.
     pub fn versions(&self) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
         self.before.into_iter().chain(self.after)
     }
 }
 
 impl<T: PartialEq> Objects<T> {
-    /// Inserts an object under a key. Returns whether that changes anything.
+    /// Inserts an object under a key. Returns whether the map changes.
     pub fn insert_at(&mut self, key: Key, object: Arc<T>) -> bool {
         let changes = self.0.get(&key) != Some(&object);
         if changes {
@@ -157,14 +159,14 @@ impl<T: PartialEq> Objects<T> {
 }
 
 impl<T: Resource + PartialEq> Objects<T> {
-    /// Inserts an object under its own key. Returns whether that changes anything.
+    /// Inserts an object under its own key. Returns whether the map changes.
     pub fn insert(&mut self, object: Arc<T>) -> bool {
         self.insert_at(object.key(), object)
     }
 }
 
 impl Snapshot {
-    /// The names of the ConfigMaps and Secrets, which hold what TLS is made of, that are different from `before`.
+    /// Returns the names of ConfigMaps and Secrets that differ from `before`. These kinds hold certificates and keys.
     pub fn tls_objects_changed_since(&self, before: &Self) -> BTreeSet<ObjectRef> {
         let maps = self.config_maps.names_changed_since(&before.config_maps);
         let secrets = self.secrets.names_changed_since(&before.secrets);
@@ -184,8 +186,8 @@ macro_rules! snapshot {
         }
 
         impl Snapshot {
-            /// Inserts an object and replaces the one of the same kind and key. Returns whether
-            /// that changes anything.
+            /// Inserts an object and replaces the one of the same kind and key. Returns whether the
+            /// snapshot changes.
             pub fn insert(&mut self, object: Object) -> bool {
                 match object {
                     $(Object::$kind(object) => self.$objects.insert(object),)+
@@ -323,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// A ConfigMap of this number with a content.
+    /// Returns the ConfigMap of this number with a content.
     fn map(number: u16, content: u8) -> Arc<ConfigMap> {
         Arc::new(ConfigMap {
             metadata: ObjectMeta {
@@ -342,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Each key that is different, in order, with its versions.
+    /// Returns the same as `changes_since`, computed from all keys.
     fn naive(
         before: &Objects<ConfigMap>,
         now: &Objects<ConfigMap>,
@@ -359,7 +361,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_are_all_that_is_different_in_key_order(
+        fn changes_are_all_differences_in_key_order(
             first in proptest::collection::vec((0..400_u16, proptest::option::weighted(0.9, 0..3_u8)), 0..600),
             then in proptest::collection::vec((0..400_u16, proptest::option::of(0..3_u8)), 0..60),
             is_related: bool,

@@ -56,7 +56,8 @@ pub struct Candidate {
 /// A Lease that this candidate holds.
 struct Held {
     lease: Lease,
-    /// Start of the request that stored the Lease: no other candidate can have observed it earlier.
+    /// Start of the request that stored the Lease: no other candidate can have observed it earlier, so
+    /// the renew deadline ends before the Lease expires for others.
     since: Instant,
 }
 
@@ -115,7 +116,7 @@ impl Candidate {
             let deadline = self.held.as_ref().map(Held::deadline);
             let tried = tokio::select! {
                 biased;
-                // A response after the deadline must not be acted on.
+                // Polled first: a response that arrives after the deadline must not be acted on.
                 () = at(deadline) => Err("it was not renewed in time".to_owned()),
                 tried = self.acquire() => tried,
             };
@@ -282,7 +283,7 @@ impl Candidate {
         Some(address.clone()).filter(|_| self.stream_address.as_ref() != Some(address))
     }
 
-    /// The Lease as held by this candidate from now on.
+    /// Returns the Lease with this candidate as its holder, renewed now.
     fn renewed(&self, mut lease: Lease) -> Lease {
         let now = MicroTime(Timestamp::now());
         let spec = lease.spec.get_or_insert_default();

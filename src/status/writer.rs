@@ -120,6 +120,7 @@ impl Writer {
         }
         let mut writes = FuturesUnordered::new();
         let mut spacing = interval(SPACING);
+        // The default behavior would make up for missed ticks in a burst, beyond the rate limit.
         spacing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -137,7 +138,8 @@ impl Writer {
                 Some((write, outcome)) = writes.next() => {
                     self.finish(&mut queue, &mut spacing, &write, outcome);
                 }
-                // A write is computed only when its turn has come, from the latest state.
+                // A write is computed only when its turn has come, from the latest state. Other events drop the future:
+                // `Interval::tick` is cancel safe, so no tick is lost.
                 () = turn(&queue, &mut spacing), if writes.len() < CONCURRENT => {
                     if let Some(write) = self.next(&mut queue, &statuses) {
                         writes.push(self.make(write));
