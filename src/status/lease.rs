@@ -177,7 +177,8 @@ impl Candidate {
         }
     }
 
-    /// Releases the Lease, so that another candidate can lead at once. Gives up if the API server does not respond in time.
+    /// Releases the Lease, so that another candidate can lead at once. Gives up if the API server does not respond in
+    /// time.
     pub async fn resign(&mut self) {
         self.held = None;
         // If the release fails, other candidates wait until the Lease expires.
