@@ -106,7 +106,8 @@ fn gateway_class(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
 fn gateway(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
     if let Some(Value::Array(entries)) = spec.get("allowedListeners") {
         let snippet = json!({"allowedListeners": convert::allowed_listeners(entries)});
-        let what = "allowedListeners is an object, not a list; without it no ListenerSet may attach";
+        let what =
+            "allowedListeners is an object, not a list; without it no ListenerSet may attach";
         findings.push(instead("spec.allowedListeners", what, &snippet));
     }
     listeners(spec, findings);

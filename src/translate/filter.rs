@@ -151,8 +151,9 @@ fn fields(fields: &[Field], field: &str) -> Result<Vec<(HeaderName, HeaderValue)
         let name = header_name(&header.name, &field)?;
         let value =
             HeaderValue::from_str(header.value.trim_matches([' ', '\t'])).map_err(|_| {
-                let message =
-                    format!("the value of header {name} has characters that are not allowed in headers");
+                let message = format!(
+                    "the value of header {name} has characters that are not allowed in headers"
+                );
                 unsupported(&field, &message)
             })?;
         if parsed.iter().all(|(known, _)| *known != name) {

@@ -59,7 +59,10 @@ impl ClientAuthorities {
                     continue;
                 };
                 let read = || store.validate(&gateway.name, &field(port), validation);
-                by_config.entry(port).or_insert_with(read).apply_to(listener);
+                by_config
+                    .entry(port)
+                    .or_insert_with(read)
+                    .apply_to(listener);
             }
         }
         *self = store.read;

@@ -165,7 +165,8 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
         "Exact" => {
             for (name, text) in parts {
                 if let Some(text) = text.as_deref().filter(|text| text.contains('/')) {
-                    let message = format!("{text:?} contains a /, which is not allowed in a {name}");
+                    let message =
+                        format!("{text:?} contains a /, which is not allowed in a {name}");
                     return Err(unsupported(&format!("{field}.{name}"), &message));
                 }
             }

@@ -185,7 +185,7 @@ impl Routes {
             let entry = self.entry(&name);
             let status = entry.and_then(|entry| self.shadows.status(entry));
             match status {
-                // What is equal stays the same node.
+                // Keep an equal status, so that later comparisons see the same pointer.
                 Some(status) if self.statuses.get(&name) == Some(&status) => {}
                 Some(status) => drop(self.statuses.insert(name, status)),
                 None => drop(self.statuses.remove(&name)),
@@ -193,7 +193,7 @@ impl Routes {
         }
     }
 
-    /// Takes over the conditions of routes of unserved kinds.
+    /// Replaces the conditions of routes of unserved kinds.
     pub(super) fn replace_unserved(&mut self, before: &RouteStatuses, now: &RouteStatuses) {
         if before != now {
             for (name, _) in before {

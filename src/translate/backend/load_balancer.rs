@@ -159,10 +159,7 @@ fn only_marked(
         (_, Some(last)) => {
             found.push(last);
             let names: Vec<_> = found.iter().map(|(_, it)| it.object.to_string()).collect();
-            format!(
-                "several objects have the label: {}",
-                names.join(", ")
-            )
+            format!("several objects have the label: {}", names.join(", "))
         }
     };
     let message = format!(

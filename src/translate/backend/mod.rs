@@ -209,7 +209,9 @@ impl Backends {
             Some(known) => known.port.clone(),
             None => {
                 let sources = self.sources(input.snapshot);
-                let new = resolver.resolve(&sources, name, port).map_err(with_reference)?;
+                let new = resolver
+                    .resolve(&sources, name, port)
+                    .map_err(with_reference)?;
                 found.insert(new).port.clone()
             }
         };

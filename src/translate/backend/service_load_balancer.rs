@@ -77,7 +77,9 @@ impl Reader<'_> {
     fn name(&mut self) -> String {
         match self.get("name") {
             Some(Value::String(name)) if !name.is_empty() => return name.clone(),
-            None => self.fault(".name is missing; set it to the name of a Service in the namespace"),
+            None => {
+                self.fault(".name is missing; set it to the name of a Service in the namespace")
+            }
             Some(_) => self.fault(".name must be the name of a Service in the namespace"),
         }
         String::new()
@@ -166,8 +168,7 @@ fn without(service: &Service, keys: &BTreeSet<String>) -> Result<BTreeMap<String
     let invalid = |why: String| Fault::new(Reason::Invalid, why);
     let name = service.object_ref();
     if service.spec.selector.is_empty() {
-        let why =
-            format!("{field}: {name} has no selector to remove keys from; omit removeKeys");
+        let why = format!("{field}: {name} has no selector to remove keys from; omit removeKeys");
         return Err(invalid(why));
     }
     let mut labels = service.spec.selector.clone();

@@ -200,7 +200,7 @@ fn is_unverified(validation: &BackendTlsValidation, field: &str) -> Result<bool,
     if is_skipped && has_authorities {
         return Err(invalid(format!(
             "{field}.insecureSkipVerify excludes caCertificateRefs and wellKnownCACertificates; remove it to verify \
-             certificates verified"
+             certificates"
         )));
     }
     let is_unverified = is_skipped || (!has_authorities && !validation.pins.is_empty());

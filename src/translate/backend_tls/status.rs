@@ -67,7 +67,10 @@ pub(in crate::translate) fn statuses(
     all.filter(|(_, entries)| !entries.is_empty()).collect()
 }
 
-fn selected_by_gateway<'a>(policy: &'a Policy, uses: &'a Uses) -> BTreeMap<&'a ObjectRef, Selected<'a>> {
+fn selected_by_gateway<'a>(
+    policy: &'a Policy,
+    uses: &'a Uses,
+) -> BTreeMap<&'a ObjectRef, Selected<'a>> {
     let mut by_gateway: BTreeMap<&ObjectRef, Selected<'a>> = BTreeMap::new();
     for target in &policy.targets {
         let all = uses.get(&target.backend).into_iter().flatten();
@@ -76,7 +79,10 @@ fn selected_by_gateway<'a>(policy: &'a Policy, uses: &'a Uses) -> BTreeMap<&'a O
             of_target.entry(&one.gateway).or_default().push(one);
         }
         for (gateway, selected) in of_target {
-            by_gateway.entry(gateway).or_default().push((target, selected));
+            by_gateway
+                .entry(gateway)
+                .or_default()
+                .push((target, selected));
         }
     }
     by_gateway
