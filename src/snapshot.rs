@@ -62,29 +62,31 @@ impl<T> Objects<T> {
         })
     }
 
-    /// The objects of one namespace, ordered by name.
+    /// Returns the objects of one namespace, ordered by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+        // `Key` orders by namespace first, and the empty name is the least.
         let objects = self.0.range(Key::new(namespace, "")..);
         let within = objects.take_while(move |(key, _)| key.namespace == namespace);
         within.map(|(_, object)| object)
     }
 
-    /// All keys, in order.
+    /// Returns all keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.0.keys()
     }
 
     /// Removes an object. Returns whether it existed.
     pub fn remove(&mut self, key: &Key) -> bool {
+        // `imbl` copies the shared nodes on the path to a key, even if the key is missing.
         self.0.contains_key(key) && self.0.remove(key).is_some()
     }
 
-    /// Number of objects.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no objects.
+    /// Reports whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -199,7 +201,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// All objects, grouped by kind.
+            /// Returns all objects, grouped by kind.
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
                 $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
@@ -249,7 +251,7 @@ macro_rules! snapshot {
                 names
             }
 
-            /// The keys of all objects of a kind.
+            /// Returns the keys of all objects of a kind.
             pub fn keys(&self, kind: &Kind) -> Vec<Key> {
                 match (kind.group, kind.kind) {
                     $(($kind::GROUP, $kind::KIND) => self.$objects.keys().cloned().collect(),)+
@@ -312,7 +314,7 @@ impl Snapshot {
     }
 }
 
-/// The key of a route of a kind without a translator: several kinds share one map.
+/// Returns the key of a route of a kind without a translator: several kinds share one map.
 fn unserved(kind: &str, namespace: &str, name: &str) -> Key {
     Key::new(namespace, &format!("{kind}/{name}"))
 }

@@ -46,7 +46,7 @@ resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 
 /// A kind of policy on TLS to Services. All such kinds have the same spec.
 pub trait TlsPolicy: Resource + Eq {
-    /// Spec.
+    /// Returns the spec.
     fn spec(&self) -> &BackendTlsSpec;
 }
 

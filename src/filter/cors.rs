@@ -59,7 +59,7 @@ pub(super) fn sharing(cors: &Arc<Cors>, request: &HeaderMap) -> Sharing {
     }
 }
 
-/// Whether a browser asks for permission (Fetch, 4.8).
+/// Reports whether a request is a preflight request (Fetch, 4.8).
 pub(super) fn is_preflight(parts: &Parts) -> bool {
     let headers = &parts.headers;
     parts.method == Method::OPTIONS

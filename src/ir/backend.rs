@@ -12,7 +12,8 @@ use serde::{Serialize, Serializer};
 use super::traffic::TrafficPolicy;
 use super::{ClientTls, ObjectRef};
 
-/// The identity of a backend. Includes everything that two uses of one object must not share.
+/// The identity of a backend. Includes everything that two uses of one object must not share. `Ord` is derived:
+/// searches for all uses of an object, or of one of its ports, rely on these two fields being the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId {
     /// The referenced object, such as a Service.

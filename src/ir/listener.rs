@@ -200,22 +200,22 @@ impl AttachedRoutes {
         self.0.remove(object);
     }
 
-    /// The route of an object.
+    /// Returns the route of an object.
     pub fn get(&self, object: &ObjectRef) -> Option<&Arc<AttachedRoute>> {
         self.0.get(object)
     }
 
-    /// The routes, in order of their objects.
+    /// Returns the routes, in order of their objects.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<AttachedRoute>> {
         self.0.values()
     }
 
-    /// The number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no routes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

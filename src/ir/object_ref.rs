@@ -45,7 +45,7 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// Names one object.
+    /// Creates a reference to an object.
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
         Self {
             group: word(group),
@@ -55,12 +55,12 @@ impl ObjectRef {
         }
     }
 
-    /// Names an object of the Gateway API's group.
+    /// Creates a reference to an object of the Gateway API's group.
     pub fn gateway_api(kind: &str, namespace: &str, name: &str) -> Self {
         Self::new(GATEWAY_GROUP, kind, namespace, name)
     }
 
-    /// Names an object of the core group, such as a Service or a Secret.
+    /// Creates a reference to an object of the core group, such as a Service or a Secret.
     pub fn core(kind: &str, namespace: &str, name: &str) -> Self {
         Self::new("", kind, namespace, name)
     }

@@ -62,7 +62,7 @@ struct Held {
 }
 
 impl Held {
-    /// When this candidate must stop acting as the leader.
+    /// Returns when this candidate must stop acting as the leader.
     fn deadline(&self) -> Instant {
         self.since + RENEW_DEADLINE
     }
@@ -76,7 +76,7 @@ struct Observed {
 }
 
 impl Observed {
-    /// When other candidates may take the Lease.
+    /// Returns when other candidates may take the Lease.
     fn expiry(&self) -> Instant {
         let seconds = self.spec.lease_duration_seconds;
         let duration = seconds
@@ -163,7 +163,7 @@ impl Candidate {
         });
     }
 
-    /// Start of the next attempt: the leader wakes at its renew deadline, other candidates when the
+    /// Returns the start of the next attempt: the leader wakes at its renew deadline, other candidates when the
     /// Lease expires.
     fn next_try(&self, began: Instant) -> Instant {
         let next = began + RETRY_PERIOD;
@@ -259,7 +259,7 @@ impl Candidate {
         }
     }
 
-    /// Whether the Lease is free, held by this candidate, or expired.
+    /// Reports whether the Lease is free, held by this candidate, or expired.
     fn may_take(&mut self, lease: &Lease, now: Instant) -> bool {
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
@@ -275,7 +275,7 @@ impl Candidate {
         }
     }
 
-    /// Stream address of the holder. A holder whose version does not serve streams keeps the
+    /// Returns the stream address of the holder. A holder whose version does not serve streams keeps the
     /// annotation of its predecessor, which may be this candidate's.
     fn address_in(&self, lease: &Lease) -> Option<String> {
         let annotations = lease.metadata.annotations.as_ref()?;

@@ -165,7 +165,7 @@ pub struct ProblemChanges {
 }
 
 impl StatusReport {
-    /// The report after binding: listeners without a bound socket are not programmed.
+    /// Returns the report after binding: listeners without a bound socket are not programmed.
     #[must_use]
     pub fn with_binds(mut self, binds: &BindReport) -> Self {
         for gateway in self.gateways.values_mut() {
@@ -209,7 +209,7 @@ impl StatusReport {
         self
     }
 
-    /// All problems in order of objects, each with the object that needs a change.
+    /// Returns all problems in order of objects, each with the object that needs a change.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
         self.problems_unlike(&Self::default()).into_iter()
     }

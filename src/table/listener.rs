@@ -45,7 +45,7 @@ impl Port {
         same_nodes(&self.listeners, listeners) && self.ir == *ir
     }
 
-    /// What to bind.
+    /// Returns the address and port to bind.
     pub fn bind(&self) -> Bind {
         self.ir.bind
     }
@@ -283,7 +283,7 @@ impl<'a> Changes<'a> {
         Self(changes)
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -19,7 +19,7 @@ pub struct RequestView<'a> {
     pub query: Option<&'a str>,
     /// Headers.
     pub headers: &'a HeaderMap,
-    /// Headers that the proxy adds when it forwards; none of their names is in `headers`.
+    /// Headers that the proxy adds when it forwards. Their names do not occur in `headers`.
     pub added: &'a [(HeaderName, HeaderValue)],
 }
 

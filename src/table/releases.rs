@@ -64,6 +64,7 @@ impl Releases {
         };
         let mut all: Box<[_]> = ir.releases.iter().zip(stats).map(release).collect();
         if let Some(name) = &ir.cookie {
+            // Nothing else holds the releases yet, so `get_mut` succeeds for all.
             for release in all.iter_mut().filter_map(Arc::get_mut) {
                 release.set_cookie = SetCookie::new(name, &release.token);
             }

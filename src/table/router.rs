@@ -333,6 +333,7 @@ impl Paths {
         let path = request.path;
         self.lengths
             .iter()
+            // A prefix ends where a path element ends. Beyond the end of the path, `get` below finds nothing.
             .filter(|length| matches!(path.as_bytes().get(**length), None | Some(b'/')))
             .filter_map(|length| self.prefixes.get(path.get(..*length)?))
             .find_map(|bucket| bucket.find(request))

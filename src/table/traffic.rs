@@ -70,6 +70,7 @@ impl TrafficCell {
             };
             self.policy.store(ir.map(traffic));
         }
+        // The two stores need no order: a reader between them sees the former policy or none.
         self.is_set.store(ir.is_some(), Relaxed);
     }
 

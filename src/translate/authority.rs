@@ -75,6 +75,7 @@ fn read(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String> {
     }
     let mut roots = RootCertStore::empty();
     let authority = |(index, certificate): (usize, CertificateDer<'static>)| {
+        // Parses the certificate as a trust anchor: what passes here can be added to the root store of a verifier.
         let added = roots.add(certificate.clone());
         added.map_err(|_| format!("has a ca.crt whose certificate {} is not X.509", index + 1))?;
         Ok(Authority {

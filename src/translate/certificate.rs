@@ -404,6 +404,7 @@ fn check_pair(
             .to_owned()
     })?;
     match CertifiedKey::new(chain.to_vec(), key).keys_match() {
+        // `Unknown`: rustls cannot derive the public key, so there is nothing to compare.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
         Err(rustls::Error::InconsistentKeys(_)) => Err(
             "has a key in tls.key that does not belong to the first certificate in tls.crt"

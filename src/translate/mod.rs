@@ -160,6 +160,7 @@ impl Translator {
         let options = self.options.clone();
         let input = Input::new(snapshot, previous, &options);
         let mut parents_changed = false;
+        // A bad Secret takes its certificate from `previous`, so the result can change although no object does.
         let gateways_changed = is_first
             || self.certificates.depend_on_past
             || !gateway_state::is_same(&before, snapshot)
@@ -173,6 +174,7 @@ impl Translator {
                 || before.gateways != snapshot.gateways
                 || before.listener_sets != snapshot.listener_sets;
         }
+        // Before routes, which resolve their references against the present backends.
         let backends = self.backends.follow(&input, &before);
         let around = Changed {
             objects: backends.objects,

@@ -33,7 +33,7 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// Which of two hostnames is more specific; the more specific one is `Less`, because it is tried first.
+/// Compares two hostnames; the more specific one is `Less`, because it is tried first.
 ///
 /// Of hostnames that match one host: "Characters in a matching non-wildcard hostname", then "Characters in a matching
 /// hostname".

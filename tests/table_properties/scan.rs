@@ -65,7 +65,7 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
         && condition.query.iter().all(query)
 }
 
-/// A wildcard matches one or more whole labels (Hostname).
+/// Reports whether a hostname matches. A wildcard matches one or more whole labels (Hostname).
 fn contains(hostname: &Hostname, host: &str) -> bool {
     match hostname {
         Hostname::Exact(name) => **name == *host,

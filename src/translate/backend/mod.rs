@@ -145,6 +145,7 @@ impl Backends {
             let names = changed.iter();
             objects.extend(names.map(|key| kind.object_ref(&key.namespace, &key.name)));
         }
+        // After `follow` of all kinds, because parts may be backends of any kind.
         let slices = (&before.endpoint_slices, &now.endpoint_slices);
         let mut endpoint_changes = self.slices.follow(slices.0, slices.1);
         let parts = PartChanges {
@@ -260,6 +261,7 @@ impl Backends {
 
     /// Returns any use of a port, if it has been resolved.
     fn known(&self, object: &ObjectRef, port: u16) -> Option<&Resolved> {
+        // The least identity of the port: `None` and `false` precede other values.
         let first = BackendId {
             object: object.clone(),
             port,
