@@ -1,4 +1,4 @@
-//! The location of a data plane: its zone and its node. Known from flags alone, and constant while the process runs.
+//! The zone and the node of a data plane. They come from flags only and stay the same while the process runs.
 
 /// The location of a data plane. An unknown part has no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Creates a location. An empty part is unknown.
+    /// Creates a location. An empty string means unknown.
     pub fn new(zone: &str, node: &str) -> Self {
         let known = |part: &str| (!part.is_empty()).then(|| part.to_owned());
         Self {

@@ -1,4 +1,4 @@
-//! The immutable input of one translation: all objects by kind and key.
+//! The immutable input of one translation: all objects by kind and key. Must not do I/O.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The objects of one kind, in key order. Versions share equal parts: a clone is cheap, and a change costs only what it
-/// touches.
+/// The objects of one kind, in key order. Backed by a persistent map: a clone is cheap, and an update costs only what
+/// it changes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Objects<T>(OrdMap<Key, Arc<T>>);
 
@@ -50,7 +50,7 @@ impl<T> Objects<T> {
         self.0.values()
     }
 
-    /// Iterates over owned handles to the current objects, like [`Objects::iter`].
+    /// Like [`Objects::iter`], but owns its objects, so that it outlives `self`.
     pub fn objects(&self) -> impl Iterator<Item = Arc<T>> + use<T> {
         let objects = self.clone();
         let mut next = Some(Key::new("", ""));
@@ -62,20 +62,22 @@ impl<T> Objects<T> {
         })
     }
 
-    /// Iterates over the objects of one namespace, ordered by name.
+    /// Returns the objects of one namespace, ordered by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+        // `Key` orders by namespace first, and the empty name is the least.
         let objects = self.0.range(Key::new(namespace, "")..);
         let within = objects.take_while(move |(key, _)| key.namespace == namespace);
         within.map(|(_, object)| object)
     }
 
-    /// Iterates over all keys, in order.
+    /// Returns all keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.0.keys()
     }
 
     /// Removes an object. Returns whether it existed.
     pub fn remove(&mut self, key: &Key) -> bool {
+        // `imbl` copies the shared nodes on the path to a key, even if the key is missing.
         self.0.contains_key(key) && self.0.remove(key).is_some()
     }
 
@@ -91,7 +93,8 @@ impl<T> Objects<T> {
 }
 
 impl<T: Eq> Objects<T> {
-    /// Returns the differences from `before`, in key order. Does not compare objects that both sides share.
+    /// Returns the differences from `before`, in key order. `imbl` skips parts of the maps that both sides share, so
+    /// the cost follows the number of changes when one side is derived from the other.
     pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
         let changes = before.0.diff(&self.0).map(|item| match item {
             DiffItem::Add(key, after) => Change {
@@ -113,7 +116,7 @@ impl<T: Eq> Objects<T> {
         changes.collect()
     }
 
-    /// Returns the keys of all differences from `before`, in order.
+    /// Returns the keys of objects that differ from `before`, in order.
     pub fn keys_changed_since(&self, before: &Self) -> Vec<Key> {
         let changes = self.changes_since(before).into_iter();
         changes.map(|change| change.key.clone()).collect()
@@ -121,7 +124,7 @@ impl<T: Eq> Objects<T> {
 }
 
 impl<T: Resource + Eq> Objects<T> {
-    /// Returns the names of all differences from `before`, in order.
+    /// Returns the names of objects that differ from `before`, in order.
     pub fn names_changed_since(&self, before: &Self) -> impl Iterator<Item = ObjectRef> + use<T> {
         let keys = self.keys_changed_since(before).into_iter();
         keys.map(|key| ObjectRef::new(T::GROUP, T::KIND, &key.namespace, &key.name))
@@ -140,14 +143,14 @@ pub struct Change<'a, T> {
 }
 
 impl<'a, T> Change<'a, T> {
-    /// Iterates over the existing versions: the old object, then the new one.
+    /// Returns the old and the new object, as far as they exist.
     pub fn versions(&self) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
         self.before.into_iter().chain(self.after)
     }
 }
 
 impl<T: PartialEq> Objects<T> {
-    /// Inserts an object under a key. Returns whether that changes anything.
+    /// Inserts an object under a key. Returns whether the map changes.
     pub fn insert_at(&mut self, key: Key, object: Arc<T>) -> bool {
         let changes = self.0.get(&key) != Some(&object);
         if changes {
@@ -158,14 +161,14 @@ impl<T: PartialEq> Objects<T> {
 }
 
 impl<T: Resource + PartialEq> Objects<T> {
-    /// Inserts an object under its own key. Returns whether that changes anything.
+    /// Inserts an object under its own key. Returns whether the map changes.
     pub fn insert(&mut self, object: Arc<T>) -> bool {
         self.insert_at(object.key(), object)
     }
 }
 
 impl Snapshot {
-    /// Returns the names of the ConfigMaps and Secrets that differ from `before`. TLS settings are read from them.
+    /// Returns the names of ConfigMaps and Secrets that differ from `before`. These kinds hold certificates and keys.
     pub fn tls_objects_changed_since(&self, before: &Self) -> BTreeSet<ObjectRef> {
         let maps = self.config_maps.names_changed_since(&before.config_maps);
         let secrets = self.secrets.names_changed_since(&before.secrets);
@@ -185,8 +188,8 @@ macro_rules! snapshot {
         }
 
         impl Snapshot {
-            /// Inserts an object and replaces the one of the same kind and key. Returns whether
-            /// that changes anything.
+            /// Inserts an object and replaces the one of the same kind and key. Returns whether the
+            /// snapshot changes.
             pub fn insert(&mut self, object: Object) -> bool {
                 match object {
                     $(Object::$kind(object) => self.$objects.insert(object),)+
@@ -198,7 +201,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// Iterates over all objects, grouped by kind.
+            /// Returns all objects, grouped by kind.
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
                 $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
@@ -311,7 +314,7 @@ impl Snapshot {
     }
 }
 
-/// Returns the key of a route of a kind without a translator. Several kinds share one map.
+/// Returns the key of a route of a kind without a translator: several kinds share one map.
 fn unserved(kind: &str, namespace: &str, name: &str) -> Key {
     Key::new(namespace, &format!("{kind}/{name}"))
 }
@@ -324,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the ConfigMap with this number and content.
+    /// Returns the ConfigMap of this number with a content.
     fn map(number: u16, content: u8) -> Arc<ConfigMap> {
         Arc::new(ConfigMap {
             metadata: ObjectMeta {
@@ -343,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Returns each key that differs, in order, with its versions.
+    /// Returns the same as `changes_since`, computed from all keys.
     fn naive(
         before: &Objects<ConfigMap>,
         now: &Objects<ConfigMap>,

@@ -1,5 +1,5 @@
-//! What happens to an object at the door, as an API server would have it: which kind it is, defaults, validation, and
-//! the typed object or the findings against it. Pure; knows not where the object comes from.
+//! Admission of an object as an API server does it: finds its kind, applies defaults, validates, and returns the typed
+//! object or findings. Must not know where the object comes from.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use super::{legacy, parameters, schema};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// Findings kept of one object. What is worse than this is not read to the end by anyone.
+/// Maximum number of findings that are kept for one object.
 const MAX_FINDINGS: usize = 50;
-/// Longest `apiVersion`: a group of 253 characters and a version of 63.
+/// Maximum length of `apiVersion`: a group of 253 characters, `/`, and a version of 63.
 const MAX_WORD: usize = 317;
 
 /// How bad a finding is.
@@ -20,7 +20,7 @@ const MAX_WORD: usize = 317;
 pub enum Severity {
     /// The object cannot be used.
     Error,
-    /// The object is used all the same.
+    /// The object is used nevertheless.
     Warning,
 }
 
@@ -33,21 +33,21 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something wrong with an object.
+/// A problem of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// Where in the object, such as `spec.rules[0].matches[1].path.value`; empty for the whole.
+    /// Path of the field, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
     pub field: String,
-    /// What is wrong, in the API server's words where it has them.
+    /// Description, in the words of the API server where it has some.
     pub message: String,
-    /// The rule that is broken, such as `maxLength: 253` or a CEL expression; empty where the message says it all.
+    /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is sufficient.
     pub rule: String,
 }
 
 impl Finding {
-    /// An error without a rule of its own.
+    /// Creates an error without a rule.
     pub fn error(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -57,7 +57,7 @@ impl Finding {
         }
     }
 
-    /// A warning.
+    /// Creates a warning without a rule.
     pub fn warning(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
@@ -66,14 +66,14 @@ impl Finding {
     }
 }
 
-/// What became of one object.
+/// The result of admitting one object.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    /// The object's name, as far as it can be told.
+    /// The object's name; `None` if it cannot be determined.
     pub id: Option<ObjectRef>,
-    /// The object, unless it is invalid or of a kind that is not watched.
+    /// The object; `None` if it is invalid or of a kind that is not watched.
     pub object: Option<Object>,
-    /// What was found, errors and warnings.
+    /// Errors and warnings.
     pub findings: Vec<Finding>,
 }
 
@@ -86,7 +86,7 @@ impl Admission {
         }
     }
 
-    /// Whether any finding is an error.
+    /// Reports whether any finding is an error.
     pub fn has_errors(&self) -> bool {
         self.findings
             .iter()
@@ -94,7 +94,7 @@ impl Admission {
     }
 }
 
-/// Admits an object at a place of a document, such as `items[2]` of a list; findings tell the place.
+/// Admits an object at a path of a document, such as `items[2]` of a list, and prepends the path to each finding.
 pub fn admit_at(place: &str, value: Value) -> Admission {
     let mut admission = admit(value);
     for finding in &mut admission.findings {
@@ -107,7 +107,7 @@ pub fn admit_at(place: &str, value: Value) -> Admission {
     admission
 }
 
-/// Admits one object: `value` is as its author wrote it.
+/// Admits one object. `value` is the object as its author wrote it.
 pub fn admit(value: Value) -> Admission {
     let Value::Object(mut value) = value else {
         return Admission::refused(
@@ -136,6 +136,7 @@ pub fn admit(value: Value) -> Admission {
         return unwatched(&value, &api_version, &kind_name);
     };
     let id = identify(kind, &mut value);
+    // First: the schema rejects these shapes as well, but without naming the released ones.
     let mut findings = legacy::shapes(kind, &value);
     if findings.is_empty() {
         findings = schema::apply(kind, &mut value);
@@ -157,7 +158,7 @@ pub fn admit(value: Value) -> Admission {
     admission
 }
 
-/// Drops what exceeds [`MAX_FINDINGS`], warnings first.
+/// Truncates findings to [`MAX_FINDINGS`], warnings first.
 fn cut(findings: &mut Vec<Finding>) {
     if findings.len() <= MAX_FINDINGS {
         return;
@@ -174,7 +175,7 @@ fn cut(findings: &mut Vec<Finding>) {
     });
 }
 
-/// An object of a kind that is not watched: either a shape of the past, or somebody else's.
+/// Admits an object of a kind that is not watched: either a former kind of the API, or a foreign one.
 fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admission {
     let metadata = value.get("metadata").and_then(Value::as_object);
     let part = |key| {
@@ -197,7 +198,7 @@ fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admis
     }
 }
 
-/// Somebody else's kind, unless it can only be one of ours that is misspelt.
+/// Returns a finding on an unknown kind: an error if it looks like a misspelled kind of ours, else a warning.
 fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
     if (group, kind) == ("", "List") {
         return Finding::error("items", "Invalid value: must be a list of objects");
@@ -223,7 +224,7 @@ fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
     }
 }
 
-/// Whether text can be a kind or an `apiVersion` at all.
+/// Reports whether text can be a kind or an `apiVersion`.
 fn is_word(text: &str) -> bool {
     text.len() <= MAX_WORD
         && text
@@ -231,7 +232,7 @@ fn is_word(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b".-/".contains(&byte))
 }
 
-/// Fills in what a file may leave out (`kind` of the typed object comes with it) and tells the object's name.
+/// Sets the namespace that a file may omit, and returns the object's name.
 fn identify(kind: &Kind, value: &mut Map<String, Value>) -> Option<ObjectRef> {
     let metadata = value.get_mut("metadata")?.as_object_mut()?;
     if !kind.namespaced {

@@ -1,5 +1,5 @@
-//! BackendTLSOverride, a kind of ours: TLS to Services as those ask for it who send requests to them (GEP-3875). Its CRD is
-//! deploy/crds/backendtlsoverrides.yaml.
+//! BackendTLSOverride, a kind of ours: TLS settings for Services, chosen by the senders of requests (GEP-3875). Its CRD
+//! is deploy/crds/backendtlsoverrides.yaml.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
 use super::policy::{BackendTlsSpec, TlsPolicy};
 
-/// TLS to Services, as those ask for it who send requests to them.
+/// TLS settings for Services, chosen by the senders of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct BackendTlsOverride {
     /// Metadata.

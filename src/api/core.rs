@@ -1,4 +1,4 @@
-//! The core kinds that Gateways lean on: Namespace, Service, EndpointSlice, Secret, ConfigMap.
+//! The core kinds that Gateways refer to: Namespace, Service, EndpointSlice, Secret, ConfigMap.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
 
-/// A Namespace, read for its labels.
+/// A Namespace. Only its labels are used.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Namespace {
     /// Metadata.
@@ -40,7 +40,7 @@ pub struct ServiceSpec {
     pub ports: Vec<ServicePort>,
     /// Labels of its pods.
     pub selector: BTreeMap<String, String>,
-    /// Addresses within the cluster; `None` when headless.
+    /// Addresses within the cluster; contains only `None` if headless.
     #[serde(rename = "clusterIPs")]
     pub cluster_ips: Vec<String>,
 }
@@ -49,11 +49,11 @@ pub struct ServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatus {
-    /// What a load balancer has given.
+    /// Status of the load balancer.
     pub load_balancer: LoadBalancerStatus,
 }
 
-/// What a load balancer has given to a [`Service`].
+/// Status of the load balancer of a [`Service`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
@@ -75,24 +75,24 @@ pub struct LoadBalancerIngress {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
-    /// Name, the key that joins it with EndpointSlice ports; absent on a single unnamed port.
+    /// Name, which joins it with the ports of EndpointSlices; absent on a single unnamed port.
     pub name: Option<String>,
     /// Port of the Service.
     pub port: u16,
     /// `TCP` (the default), `UDP` or `SCTP`.
     pub protocol: Option<String>,
-    /// What the port speaks, such as `kubernetes.io/h2c`.
+    /// Application protocol, such as `kubernetes.io/h2c`.
     pub app_protocol: Option<String>,
-    /// The port of the pods; absent means the same number.
+    /// Port of the pods; absent means the same number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_port: Option<TargetPort>,
 }
 
-/// The port of pods that a port of a Service stands for.
+/// Port of the pods behind a Service port.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum TargetPort {
-    /// Its number; 0 means that of the Service.
+    /// Its name, which can be a different number in each pod.
     Number(i64),
     /// Its name, which may be another number in each pod.
     Name(String),
@@ -109,10 +109,10 @@ pub struct EndpointSlice {
     pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6` or `FQDN`.
     pub address_type: String,
-    /// Endpoints. None are written as `null`.
+    /// Endpoints. An empty list may be `null`: Go serializes a nil slice so.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub endpoints: Vec<SliceEndpoint>,
-    /// Ports. None are written as `null`.
+    /// Ports. An empty list may be `null`: Go serializes a nil slice so.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub ports: Vec<SlicePort>,
 }
@@ -129,20 +129,20 @@ where
 /// An endpoint of an [`EndpointSlice`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct SliceEndpoint {
-    /// Addresses, which all mean the same endpoint.
+    /// Addresses of the same endpoint.
     pub addresses: Vec<String>,
-    /// State; absent members mean ready.
+    /// State; absent fields mean ready.
     #[serde(default)]
     pub conditions: EndpointConditions,
-    /// The object that it stands for, a Pod as a rule.
+    /// The object behind the endpoint, usually a Pod.
     #[serde(rename = "targetRef", default)]
     pub target_ref: Option<TargetRef>,
-    /// Which clients should use it. In a box, since most endpoints have none.
+    /// Which clients should use it. Boxed, because most endpoints have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Box<EndpointHints>>,
 }
 
-/// Which clients should use an endpoint. The controller of EndpointSlices sets this for Services that ask for it.
+/// Which clients should use an endpoint. The EndpointSlice controller sets this for Services that ask for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointHints {
@@ -168,7 +168,7 @@ pub struct Hint {
     pub name: String,
 }
 
-/// The object that an endpoint stands for, in the namespace of its EndpointSlice.
+/// The object behind an endpoint, in the namespace of its EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct TargetRef {
@@ -182,11 +182,11 @@ pub struct TargetRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct EndpointConditions {
-    /// May get new traffic; absent means true.
+    /// Accepts new traffic; absent means true.
     pub ready: Option<bool>,
-    /// Serves, whether or not it terminates; absent means as `ready`.
+    /// Serves, terminating or not; absent means as `ready`.
     pub serving: Option<bool>,
-    /// Shuts down; absent means false.
+    /// Is terminating; absent means false.
     pub terminating: Option<bool>,
 }
 
@@ -200,11 +200,11 @@ pub struct SlicePort {
     pub port: Option<u16>,
     /// `TCP` (the default), `UDP` or `SCTP`.
     pub protocol: Option<String>,
-    /// What the port speaks.
+    /// Application protocol.
     pub app_protocol: Option<String>,
 }
 
-/// A Secret. Never prints its data.
+/// A Secret. `Debug` omits its data.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Secret {
     /// Metadata.

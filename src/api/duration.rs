@@ -1,8 +1,8 @@
-//! Durations as the Gateway API writes them (GEP-2257). Knows not what lasts so long.
+//! Durations of the Gateway API (GEP-2257).
 
 use std::time::Duration;
 
-/// Reads `^([0-9]{1,5}(h|m|s|ms)){1,4}$`; `None` for anything else.
+/// Parses `^([0-9]{1,5}(h|m|s|ms)){1,4}$`; `None` for any other text.
 pub fn parse(text: &str) -> Option<Duration> {
     let (mut rest, mut total, mut parts) = (text, Duration::ZERO, 0);
     while !rest.is_empty() {
@@ -12,6 +12,7 @@ pub fn parse(text: &str) -> Option<Duration> {
             return None;
         }
         let number: u64 = number.parse().ok()?;
+        // `ms` precedes `m`, because the first suffix that matches counts.
         let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
         let (after, unit) = units
             .iter()
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_those_of_gep_2257() {
+    fn parses_durations_of_gep_2257() {
         let cases = [
             ("10s", Some(10_000)),
             ("1h30m", Some(5_400_000)),

@@ -46,16 +46,16 @@ pub struct GatewaySpec {
     pub gateway_class_name: String,
     /// Listeners, 1 to 64.
     pub listeners: Vec<Listener>,
-    /// Requested addresses; in stand-alone mode the addresses to bind.
+    /// Requested addresses. In standalone mode, the addresses to bind.
     #[serde(default)]
     pub addresses: Vec<GatewayAddress>,
     /// Infrastructure parameters.
     pub infrastructure: Option<Infrastructure>,
     /// Which ListenerSets may attach; none by default.
     pub allowed_listeners: Option<AllowedListeners>,
-    /// TLS of the whole Gateway: client certificates in front and behind.
+    /// TLS of the whole Gateway: client certificates from clients and towards backends.
     pub tls: Option<GatewayTls>,
-    /// `All` takes routes that ask for default Gateways; `None` is the default (GEP-3793).
+    /// `All` makes it a default Gateway; `None` is the default (GEP-3793).
     pub default_scope: Option<String>,
 }
 
@@ -94,10 +94,10 @@ pub struct AllowedListeners {
     pub namespaces: Option<NamespacesFrom>,
 }
 
-/// Which namespaces something may come from.
+/// Namespaces that objects may come from.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct NamespacesFrom {
-    /// `All`, `Selector`, `Same` or (for ListenerSets) `None`; absent means the place's default.
+    /// `All`, `Selector`, `Same` or (for ListenerSets) `None`; the default depends on the field.
     pub from: Option<String>,
     /// Labels of the namespaces, with `Selector`.
     pub selector: Option<LabelSelector>,
@@ -184,7 +184,7 @@ fn gateway_group() -> String {
 /// `spec.tls` of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct GatewayTls {
-    /// Client certificates of downstream connections.
+    /// Validation of client certificates.
     pub frontend: Option<FrontendTls>,
     /// The Gateway's identity towards TLS backends.
     pub backend: Option<BackendTls>,
@@ -194,7 +194,7 @@ pub struct GatewayTls {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FrontendTls {
-    /// Validation on every HTTPS port without its own.
+    /// Validation on every HTTPS port that `per_port` does not list.
     pub default: TlsConfig,
     /// Validation by port, which replaces the default.
     #[serde(default)]
@@ -206,14 +206,14 @@ pub struct FrontendTls {
 pub struct TlsPortConfig {
     /// Port.
     pub port: u16,
-    /// Its configuration.
+    /// TLS configuration of the port.
     pub tls: TlsConfig,
 }
 
 /// Frontend TLS configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TlsConfig {
-    /// Client certificate validation; absent means none is asked for.
+    /// Client certificate validation; absent means that clients are not asked for a certificate.
     pub validation: Option<FrontendValidation>,
 }
 
@@ -268,9 +268,9 @@ resource!(ReferenceGrant, GATEWAY_GROUP, "ReferenceGrant");
 /// Spec of a [`ReferenceGrant`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ReferenceGrantSpec {
-    /// Who may refer.
+    /// Sources of references.
     pub from: Vec<GrantFrom>,
-    /// To what.
+    /// Targets of references.
     pub to: Vec<GrantTo>,
 }
 

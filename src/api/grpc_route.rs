@@ -1,4 +1,5 @@
-//! GRPCRoute as Portcullis reads it. Filters have the shape of an HTTPRoute's; the schema permits some of their types.
+//! GRPCRoute, with the fields that Portcullis reads. Its filters have the type of an HTTPRoute's; the schema permits
+//! only some of their types.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,7 @@ resource!(GrpcRoute, GATEWAY_GROUP, "GRPCRoute");
 pub struct GrpcRouteSpec {
     /// Parents, at most 32.
     pub parent_refs: Vec<ParentRef>,
-    /// `All` attaches to the default Gateways, too; `None` is the default (GEP-3793).
+    /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
     pub use_default_gateways: Option<String>,
     /// Hostnames, at most 16; empty means the listeners'.
     pub hostnames: Vec<String>,
@@ -39,7 +40,7 @@ pub struct GrpcRouteSpec {
 pub struct GrpcRule {
     /// Name.
     pub name: Option<String>,
-    /// Matches, any of which suffices. Empty means every gRPC request.
+    /// Alternative matches. Empty means every gRPC request.
     pub matches: Vec<GrpcMatch>,
     /// Filters, in order.
     pub filters: Vec<HttpFilter>,
@@ -66,8 +67,8 @@ pub struct GrpcMethodMatch {
     /// `Exact` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Service with its package, or a pattern; absent means all.
+    /// Service with its package, or a pattern; absent means any.
     pub service: Option<String>,
-    /// Method, or a pattern; absent means all.
+    /// Method, or a pattern; absent means any.
     pub method: Option<String>,
 }

@@ -1,5 +1,4 @@
-//! HTTPRoute as Portcullis reads it. Filters that are not served yet are kept as their type's name, so that
-//! translation can refuse them aloud.
+//! HTTPRoute, with the fields that Portcullis reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +24,7 @@ resource!(HttpRoute, GATEWAY_GROUP, "HTTPRoute");
 pub struct HttpRouteSpec {
     /// Parents, at most 32.
     pub parent_refs: Vec<ParentRef>,
-    /// `All` attaches to the default Gateways, too; `None` is the default (GEP-3793).
+    /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
     pub use_default_gateways: Option<String>,
     /// Hostnames, at most 16; empty means the listeners'.
     pub hostnames: Vec<String>,
@@ -39,7 +38,7 @@ pub struct HttpRouteSpec {
 pub struct HttpRule {
     /// Name.
     pub name: Option<String>,
-    /// Matches, any of which suffices. Empty means every path.
+    /// Alternative matches. Empty means every path.
     pub matches: Vec<HttpMatch>,
     /// Filters, in order.
     pub filters: Vec<HttpFilter>,
@@ -89,7 +88,7 @@ pub struct PathMatch {
     pub value: Option<String>,
 }
 
-/// A condition on a named header or query parameter.
+/// A condition on a header or query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct NameValueMatch {
     /// `Exact` (the default) or `RegularExpression`.
@@ -101,7 +100,7 @@ pub struct NameValueMatch {
     pub value: String,
 }
 
-/// A filter. `type` says which of the members counts.
+/// A filter. `type` selects the field with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpFilter {
@@ -155,11 +154,11 @@ pub struct RequestMirror {
     pub backend_ref: BackendObjectRef,
     /// Percentage of the requests that are copied, 0 to 100.
     pub percent: Option<i32>,
-    /// Fraction of the requests that are copied. Without it and without `percent`, all are.
+    /// Fraction of the requests that are copied. If both are absent, all requests are copied.
     pub fraction: Option<Fraction>,
 }
 
-/// A backend that decides which requests go on.
+/// A backend that authorizes requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalAuth {
@@ -171,7 +170,7 @@ pub struct ExternalAuth {
     pub http: Option<HttpAuth>,
     /// Settings for gRPC.
     pub grpc: Option<GrpcAuth>,
-    /// Whether request bodies are sent, too.
+    /// Whether and how much of request bodies is sent.
     pub forward_body: Option<ForwardBody>,
 }
 
@@ -179,11 +178,11 @@ pub struct ExternalAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpAuth {
-    /// Prefix of the paths of requests.
+    /// Prefix of request paths.
     pub path: Option<String>,
-    /// Request headers that are sent beside those that always are.
+    /// Request headers that are sent in addition to those that always are.
     pub allowed_headers: Vec<String>,
-    /// Response headers that the client's request gets; empty means all.
+    /// Response headers that are added to the client's request; empty means all.
     pub allowed_response_headers: Vec<String>,
 }
 
@@ -216,13 +215,13 @@ pub struct Fraction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequestRedirect {
-    /// `http` or `https`; absent means the request's.
+    /// `http` or `https`; absent keeps the scheme.
     pub scheme: Option<String>,
-    /// Host; absent means the request's.
+    /// Host; absent keeps the host.
     pub hostname: Option<String>,
-    /// Path; absent means the request's.
+    /// Path; absent keeps the path.
     pub path: Option<PathModifier>,
-    /// Port; absent means derived from scheme or listener.
+    /// Port; absent derives it from the scheme or the listener.
     pub port: Option<u16>,
     /// 301, 302 (the default), 303, 307 or 308.
     pub status_code: Option<u16>,
@@ -256,7 +255,7 @@ pub struct CorsFilter {
     pub max_age: Option<i32>,
 }
 
-/// How a path is changed.
+/// A change of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathModifier {
@@ -265,7 +264,7 @@ pub struct PathModifier {
     pub kind: String,
     /// The whole new path.
     pub replace_full_path: Option<String>,
-    /// What the matched prefix becomes.
+    /// The replacement of the matched prefix.
     pub replace_prefix_match: Option<String>,
 }
 
@@ -275,6 +274,6 @@ pub struct PathModifier {
 pub struct HttpTimeouts {
     /// The whole exchange.
     pub request: Option<String>,
-    /// One try.
+    /// One attempt.
     pub backend_request: Option<String>,
 }

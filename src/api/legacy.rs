@@ -1,5 +1,5 @@
-//! Shapes of proposals and earlier releases that the released API replaced: each is an error that shows what to write
-//! today. Knows nothing of the rules of the released shapes.
+//! Shapes of proposals and earlier releases that the released API has replaced. Each is an error that shows the
+//! released shape. Must not know the rules of the released shapes.
 
 mod convert;
 
@@ -12,24 +12,24 @@ use super::admission::Finding;
 use super::object::Kind;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// Groups that the Gateway API's kinds were in at some time.
+/// Former and present groups of the Gateway API.
 const PAST_GROUPS: [&str; 3] = [
     "networking.x-k8s.io",
     "gateway.networking.x-k8s.io",
     GATEWAY_GROUP,
 ];
 
-/// Kinds that were renamed, with what they are called today.
+/// Renamed kinds, with their present names.
 const RENAMED: [(&str, &str); 3] = [
     ("XListenerSet", "ListenerSet"),
     ("ReferencePolicy", "ReferenceGrant"),
     ("BackendPolicy", "BackendTLSPolicy"),
 ];
 
-/// Longest snippet that a message shows.
+/// Maximum length of the snippet in a message.
 const MAX_SNIPPET: usize = 4000;
 
-/// Findings against an object whose kind or version is one of the past; empty when it never was one.
+/// Returns findings on an object of a former kind or version; none if it never was one.
 pub(super) fn kind(api_version: &str, kind: &str, value: &Map<String, Value>) -> Vec<Finding> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     if !PAST_GROUPS.contains(&group) {
@@ -52,7 +52,7 @@ pub(super) fn kind(api_version: &str, kind: &str, value: &Map<String, Value>) ->
     findings
 }
 
-/// Findings against fields of the past in an object of a released kind.
+/// Returns findings on former fields in an object of a released kind.
 pub(super) fn shapes(kind: &Kind, value: &Map<String, Value>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if kind.group != GATEWAY_GROUP {
@@ -74,7 +74,7 @@ pub(super) fn shapes(kind: &Kind, value: &Map<String, Value>) -> Vec<Finding> {
     findings
 }
 
-/// An error that shows the released equivalent.
+/// Returns an error that shows the released equivalent.
 fn instead(field: &str, what: &str, snippet: &Value) -> Finding {
     let yaml = serde_yaml::to_string(snippet).unwrap_or_default();
     let mut lines = String::new();
@@ -106,7 +106,8 @@ fn gateway_class(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
 fn gateway(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
     if let Some(Value::Array(entries)) = spec.get("allowedListeners") {
         let snippet = json!({"allowedListeners": convert::allowed_listeners(entries)});
-        let what = "allowedListeners is one object and not a list, and without it no ListenerSet may attach";
+        let what =
+            "allowedListeners is an object, not a list; without it no ListenerSet may attach";
         findings.push(instead("spec.allowedListeners", what, &snippet));
     }
     listeners(spec, findings);
@@ -292,7 +293,7 @@ fn route_match(field: &str, matched: &Map<String, Value>, findings: &mut Vec<Fin
     }
 }
 
-/// The objects of a list, with their places in it.
+/// Returns the objects of a list, with their indices.
 fn objects(list: Option<&Value>) -> impl Iterator<Item = (usize, &Map<String, Value>)> {
     let items = list
         .and_then(Value::as_array)

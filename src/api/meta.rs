@@ -1,4 +1,4 @@
-//! What every object has: metadata, and a kind that knows its own name. Holds nothing of a single kind.
+//! Parts that all objects share: metadata, and the trait for kinds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,26 +11,26 @@ use crate::ir::ObjectRef;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
-    /// Name, never empty once validated.
+    /// Name; validation ensures that it is not empty.
     pub name: String,
-    /// Namespace; empty for cluster-scoped kinds. Files may leave it out of namespaced kinds: `default` is filled in.
+    /// Namespace; empty for cluster-scoped kinds. In files, `default` replaces a missing one.
     pub namespace: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// RFC 3339 time of creation. Absent in a file means oldest.
+    /// Creation time (RFC 3339). In files it may be absent, which means oldest.
     pub creation_timestamp: Option<jiff::Timestamp>,
-    /// RFC 3339 time at which the object was told to go; it stays until its finalizers are gone.
+    /// Time of the deletion request (RFC 3339). The object exists until its finalizers are removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<jiff::Timestamp>,
-    /// Generation of the spec, 0 where nothing counts it.
+    /// Generation of the spec; 0 in files.
     pub generation: i64,
-    /// Unique id, empty in files.
+    /// UID; empty in files.
     pub uid: String,
 }
 
-/// Namespace and name: the key of an object among those of its kind.
+/// Namespace and name: identifies an object among those of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Namespace, empty when cluster-scoped.
@@ -40,7 +40,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of the two parts.
+    /// Creates a key.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -65,18 +65,18 @@ pub trait Resource {
     const GROUP: &'static str;
     /// Kind.
     const KIND: &'static str;
-    /// False for cluster-scoped kinds.
+    /// Whether the kind is namespaced rather than cluster-scoped.
     const NAMESPACED: bool = true;
 
-    /// The object's metadata.
+    /// Returns the object's metadata.
     fn meta(&self) -> &ObjectMeta;
 
-    /// The object's key among those of its kind.
+    /// Returns the object's key.
     fn key(&self) -> Key {
         Key::new(&self.meta().namespace, &self.meta().name)
     }
 
-    /// The object's full name.
+    /// Returns the object's full name.
     fn object_ref(&self) -> ObjectRef {
         ObjectRef::new(
             Self::GROUP,

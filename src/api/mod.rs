@@ -1,5 +1,5 @@
-//! The edge of Kubernetes: slim types of the watched kinds, with only the fields that Portcullis reads, the defaults
-//! that an API server adds, and the validation that it applies. Knows no client, no file and no meaning of an object.
+//! The boundary to Kubernetes: slim types of the watched kinds, with only the fields that Portcullis reads, and the
+//! defaults and validation of an API server. Must not know clients, files or the meaning of objects.
 
 pub mod admission;
 pub mod backend_tls_override;

@@ -1,5 +1,4 @@
-//! One object of any watched kind, and the table of those kinds: group, versions, scope, type and schema. Knows
-//! neither where an object comes from nor whether it is valid.
+//! An object of any watched kind, and the table of those kinds: group, versions, scope, type and schema.
 
 use std::sync::Arc;
 
@@ -22,9 +21,9 @@ use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// An object of a watched kind, cheap to clone.
+/// An object of a watched kind. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each variant is named for its kind")]
+#[expect(missing_docs, reason = "each variant is named after its kind")]
 pub enum Object {
     GatewayClass(Arc<GatewayClass>),
     Gateway(Arc<Gateway>),
@@ -49,7 +48,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// The object's metadata.
+    /// Returns the object's metadata.
     pub fn meta(&self) -> &ObjectMeta {
         match self {
             Self::GatewayClass(object) => object.meta(),
@@ -77,7 +76,7 @@ impl Object {
 }
 
 impl Object {
-    /// The kind.
+    /// Returns the kind.
     pub fn kind(&self) -> &'static Kind {
         let (group, kind) = match self {
             Self::GatewayClass(_) => (GatewayClass::GROUP, GatewayClass::KIND),
@@ -107,11 +106,11 @@ impl Object {
         KINDS.iter().find(known).unwrap_or(&KINDS[0])
     }
 
-    /// Canonical JSON, which [`Kind::decode`] makes an equal object of: the fields that we read, with `apiVersion` and
-    /// `kind`. That of a Secret has its data: it is for those who may have it, never for a log.
+    /// Returns canonical JSON with the fields that we read, `apiVersion` and `kind`. [`Kind::decode`] turns it back
+    /// into an equal object. For a Secret it includes the data, so it must not be logged.
     ///
     /// # Errors
-    /// None that an object could cause.
+    /// Never for an object that was decoded before.
     pub fn to_value(&self) -> Result<Value, serde_json::Error> {
         let mut value = match self {
             Self::GatewayClass(object) => serde_json::to_value(&**object),
@@ -132,6 +131,7 @@ impl Object {
             Self::Service(object) => serde_json::to_value(&**object),
             Self::Pod(object) => serde_json::to_value(&**object),
             Self::EndpointSlice(object) => serde_json::to_value(&**object),
+            // `Secret` does not implement `Serialize`, so that nothing prints its data by accident.
             Self::Secret(object) => serde_json::to_value(&object.metadata).map(|metadata| {
                 json!({
                     "metadata": metadata,
@@ -150,7 +150,7 @@ impl Object {
     }
 }
 
-/// Takes out members that are null, which mean the same as none.
+/// Removes fields that are null, because they mean the same as absent ones.
 pub(super) fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -169,17 +169,17 @@ pub struct Kind {
     pub group: &'static str,
     /// Kind.
     pub kind: &'static str,
-    /// Versions that name the same shape, the released one first.
+    /// Versions with the same shape, the released one first.
     pub versions: &'static [&'static str],
-    /// False for cluster-scoped kinds.
+    /// Whether the kind is namespaced rather than cluster-scoped.
     pub namespaced: bool,
-    /// The kind's schema, as compact JSON.
+    /// Schema of the kind, as compact JSON.
     pub(super) schema: &'static str,
     decode: fn(&Value) -> Result<Object, serde_json::Error>,
 }
 
 impl Kind {
-    /// The watched kind of this `apiVersion` and `kind`.
+    /// Returns the watched kind with this `apiVersion` and `kind`.
     pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         KINDS.iter().find(|known| {
@@ -187,17 +187,17 @@ impl Kind {
         })
     }
 
-    /// All watched kinds.
+    /// Returns all watched kinds.
     pub fn all() -> &'static [Self] {
         KINDS
     }
 
-    /// The `apiVersion` of the released shape.
+    /// Returns the `apiVersion` of the released shape.
     pub fn api_version(&self) -> String {
         self.group_version(self.versions.first().copied().unwrap_or("v1"))
     }
 
-    /// The `apiVersion` of another version of the kind's group.
+    /// Returns the `apiVersion` for a version of the kind's group.
     pub fn group_version(&self, version: &str) -> String {
         if self.group.is_empty() {
             version.to_owned()
@@ -206,12 +206,12 @@ impl Kind {
         }
     }
 
-    /// The name of an object of this kind.
+    /// Returns the name of an object of this kind.
     pub fn object_ref(&self, namespace: &str, name: &str) -> ObjectRef {
         ObjectRef::new(self.group, self.kind, namespace, name)
     }
 
-    /// Reads an object that satisfies the kind's schema.
+    /// Decodes an object that satisfies the kind's schema.
     pub fn decode(&self, value: &Value) -> Result<Object, serde_json::Error> {
         (self.decode)(value)
     }
@@ -224,7 +224,7 @@ fn read<T: DeserializeOwned>(
     T::deserialize(value).map(|object| wrap(Arc::new(object)))
 }
 
-/// An entry of [`KINDS`], decoded into a variant of [`Object`].
+/// Creates an entry of [`KINDS`] that is decoded into a variant of [`Object`].
 macro_rules! kind {
     ($group:expr, $kind:literal, $versions:expr, $namespaced:literal, $schema:literal, $variant:ident) => {
         Kind {

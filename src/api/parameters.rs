@@ -1,5 +1,5 @@
-//! GatewayParameters, our kind for what the Gateway API leaves to implementations: how the pods and the Service of a
-//! Gateway look. Every field is optional, so that one object can go over another. Knows no default.
+//! GatewayParameters, our kind for settings that the Gateway API leaves to implementations: the pods and the Service of
+//! a Gateway. Every field is optional, so that one object can override another. Must not know defaults.
 
 use std::collections::BTreeMap;
 
@@ -28,22 +28,22 @@ resource!(GatewayParameters, GROUP, "GatewayParameters");
 pub struct Parameters {
     /// The pods.
     pub workload: Workload,
-    /// Their number by load; absent means a fixed number.
+    /// Autoscaling; absent means a fixed number of pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
-    /// How many of them may be evicted at one time.
+    /// Limit on voluntary evictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disruption_budget: Option<DisruptionBudget>,
-    /// The Service in front of them.
+    /// The Service of the Gateway.
     pub service: ServiceParameters,
-    /// What they log.
+    /// Logs.
     pub log: Log,
-    /// CIDRs of clients whose `X-Forwarded-*` and `Forwarded` fields are believed.
+    /// CIDRs of proxies whose `X-Forwarded-*` and `Forwarded` headers are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trusted_proxies: Option<Vec<String>>,
     /// Timeouts of connections.
     pub timeouts: Timeouts,
-    /// How pods leave.
+    /// Draining of pods that shut down.
     pub drain: Drain,
 }
 
@@ -65,7 +65,7 @@ pub enum ServiceType {
     NodePort,
 }
 
-/// Declares a group of optional fields, and how one such group goes over another: field by field.
+/// Declares a group of optional fields that can override another such group, field by field.
 macro_rules! group {
     ($(#[$about:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$about])*
@@ -92,23 +92,23 @@ group! {
     Workload {
         /// Deployment by default.
         kind: WorkloadKind,
-        /// Pods of a Deployment, 2 by default.
+        /// Number of pods of a Deployment, 2 by default.
         replicas: u32,
-        /// Whether pods share the network of their node.
+        /// Whether pods use the network of their node.
         host_network: bool,
         /// Image, the controller's own by default.
         image: String,
         /// When the image is pulled.
         image_pull_policy: String,
-        /// Secrets to pull it with.
+        /// Secrets for pulling the image.
         image_pull_secrets: Vec<SecretName>,
         /// Requests and limits.
         resources: Map<String, Value>,
         /// Labels of nodes to run on.
         node_selector: BTreeMap<String, String>,
-        /// Taints to bear.
+        /// Tolerated taints.
         tolerations: Vec<Value>,
-        /// How pods are spread; over nodes by default.
+        /// Topology spread; over nodes by default.
         topology_spread_constraints: Vec<Map<String, Value>>,
         /// Priority class.
         priority_class_name: String,
@@ -122,11 +122,11 @@ group! {
 group! {
     /// A HorizontalPodAutoscaler.
     Autoscaling {
-        /// The least number of pods.
+        /// Minimum number of pods.
         min_replicas: u32,
-        /// The greatest number of pods.
+        /// Maximum number of pods.
         max_replicas: u32,
-        /// CPU in use, of what is requested.
+        /// Target CPU utilization, in percent of the request.
         #[serde(rename = "targetCPUUtilizationPercentage")]
         target_cpu: u32,
     }
@@ -142,19 +142,19 @@ group! {
         annotations: BTreeMap<String, String>,
         /// Class of the load balancer.
         load_balancer_class: String,
-        /// Whether traffic may take a detour over another node.
+        /// `Cluster` or `Local`.
         external_traffic_policy: String,
-        /// CIDRs that the load balancer lets in.
+        /// CIDRs that the load balancer admits.
         load_balancer_source_ranges: Vec<String>,
     }
 }
 
 group! {
-    /// What pods log.
+    /// Logs of pods.
     Log {
         /// `text` or `json`.
         format: String,
-        /// Level or directives.
+        /// Level or filter directives.
         level: String,
         /// `on` or `off`.
         access_log: String,
@@ -162,7 +162,7 @@ group! {
 }
 
 group! {
-    /// Timeouts of connections, each named for its flag of `portcullis run`.
+    /// Timeouts of connections, each named after its flag of `portcullis run`.
     Timeouts {
         /// `--header-timeout`
         header: String,
@@ -186,7 +186,7 @@ group! {
 }
 
 group! {
-    /// How pods leave.
+    /// Draining of pods that shut down.
     Drain {
         /// `--drain-delay`
         delay: String,
@@ -195,7 +195,7 @@ group! {
     }
 }
 
-/// How many pods may be evicted at one time: one of two.
+/// Limit on voluntary evictions: one of the two fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DisruptionBudget {
@@ -207,7 +207,7 @@ pub struct DisruptionBudget {
     pub min_available: Option<Value>,
 }
 
-/// Names a Secret of the Gateway's namespace.
+/// Name of a Secret in the Gateway's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct SecretName {
     /// Name.
@@ -215,9 +215,9 @@ pub struct SecretName {
 }
 
 impl Parameters {
-    /// These parameters, with what they leave open taken from `defaults`: field by field, lists and maps as a whole.
+    /// Merges these parameters over `defaults`: field by field, lists and maps as a whole.
     ///
-    /// Where two fields exclude each other, what is given here takes the other one away from the defaults.
+    /// Where two fields exclude each other, a field that is set here removes the other one from the defaults.
     #[must_use]
     pub fn over(&self, mut defaults: Self) -> Self {
         let is_daemon_set = self.workload.kind == Some(WorkloadKind::DaemonSet);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_go_over_fields() {
+    fn fields_override_defaults_one_by_one() {
         merges(
             "{workload: {image: a}, log: {level: debug}, autoscaling: {maxReplicas: 9}}",
             "{workload: {image: b, priorityClassName: high}, log: {format: json}, autoscaling: {minReplicas: 3}}",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_takes_the_other_away() {
+    fn exclusive_field_removes_the_other_from_the_defaults() {
         merges(
             "{workload: {replicas: 3}}",
             "{autoscaling: {maxReplicas: 9}}",

@@ -1,5 +1,5 @@
-//! Pod, as far as endpoints are made of it: labels, ports of containers, addresses and readiness. Everything else of a Pod
-//! is left out, so that a change of it is no change.
+//! Pod, with the fields that define endpoints: labels, ports of containers, addresses and readiness. Other fields are
+//! not read, so that a change of them does not change the object.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
 
-/// A Pod. Its annotations are left out.
+/// A Pod, without annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Pod {
     /// Metadata.
@@ -29,7 +29,7 @@ pub struct PodSpec {
     /// Containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
-    /// Containers that start before the others; those with restart policy `Always` run beside them.
+    /// Init containers. Those with restart policy `Always` are sidecars: they keep running beside the others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
 }
@@ -50,7 +50,7 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
-    /// Name, which a Service may have as `targetPort`.
+    /// Name, to which the `targetPort` of a Service can refer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Number.
@@ -74,7 +74,7 @@ pub struct PodStatus {
     /// The first address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
-    /// All addresses, one of each family. They mean the same pod.
+    /// All addresses of the pod, at most one of each family.
     #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
     pub pod_ips: Vec<PodIp>,
 }
@@ -88,7 +88,7 @@ pub struct PodIp {
 }
 
 impl Pod {
-    /// The containers that run as long as the pod does.
+    /// Returns the containers that run as long as the pod does.
     pub fn running_containers(&self) -> impl Iterator<Item = &Container> {
         let sidecars = self.spec.init_containers.iter();
         let sidecars = sidecars.filter(|it| it.restart_policy.as_deref() == Some("Always"));
@@ -96,14 +96,14 @@ impl Pod {
     }
 }
 
-/// Reads metadata without annotations, which nothing reads here and which may be long.
+/// Reads metadata without annotations: they are not used here and can be long.
 fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut metadata = ObjectMeta::deserialize(deserializer)?;
     metadata.annotations = BTreeMap::new();
     Ok(metadata)
 }
 
-/// A condition, of which only type and status are read: heartbeats and messages are no changes.
+/// A condition. Heartbeat, message and other fields are not read, so that they do not change the object.
 #[derive(Deserialize, Serialize)]
 struct PodCondition {
     #[serde(rename = "type", default)]

@@ -1,5 +1,5 @@
-//! BackendTLSPolicy, and the kinds that are read and validated but not served yet: other routes, whose parents are known,
-//! so that status can say so.
+//! BackendTLSPolicy, and route kinds that are validated but not served: their parents are read, so that status can name
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 /// A route of a kind without a translator: TLSRoute, TCPRoute, UDPRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct UnservedRoute {
-    /// Kind; filled in by the provider from the object's `kind`.
+    /// Kind. Decoding copies it from the object's `kind`.
     #[serde(default)]
     pub kind: String,
     /// Metadata.
@@ -23,7 +23,7 @@ pub struct UnservedRoute {
     pub spec: UnservedRouteSpec,
 }
 
-/// What all routes have in common.
+/// The fields that all routes share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnservedRouteSpec {
@@ -33,7 +33,7 @@ pub struct UnservedRouteSpec {
     pub hostnames: Vec<String>,
 }
 
-/// TLS to Services, as their owners ask for it.
+/// TLS settings for Services, chosen by their owners.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct BackendTlsPolicy {
     /// Metadata.
@@ -44,9 +44,9 @@ pub struct BackendTlsPolicy {
 }
 resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 
-/// A kind of policy on TLS to Services. The kinds have one shape.
+/// A kind of policy on TLS to Services. All such kinds have the same spec.
 pub trait TlsPolicy: Resource + Eq {
-    /// Spec.
+    /// Returns the spec.
     fn spec(&self) -> &BackendTlsSpec;
 }
 
@@ -64,28 +64,28 @@ pub struct BackendTlsSpec {
     pub target_refs: Vec<PolicyTargetRef>,
     /// `TLS` (the default) or `None` for plain text (GEP-3875).
     pub mode: Option<String>,
-    /// What the backend's certificate has to satisfy.
+    /// How the backend's certificate is verified.
     pub validation: BackendTlsValidation,
     /// Options under a domain prefix.
     pub options: BTreeMap<String, String>,
 }
 
-/// What a backend's certificate has to satisfy.
+/// How a backend's certificate is verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsValidation {
-    /// ConfigMaps or Secrets with the authorities that are trusted, in the policy's namespace.
+    /// ConfigMaps or Secrets with trusted CA certificates, in the policy's namespace.
     pub ca_certificate_refs: Vec<LocalObjectReference>,
-    /// `System` for the authorities that the platform trusts.
+    /// `System` trusts the authorities that the platform trusts.
     #[serde(rename = "wellKnownCACertificates")]
     pub well_known_ca_certificates: Option<String>,
-    /// The name that is sent as SNI, and that the certificate must have unless `subjectAltNames` are given.
+    /// The name that is sent as SNI. The certificate must have it, unless `subjectAltNames` are set.
     pub hostname: String,
-    /// Names of which the certificate must have one.
+    /// Names; the certificate must have one of them.
     pub subject_alt_names: Vec<SubjectAltName>,
-    /// Whether the certificate is not verified by authorities and names.
+    /// Whether verification by authorities and names is skipped.
     pub insecure_skip_verify: bool,
-    /// `sha256/` and the base64 of the SHA-256 of a SubjectPublicKeyInfo; the certificate must have one of these keys.
+    /// `sha256/` and the base64 of the SHA-256 of a SubjectPublicKeyInfo. The certificate must have one of these keys.
     pub pins: Vec<String>,
 }
 
@@ -95,9 +95,9 @@ pub struct SubjectAltName {
     /// `Hostname` or `URI`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// A DNS name, of the type `Hostname`.
+    /// A DNS name, for the type `Hostname`.
     pub hostname: Option<String>,
-    /// A URI, of the type `URI`.
+    /// A URI, for the type `URI`.
     pub uri: Option<String>,
 }
 
@@ -113,13 +113,13 @@ pub struct PolicyTargetRef {
     pub namespace: Option<String>,
     /// Name.
     pub name: String,
-    /// Section: a port's name; absent means every port.
+    /// Name of a port; absent means every port.
     pub section_name: Option<String>,
-    /// Whose requests are meant; absent means everybody's (GEP-3875).
+    /// The sender whose requests the policy applies to; absent means every sender (GEP-3875).
     pub from: Option<FromRef>,
 }
 
-/// An object of the policy's namespace whose requests are meant.
+/// A sender of requests, in the policy's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FromRef {
@@ -130,7 +130,7 @@ pub struct FromRef {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// A listener, or a rule of a route; absent means all of the object.
+    /// A listener, or a rule of a route; absent means the whole object.
     pub section_name: Option<String>,
 }
 
@@ -139,7 +139,7 @@ fn gateway_group() -> String {
 }
 
 impl PolicyTargetRef {
-    /// The target of a policy in `own` namespace.
+    /// Returns the target of a policy in namespace `own`.
     pub fn object_ref(&self, own: &str) -> ObjectRef {
         let namespace = self.namespace.as_deref().filter(|it| !it.is_empty());
         ObjectRef::new(

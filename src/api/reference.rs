@@ -1,4 +1,4 @@
-//! The shapes by which objects name each other, one each for all kinds that use them. Knows not what they point at.
+//! References between objects: one type for each shape, shared by all kinds that use it.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct ParentRef {
     /// Kind, `Gateway` by default.
     #[serde(default = "gateway_kind")]
     pub kind: String,
-    /// Namespace; absent means that of the object that holds the reference.
+    /// Namespace; absent means the namespace of the object that holds the reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Name.
@@ -43,12 +43,12 @@ pub struct ParentRef {
     /// Name of one listener; absent means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
-    /// Port of the listeners meant; absent means all.
+    /// Port of the listeners; absent means all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 
-/// A reference to a backend without weight or filters, as mirrors and external authorization use it.
+/// A reference to a backend without weight or filters, used by mirrors and external authorization.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendObjectRef {
@@ -60,21 +60,21 @@ pub struct BackendObjectRef {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// Namespace; absent means that of the object that holds the reference.
+    /// Namespace; absent means the namespace of the object that holds the reference.
     pub namespace: Option<String>,
     /// Port of the Service; required for a Service.
     pub port: Option<u16>,
 }
 
 impl BackendObjectRef {
-    /// The backend that an object of `own` namespace refers to.
+    /// Returns the name of the backend, for a reference in namespace `own`.
     pub fn object_ref(&self, own: &str) -> ObjectRef {
         let namespace = self.namespace.as_deref().unwrap_or(own);
         ObjectRef::new(&self.group, &self.kind, namespace, &self.name)
     }
 }
 
-/// A weighted reference to a backend, with `F` the kind's filter type.
+/// A weighted reference to a backend. `F` is the filter type of the route kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendRef<F> {
@@ -101,11 +101,11 @@ pub struct SecretRef {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// Namespace; absent means that of the object that holds the reference.
+    /// Namespace; absent means the namespace of the object that holds the reference.
     pub namespace: Option<String>,
 }
 
-/// A reference to an object whose group and kind must be given, in any namespace.
+/// A reference to an object of any kind, in any namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectReference {
@@ -115,7 +115,7 @@ pub struct ObjectReference {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// Namespace; absent means that of the object that holds the reference.
+    /// Namespace; absent means the namespace of the object that holds the reference.
     pub namespace: Option<String>,
 }
 

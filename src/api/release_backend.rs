@@ -1,5 +1,5 @@
-//! ReleaseBackend, a kind of ours: a backend whose endpoints come in releases that share the requests by weight. Its CRD is
-//! deploy/crds/releasebackends.yaml.
+//! ReleaseBackend, a kind of ours: a backend whose endpoints are in releases that share the requests by weight. Its CRD
+//! is deploy/crds/releasebackends.yaml.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::meta::{ObjectMeta, resource};
 use super::object::without_nulls;
 use super::parameters::GROUP;
 
-/// A backend in releases.
+/// A backend with releases.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ReleaseBackend {
     /// Metadata.
@@ -25,30 +25,30 @@ resource!(ReleaseBackend, GROUP, "ReleaseBackend");
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReleaseBackendSpec {
-    /// What balances the load, by kind as `version.Kind` or `group/version.Kind`: each kind reads its own value. None means
-    /// the Service of the namespace that a label marks.
+    /// Load-balancer configurations by kind, written `version.Kind` or `group/version.Kind`; each kind reads its own
+    /// value. Empty selects the Service in the namespace that has the label for it.
     #[serde(
         deserialize_with = "configurations",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub load_balancer: BTreeMap<String, Value>,
-    /// The label of pods whose values are the releases.
+    /// Label of pods whose values are the releases.
     pub split_by: String,
-    /// The releases that have a weight.
+    /// The releases with a weight.
     pub releases: Vec<WeightedRelease>,
-    /// What pods of other releases get.
+    /// The share of releases that are not listed.
     pub unlisted: Unlisted,
-    /// How many ready endpoints a release needs; absent means 1.
+    /// Minimum number of ready endpoints of a release; absent means 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ready: Option<u32>,
-    /// What becomes of the share of a release with fewer.
+    /// What happens to the share of a release with fewer ready endpoints.
     pub below_min_ready: BelowMinReady,
-    /// Keeps clients on their releases; absent means that each request is drawn anew.
+    /// Keeps clients on their releases; absent means that each request draws a release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sticky: Option<Sticky>,
 }
 
-/// Reads a map of open values. A null means the same as no member, at any depth.
+/// Reads a map of arbitrary values. A null means the same as an absent field, at any depth.
 fn configurations<'de, D>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error>
 where
     D: Deserializer<'de>,
@@ -64,28 +64,28 @@ where
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct WeightedRelease {
-    /// The value of the label.
+    /// Value of the label.
     pub value: String,
-    /// The share, relative to the sum of all weights.
+    /// Share, relative to the sum of all weights.
     pub weight: u32,
 }
 
-/// What pods get whose release is not listed.
+/// The share of releases that are not listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Unlisted {
-    /// Nothing.
+    /// They get no requests.
     #[default]
     Ignore,
-    /// Each other release gets the same share, one part of as many as there are releases.
+    /// Each of them gets an equal share: 1/n with n releases in total.
     Equal,
-    /// All requests, while no listed release with a weight above 0 has a ready endpoint.
+    /// They get all requests while no listed release with a weight above 0 has a ready endpoint.
     Fallback,
 }
 
-/// What becomes of the share of a release that has too few ready endpoints.
+/// What happens to the share of a release with too few ready endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum BelowMinReady {
-    /// The other releases share it by their weights.
+    /// The other releases get it, in proportion to their weights.
     #[default]
     Shift,
     /// Its requests get 503.
@@ -96,6 +96,6 @@ pub enum BelowMinReady {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Sticky {
-    /// Name of the cookie that says which release a client is on.
+    /// Name of the cookie that holds the release of a client.
     pub cookie: String,
 }

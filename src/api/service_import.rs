@@ -1,5 +1,5 @@
-//! ServiceImport, a Service that clusters of a set share (Multi-Cluster Services API, KEP-1645). Its CRD is no part of
-//! Kubernetes or the Gateway API.
+//! ServiceImport, a Service that is shared by a set of clusters (Multi-Cluster Services API, KEP-1645). Its CRD is part
+//! of neither Kubernetes nor the Gateway API.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,8 @@ pub const MULTICLUSTER_GROUP: &str = "multicluster.x-k8s.io";
 /// Label of an EndpointSlice that names its ServiceImport.
 pub const SERVICE_IMPORT_LABEL: &str = "multicluster.kubernetes.io/service-name";
 
-/// A Service of a set of clusters, as one of them sees it. Its type says how clients in the cluster reach it, which does not
-/// matter to a proxy that connects to endpoints.
+/// A Service of a set of clusters, as seen from one of them. Its type is not read: it says how clients reach the
+/// Service, but Portcullis connects to the endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ServiceImport {
     /// Metadata.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct SessionPersistence {
     /// Name of the cookie or header, at most 128 characters.
     pub session_name: Option<String>,
-    /// Time after which a session ends.
+    /// Lifetime of a session.
     pub absolute_timeout: Option<String>,
     /// `Cookie` (the default) or `Header`.
     #[serde(rename = "type")]

@@ -1,11 +1,10 @@
-//! What the door lets through: every limit of the released API at its edge and one beyond it, and what objects are
-//! taken for.
+//! Admission: every limit of the released API at its edge and one beyond it, and the type that objects are decoded to.
 
 use serde_json::{Value, json};
 
 use super::{Kind, Object, Severity, admit};
 
-/// A valid HTTPRoute with one of everything.
+/// Returns a valid HTTPRoute with at least one value in every part.
 fn route() -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
@@ -74,7 +73,7 @@ fn slice() -> Value {
     })
 }
 
-/// Field and rule of every error that an object gets with this value at a JSON pointer.
+/// Returns field and rule of every error of an object with this value at a JSON pointer.
 fn errors(mut object: Value, at: &str, value: Value) -> Vec<(String, String)> {
     *object.pointer_mut(at).expect("a place") = value;
     admit(object)
@@ -85,7 +84,7 @@ fn errors(mut object: Value, at: &str, value: Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// `/spec/rules/0/name` as `spec.rules[0].name`.
+/// Converts `/spec/rules/0/name` into `spec.rules[0].name`.
 fn field(pointer: &str) -> String {
     let mut field = String::new();
     for part in pointer.split('/').skip(1) {
@@ -98,7 +97,7 @@ fn field(pointer: &str) -> String {
     field
 }
 
-/// The value at the limit passes; the one beyond it breaks this rule there.
+/// Checks that the value at the limit is valid, and that the one beyond it violates this rule.
 fn edge(object: &dyn Fn() -> Value, at: &str, within: Value, beyond: Value, rule: &str) {
     assert_eq!(errors(object(), at, within), [], "{at} within {rule}");
     let found = errors(object(), at, beyond);
@@ -106,10 +105,10 @@ fn edge(object: &dyn Fn() -> Value, at: &str, within: Value, beyond: Value, rule
     assert!(found.contains(&expected), "{at} beyond {rule}: {found:?}");
 }
 
-/// Makes the item of a list at this index.
+/// Returns the item of a list at this index.
 type Item<'a> = &'a dyn Fn(usize) -> Value;
 
-/// So many items pass, and one more does not.
+/// Checks that this number of items is valid, and that one more is not.
 fn at_most(object: &dyn Fn() -> Value, rows: &[(&str, usize, Item<'_>)]) {
     for (at, most, item) in rows {
         let list = |length: usize| Value::from((0..length).map(item).collect::<Vec<_>>());
@@ -119,7 +118,7 @@ fn at_most(object: &dyn Fn() -> Value, rows: &[(&str, usize, Item<'_>)]) {
 }
 
 #[test]
-fn lists_of_routes_are_limited() {
+fn limits_lists_of_routes() {
     let header = |i: usize| json!({"name": format!("h{i}"), "value": "v"});
     let path = |i: usize| json!({"path": {"value": format!("/{i}")}});
     let backend = |i: usize| json!({"name": format!("s{i}"), "port": 80});
@@ -164,7 +163,7 @@ fn lists_of_routes_are_limited() {
 }
 
 #[test]
-fn lists_of_other_kinds_are_limited() {
+fn limits_lists_of_other_kinds() {
     let listener =
         |i: usize| json!({"name": format!("l{i}"), "port": 1000 + i, "protocol": "HTTP"});
     let certificate = |i: usize| json!({"name": format!("n{i}")});
@@ -199,7 +198,7 @@ fn lists_of_other_kinds_are_limited() {
 }
 
 #[test]
-fn texts_are_limited() {
+fn limits_strings() {
     let name = |length: usize| json!("a".repeat(length));
     let path = |length: usize| json!(format!("/{}", "a".repeat(length - 1)));
     let host = |length: usize| {
@@ -244,7 +243,7 @@ fn texts_are_limited() {
 }
 
 #[test]
-fn numbers_are_limited() {
+fn limits_numbers() {
     let rows: [(&dyn Fn() -> Value, &str, i64, i64); 4] = [
         (&route, "/spec/rules/0/backendRefs/0/port", 1, 65_535),
         (&route, "/spec/rules/0/backendRefs/0/weight", 0, 1_000_000),
@@ -277,7 +276,7 @@ fn numbers_are_limited() {
 }
 
 #[test]
-fn durations_are_those_of_gep_2257() {
+fn accepts_durations_of_gep_2257() {
     let at = "/spec/rules/0/timeouts/request";
     for good in ["0s", "1ms", "1h30m", "99999h", "1h2m3s4ms", "10s10s"] {
         assert_eq!(errors(route(), at, json!(good)), [], "{good}");
@@ -305,7 +304,7 @@ fn durations_are_those_of_gep_2257() {
 }
 
 #[test]
-fn names_of_kinds_and_versions_are_exact() {
+fn matches_kinds_and_versions_exactly() {
     let taken_for = |version: &str, kind: &str| {
         let admission =
             admit(json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}}));
@@ -365,7 +364,7 @@ fn names_of_kinds_and_versions_are_exact() {
 }
 
 #[test]
-fn a_namespace_that_is_no_text_is_refused() {
+fn refuses_namespace_that_is_not_a_string() {
     for namespace in [json!(3), json!(true), json!(["a"])] {
         let metadata = json!({"name": "r", "namespace": namespace});
         let found = errors(route(), "/metadata", metadata);
@@ -377,7 +376,7 @@ fn a_namespace_that_is_no_text_is_refused() {
 }
 
 #[test]
-fn a_pod_is_read_with_its_status_and_nothing_else() {
+fn reads_status_of_pod_and_no_other_fields() {
     let pod = |annotation: &str, phase: &str, heartbeat: &str| {
         let condition = |kind| json!({"type": kind, "status": "True", "lastProbeTime": heartbeat});
         let admission = admit(json!({
@@ -413,7 +412,7 @@ fn a_pod_is_read_with_its_status_and_nothing_else() {
 }
 
 #[test]
-fn a_pod_is_ready_by_its_condition_alone() {
+fn pod_is_ready_only_by_its_condition() {
     let is_ready = |status: Value| {
         let value = json!({"metadata": {"name": "a", "namespace": "b"}, "status": status});
         let kind = Kind::find("v1", "Pod").unwrap();

@@ -8,7 +8,7 @@ use super::reference::LocalObjectReference;
 use super::session_persistence::SessionPersistence;
 use super::xbackend::EXPERIMENTAL_GROUP;
 
-/// How requests to backends of its namespace are handled.
+/// Policy for requests to backends in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct BackendTrafficPolicy {
     /// Metadata.
@@ -29,7 +29,7 @@ resource!(
 pub struct BackendTrafficSpec {
     /// Backends in the policy's namespace.
     pub target_refs: Vec<LocalObjectReference>,
-    /// Limit on retries; absent means none.
+    /// Limit on retries; absent means no limit.
     pub retry_constraint: Option<RetryConstraint>,
     /// Session persistence; absent means none.
     pub session_persistence: Option<SessionPersistence>,

@@ -1,4 +1,4 @@
-//! XBackend, a backend by its name in DNS (GEP-4894). Experimental: its CRD is in the experimental channel of the Gateway
+//! XBackend, a backend with a DNS name (GEP-4894). Experimental: its CRD is in the experimental channel of the Gateway
 //! API only.
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::reference::SecretRef;
 /// Group of the Gateway API's experimental kinds.
 pub const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 
-/// A backend outside of the cluster.
+/// A backend outside the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct XBackend {
     /// Metadata.
@@ -30,15 +30,15 @@ pub struct XBackendSpec {
     pub kind: String,
     /// Port.
     pub port: XBackendPort,
-    /// Where it is, of the type `ExternalHostname`.
+    /// Its DNS name, for the type `ExternalHostname`.
     pub external_hostname: Option<ExternalHostname>,
-    /// `TCP`, `HTTP`, `HTTP2`, `HTTP11`, `H2C` or `MCP`; absent means what the route asks for.
+    /// `TCP`, `HTTP`, `HTTP2`, `HTTP11`, `H2C` or `MCP`; absent means the protocol that the route needs.
     pub protocol: Option<String>,
     /// TLS; absent means plain text.
     pub tls: Option<XBackendTls>,
 }
 
-/// Port of an XBackend. Its name means nothing here.
+/// Port of an XBackend. Its name is not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct XBackendPort {
@@ -46,7 +46,7 @@ pub struct XBackendPort {
     pub port: u16,
 }
 
-/// Where an XBackend is.
+/// The DNS name of an XBackend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExternalHostname {
@@ -60,8 +60,8 @@ pub struct ExternalHostname {
 pub struct XBackendTls {
     /// `None`, `ServerOnly` or `ClientAndServer`.
     pub mode: String,
-    /// What is presented in the mode `ClientAndServer`.
+    /// Client certificate for the mode `ClientAndServer`.
     pub client_certificate_ref: Option<SecretRef>,
-    /// What the certificate of the backend has to satisfy.
+    /// How the backend's certificate is verified.
     pub validation: Option<BackendTlsValidation>,
 }

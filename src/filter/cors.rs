@@ -1,5 +1,5 @@
 //! CORS: responds to preflight requests, and sets the CORS headers of all other responses. What the
-//! backend says about CORS is removed, since the route decides (GEP-1767).
+//! backend says about CORS is removed, because the route decides (GEP-1767).
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const CORS_HEADERS: [HeaderName; 6] = [
     ACCESS_CONTROL_MAX_AGE,
 ];
 
-/// Response headers that need not be exposed: browsers always show them, or never (Fetch, 2.2.2).
+/// Response headers that CORS need not expose: browsers always show them, or never do (Fetch, 2.2.2).
 const NEVER_LISTED: [HeaderName; 8] = [
     CACHE_CONTROL,
     CONTENT_LANGUAGE,
@@ -59,7 +59,7 @@ pub(super) fn sharing(cors: &Arc<Cors>, request: &HeaderMap) -> Sharing {
     }
 }
 
-/// Whether a browser asks for permission (Fetch, 4.8).
+/// Reports whether a request is a preflight request (Fetch, 4.8).
 pub(super) fn is_preflight(parts: &Parts) -> bool {
     let headers = &parts.headers;
     parts.method == Method::OPTIONS
@@ -68,7 +68,7 @@ pub(super) fn is_preflight(parts: &Parts) -> bool {
 }
 
 impl Sharing {
-    /// The response to a preflight request. Without CORS headers it denies the permission.
+    /// Returns the response to a preflight request. A response without CORS headers denies the permission.
     pub(super) fn preflight(self, request: &HeaderMap) -> Result<LocalResponse, FilterError> {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -99,13 +99,13 @@ impl Sharing {
         insert(headers, ACCESS_CONTROL_ALLOW_HEADERS, &cors.headers, names)
     }
 
-    /// Sets the CORS headers of a response that is not about a preflight request.
+    /// Replaces the CORS headers of a response other than one to a preflight request.
     pub(super) fn apply(&self, headers: &mut HeaderMap) {
         for name in &CORS_HEADERS {
             headers.remove(name);
         }
-        // It fails only beyond 24,000 headers, which no parser lets through; the response then
-        // allows less.
+        // `http::HeaderMap` refuses more than 24,576 names. No parser of ours lets so many through, and a
+        // response without the headers only permits less.
         let _ = self.share(headers);
     }
 
@@ -132,9 +132,9 @@ impl Sharing {
     }
 }
 
-/// The value of `Access-Control-Allow-Origin`, if the origin is allowed. A filter that allows every
-/// origin without credentials does so without an `Origin` too: a cache may give the response to a
-/// request that has one.
+/// Returns the value of `Access-Control-Allow-Origin`, if the origin is allowed. A filter that allows
+/// every origin without credentials sets it on requests without an `Origin` too, because a cache may
+/// reuse that response for a request that has one.
 fn allowed_origin(cors: &Cors, request: &HeaderMap) -> Option<HeaderValue> {
     if cors.is_public() {
         return Some(ANY);
@@ -194,8 +194,8 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Whether an origin's host is nothing but a host. Anything else, such as a path, could end like an
-/// allowed host.
+/// Reports whether the host of an origin is only a host. Anything else, such as a path, could end like
+/// an allowed host.
 fn is_host(text: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     match text.strip_prefix('[') {
@@ -234,8 +234,8 @@ fn varies_by_origin(headers: &HeaderMap) -> bool {
         .any(|value| value.split(',').map(str::trim).any(is_origin))
 }
 
-/// Names of the headers of a response, which stand for `*`: with credentials browsers take `*`
-/// literally.
+/// Returns the names of the headers of a response, to send instead of `*`: browsers take `*` literally
+/// when the request has credentials.
 fn names_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let names = headers.keys().filter(|name| !NEVER_LISTED.contains(name));
     let names: Vec<&str> = names.map(HeaderName::as_str).collect();

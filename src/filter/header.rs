@@ -1,5 +1,5 @@
-//! RequestHeaderModifier and ResponseHeaderModifier: overwrite, append, delete. Knows nothing of which side a message
-//! comes from.
+//! RequestHeaderModifier and ResponseHeaderModifier: overwrite, append, delete, in this order for requests and
+//! responses alike.
 
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -24,7 +24,7 @@ pub(super) fn apply(changes: &HeaderChanges, headers: &mut HeaderMap) -> Result<
     Ok(())
 }
 
-/// Appends to the value that is there. A field line of its own would mean the same, but backends see one value.
+/// Appends to the present value. A second header line would mean the same (RFC 9110, 5.3), but backends get one value.
 fn append(
     headers: &mut HeaderMap,
     name: &HeaderName,
@@ -41,7 +41,7 @@ fn append(
     .map_err(|_| FilterError::TooManyHeaders)
 }
 
-/// What stands between the values of a field; none where values must stay on lines of their own (RFC 9110, 5.3).
+/// Returns what separates the values of a header; `None` where each value needs its own line (RFC 9110, 5.3).
 fn separator(name: &HeaderName) -> Option<&'static [u8]> {
     match *name {
         SET_COOKIE => None,
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn set_replaces_every_line_of_a_field() {
+    fn set_replaces_every_line_of_a_header() {
         let changes = HeaderChanges {
             set: vec![field("x-a", "new"), field("x-b", "new")],
             ..HeaderChanges::default()
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn add_extends_the_value_that_is_there() {
+    fn add_extends_the_present_value() {
         let changes = HeaderChanges {
             add: vec![field("x-a", "b")],
             ..HeaderChanges::default()
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_keep_their_own_syntax() {
+    fn add_follows_the_syntax_of_cookies() {
         let changes = HeaderChanges {
             add: vec![field("set-cookie", "b=2"), field("cookie", "b=2")],
             ..HeaderChanges::default()
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn remove_comes_last() {
+    fn remove_is_applied_last() {
         let changes = HeaderChanges {
             set: vec![field("x-a", "1")],
             add: vec![field("x-b", "1")],
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_stays_marked_as_one() {
+    fn joined_value_stays_sensitive() {
         let mut headers = HeaderMap::new();
         let mut secret = HeaderValue::from_static("a");
         secret.set_sensitive(true);

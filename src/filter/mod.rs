@@ -1,5 +1,5 @@
-//! The filters that need nothing but a message head: pure functions over `http` types, one file per filter. A request's
-//! filters also decide what is done to its response.
+//! Filters that need only the head of a message: pure functions over `http` types, one file per filter. A request's
+//! filters also decide what happens to its response.
 
 mod cors;
 mod header;
@@ -18,53 +18,53 @@ pub use crate::ir::filter::Scheme;
 use self::response::Step;
 use crate::ir::Filter;
 
-/// What a filter makes of a request.
+/// What a filter decides about a request.
 #[derive(Debug)]
 pub enum Verdict {
     /// The request goes on to the next filter.
     Continue,
-    /// The client gets this response; no other filter and no backend sees the request.
+    /// The client gets this response. No later filter and no backend sees the request.
     Respond(LocalResponse),
 }
 
-/// A response that a filter makes. Boxed, since it is rare and every request has room for it.
+/// A response of a filter. Boxed, because every request reserves room for it and few get one.
 pub type LocalResponse = Box<Response<Bytes>>;
 
-/// What filters need to know of a request beyond its head.
+/// Properties of a request that are not in its head.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestFacts<'a> {
-    /// Scheme of the connection that it came in by.
+    /// Scheme of the client's connection.
     pub scheme: Scheme,
-    /// The host that the client asked for, without port.
+    /// The host that the client requested, without port.
     pub host: &'a str,
     /// The port that the listener declares.
     pub listener_port: u16,
 }
 
-/// Why a filter could not be applied; answered with 500.
+/// Why a filter cannot be applied. The client gets status 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The new host is no host.
+    /// The new host is not valid in a URI.
     #[error("the rewritten host is not valid")]
     Host,
-    /// The new path is no path.
+    /// The new path is not valid in a URI.
     #[error("the rewritten path is not valid")]
     Path,
-    /// The location is no header value.
+    /// The location is not a valid header value.
     #[error("the redirect's location is not valid")]
     Location,
-    /// The redirect keeps the host, and the request names none.
+    /// The redirect keeps the host, but the request names none.
     #[error("the request names no host to redirect to")]
     NoHost,
-    /// There would be more headers than a message can hold.
+    /// The message would have more headers than `http::HeaderMap` can hold.
     #[error("too many headers")]
     TooManyHeaders,
 }
 
-/// Applies a filter of `level` to a request, and notes in `phase` what the filter does to the response.
+/// Applies a filter of `level` to a request, and adds to `phase` what the filter does to the response.
 ///
 /// # Errors
-/// When the filter and the request do not go together, such as a redirect without any host.
+/// When the request does not fit the filter, such as a redirect of a request without a host.
 pub fn request(
     filter: &Filter,
     level: Level,
@@ -86,13 +86,13 @@ pub fn request(
             }
             phase.push(level, Step::Cors(sharing));
         }
-        // They send requests, which no function of this module can.
+        // They send requests, so the proxy applies them: this module does no I/O.
         Filter::Mirror(_) | Filter::ExternalAuth(_) => {}
     }
     Ok(Verdict::Continue)
 }
 
-/// Where a filter stands.
+/// Where a filter is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// In a rule.

@@ -1,11 +1,11 @@
-//! The path that a redirect or a rewrite leads to (Gateway API, HTTPPathModifier). Knows nothing of either.
+//! The new path of a redirect or a rewrite (Gateway API, HTTPPathModifier).
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::ir::filter::PathChange;
 
-/// The path after the change; always begins with `/`. The result is percent-encoded where `change` is not.
+/// Returns the path after the change, which always begins with `/`. Percent-encodes the parts of `change` that need it.
 pub(super) fn changed<'a>(change: Option<&'a PathChange>, path: &'a str) -> Cow<'a, str> {
     let changed = match change {
         None => Cow::Borrowed(path),
@@ -14,7 +14,7 @@ pub(super) fn changed<'a>(change: Option<&'a PathChange>, path: &'a str) -> Cow<
             prefix,
             replacement,
         }) => match path.strip_prefix(&**prefix) {
-            // Nothing is left to join, so the replacement stays as it was written.
+            // The path ends here: the replacement stays as it is written, with or without `/` at its end.
             Some("") => encoded(replacement),
             Some(rest) => {
                 Cow::Owned(encoded(replacement.trim_end_matches('/')).into_owned() + rest)
@@ -31,7 +31,7 @@ pub(super) fn changed<'a>(change: Option<&'a PathChange>, path: &'a str) -> Cow<
     }
 }
 
-/// Encodes what cannot stand in a path (RFC 3986, 3.3). A `%` is taken as the beginning of an encoded byte.
+/// Percent-encodes bytes that are not valid in a path (RFC 3986, 3.3). Takes `%` as the start of an encoded byte.
 fn encoded(path: &str) -> Cow<'_, str> {
     if path.bytes().all(is_path_byte) {
         return Cow::Borrowed(path);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_prefixes_as_the_table_of_the_api_says() {
+    fn replaces_prefixes_as_in_the_table_of_the_api() {
         let rows = [
             ("/foo/bar", "/foo", "/xyz", "/xyz/bar"),
             ("/foo/bar", "/foo", "/xyz/", "/xyz/bar"),
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn encodes_what_cannot_stand_in_a_path() {
+    fn encodes_bytes_that_are_not_valid_in_a_path() {
         assert_eq!(with_prefix("/a/b", "/a", "x y?#"), "/x%20y%3F%23/b");
         let full = PathChange::Full("/é%20".into());
         assert_eq!(changed(Some(&full), "/a"), "/%C3%A9%20");
     }
 
     #[test]
-    fn keeps_the_path_when_nothing_changes_it() {
+    fn keeps_the_path_without_a_matching_change() {
         assert_eq!(changed(None, "/a%2Fb//c"), "/a%2Fb//c");
         assert_eq!(changed(None, ""), "/");
         assert_eq!(changed(None, "*"), "/");

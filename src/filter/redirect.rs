@@ -1,4 +1,4 @@
-//! RequestRedirect: responds with the location to ask instead.
+//! RequestRedirect: responds with a new location.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use http::{HeaderValue, Response};
 use super::{FilterError, LocalResponse, RequestFacts, Scheme, path};
 use crate::ir::filter::Redirect;
 
-/// The response to a request.
+/// Returns the response to a request.
 pub(super) fn response(
     redirect: &Redirect,
     parts: &Parts,
@@ -56,7 +56,7 @@ fn location(
     Ok(location)
 }
 
-/// The port of the new location (HTTPRequestRedirectFilter.port).
+/// Returns the port of the new location (HTTPRequestRedirectFilter.port).
 fn port(redirect: &Redirect, facts: &RequestFacts<'_>) -> u16 {
     match (redirect.port, redirect.scheme) {
         (Some(port), _) => port,
@@ -85,7 +85,7 @@ mod tests {
     use crate::ir::filter::PathChange;
     use http::StatusCode;
 
-    const HERE: RequestFacts<'_> = RequestFacts {
+    const FACTS: RequestFacts<'_> = RequestFacts {
         scheme: Scheme::Http,
         host: "a.com",
         listener_port: 8080,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn derives_the_port_as_the_api_says() {
+    fn derives_the_port_as_the_api_requires() {
         use Scheme::{Http, Https};
         // Scheme of the connection, listener's port, scheme and port of the filter.
         let rows = [
@@ -134,7 +134,7 @@ mod tests {
             let facts = RequestFacts {
                 scheme: from,
                 listener_port,
-                ..HERE
+                ..FACTS
             };
             let found = to(&redirect(scheme, port), "/", &facts);
             assert_eq!(
@@ -146,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn keeps_path_and_query_unless_told_otherwise() {
+    fn keeps_path_and_query_by_default() {
         let mut redirect = redirect(Some(Scheme::Https), None);
         assert_eq!(
-            to(&redirect, "/a%2Fb?x=1&y", &HERE).as_deref(),
+            to(&redirect, "/a%2Fb?x=1&y", &FACTS).as_deref(),
             Ok("https://a.com/a%2Fb?x=1&y")
         );
         redirect.hostname = Some("b.org".into());
@@ -158,28 +158,28 @@ mod tests {
             replacement: "/c/".into(),
         });
         assert_eq!(
-            to(&redirect, "/a/b?x=1", &HERE).as_deref(),
+            to(&redirect, "/a/b?x=1", &FACTS).as_deref(),
             Ok("https://b.org/c/b?x=1")
         );
         redirect.path = Some(PathChange::Full("/full".into()));
         assert_eq!(
-            to(&redirect, "/a/b?x=1", &HERE).as_deref(),
+            to(&redirect, "/a/b?x=1", &FACTS).as_deref(),
             Ok("https://b.org/full?x=1")
         );
     }
 
     #[test]
-    fn ipv6_hosts_stand_in_brackets() {
+    fn puts_ipv6_hosts_in_brackets() {
         for host in ["[::1]", "::1"] {
-            let facts = RequestFacts { host, ..HERE };
+            let facts = RequestFacts { host, ..FACTS };
             let found = to(&redirect(None, None), "/", &facts);
             assert_eq!(found.as_deref(), Ok("http://[::1]:8080/"));
         }
     }
 
     #[test]
-    fn without_any_host_there_is_no_location() {
-        let facts = RequestFacts { host: "", ..HERE };
+    fn refuses_to_redirect_without_a_host() {
+        let facts = RequestFacts { host: "", ..FACTS };
         assert_eq!(
             to(&redirect(None, None), "/", &facts),
             Err(FilterError::NoHost)
@@ -191,7 +191,7 @@ mod tests {
         let mut redirect = redirect(None, None);
         redirect.status = StatusCode::PERMANENT_REDIRECT;
         let parts = http::Request::get("/x").body(()).unwrap().into_parts().0;
-        let response = response(&redirect, &parts, &HERE).unwrap();
+        let response = response(&redirect, &parts, &FACTS).unwrap();
         assert_eq!(response.status(), 308);
         assert_eq!(response.headers()[LOCATION], "http://a.com:8080/x");
         assert_eq!(response.headers().len(), 1);

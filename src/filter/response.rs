@@ -1,4 +1,5 @@
-//! What the filters of a request do to its response. A step holds what it needs of the request, which is gone by then.
+//! What the filters of a request do to its response. The request has been sent by then, so a step keeps the parts of it
+//! that it needs.
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use super::cors::Sharing;
 use super::{Level, header};
 use crate::ir::filter::HeaderChanges;
 
-/// The steps that a response goes through: those of the backendRef that served it, then those of the rule, each in the
-/// order of its list. Without steps it holds no memory.
+/// The steps for a response: those of the backendRef that served the request, then those of the rule, each in the
+/// order of its list. Without steps it allocates nothing.
 #[derive(Debug, Default)]
 pub struct ResponsePhase {
     rule: Vec<Step>,
@@ -33,12 +34,12 @@ impl ResponsePhase {
         }
     }
 
-    /// Adds changes of headers that another service asks for.
+    /// Adds header changes that an authorization server requests.
     pub fn change_headers(&mut self, level: Level, changes: HeaderChanges) {
         self.push(level, Step::Headers(Arc::new(changes)));
     }
 
-    /// Forgets the steps of a backendRef: another attempt chooses again.
+    /// Removes the steps of the backendRef. The next attempt chooses a backendRef again.
     pub fn reset_backend(&mut self) {
         self.backend.clear();
     }
@@ -47,14 +48,15 @@ impl ResponsePhase {
     pub fn apply(&self, headers: &mut HeaderMap) {
         for step in self.backend.iter().chain(&self.rule) {
             match step {
-                // It fails only beyond 24,000 headers, which no parser lets through; such a response stays as it is.
+                // `http::HeaderMap` refuses more than 24,576 names, and no parser of ours lets so many through. The
+                // response then keeps the changes before that.
                 Step::Headers(changes) => drop(header::apply(changes, headers)),
                 Step::Cors(sharing) => sharing.apply(headers),
             }
         }
     }
 
-    /// Applies the CORS steps alone, to an error response: without them a page cannot even read the status.
+    /// Applies only the CORS steps, to an error response: without them a page cannot read even the status.
     pub fn apply_cors(&self, headers: &mut HeaderMap) {
         for step in self.backend.iter().chain(&self.rule) {
             if let Step::Cors(sharing) = step {

@@ -1,4 +1,4 @@
-//! URLRewrite: changes host and path of the request that is forwarded. Knows nothing of where it goes.
+//! URLRewrite: changes host and path of the forwarded request.
 
 use http::header::HOST;
 use http::request::Parts;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_query_survives() {
+    fn rewrites_the_path_and_keeps_the_query() {
         let mut parts = parts("/foo/bar?x=/foo&y=%20");
         let change = PathChange::Prefix {
             prefix: "/foo".into(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_replaced_with_its_port() {
+    fn rewrites_the_host_with_its_port() {
         let mut origin = parts("/a");
         apply(&rewrite(Some("b.org"), None), &mut origin).unwrap();
         assert_eq!(
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_path_gets_one() {
+    fn rewrites_a_request_without_path() {
         let mut parts = parts("*");
         let change = PathChange::Full("/all".into());
         apply(&rewrite(None, Some(change)), &mut parts).unwrap();

@@ -1,5 +1,5 @@
-//! Where requests can be sent: a backend is one port of one referenced object, with its endpoints.
-//! Knows nothing of how an endpoint is chosen or reached.
+//! Where requests can be sent: a backend is one port of a referenced object, with its endpoints. Must not know how the
+//! proxy chooses an endpoint or connects to it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,24 +12,25 @@ use serde::{Serialize, Serializer};
 use super::traffic::TrafficPolicy;
 use super::{ClientTls, ObjectRef};
 
-/// The identity of a backend. Everything that must not be shared between two uses of the same object is part of it.
+/// The identity of a backend. Includes everything that two uses of one object must not share. `Ord` is derived:
+/// searches for all uses of an object, or of one of its ports, rely on these two fields being the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId {
     /// The referenced object, such as a Service.
     pub object: ObjectRef,
     /// The referenced port, such as a Service's.
     pub port: u16,
-    /// What decides on TLS to it; nothing where no policy applies.
+    /// Where its TLS settings come from; `None` where no policy applies.
     pub tls: Option<TlsUse>,
-    /// Whether HTTP/2 is spoken to a port that does not ask for it, because requests of GRPCRoutes need it.
+    /// Whether requests of GRPCRoutes require HTTP/2 although the port does not declare it.
     pub for_grpc: bool,
 }
 
-/// What decides on TLS to a backend. Two uses of one port with different TLS are two backends, so that they share no
-/// connection.
+/// Where the TLS settings for a backend come from. Two uses of one port with different settings are two backends, so
+/// that they share no connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TlsUse {
-    /// The policy that applies, or the backend itself where that says so.
+    /// The policy that applies, or the backend itself if its kind has TLS settings.
     pub policy: ObjectRef,
     /// The Gateway whose client certificate is presented.
     pub client: Option<ObjectRef>,
@@ -67,13 +68,13 @@ pub struct Backend {
     /// Its identity.
     #[serde(skip)]
     pub id: BackendId,
-    /// What its endpoints speak.
+    /// The protocol of its endpoints.
     pub protocol: UpstreamProtocol,
     /// TLS to its endpoints; `None` is plain text.
     pub tls: Option<Arc<ClientTls>>,
-    /// Its usable endpoints; none means 503.
+    /// Its usable endpoints. Without any, requests get 503.
     pub endpoints: Endpoints,
-    /// How long the share of an endpoint grows that is added to others.
+    /// How long the share of an endpoint grows after it joins others (slow start).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_start: Option<Duration>,
     /// The traffic policy of the object.
@@ -87,9 +88,9 @@ pub struct Backend {
 pub enum Endpoints {
     /// At these addresses, sorted and without duplicates.
     Addresses(Vec<SocketAddr>),
-    /// At the addresses that a name has in DNS while requests are served.
+    /// Addresses that DNS has for a name, resolved while requests are served.
     Hostname {
-        /// The name, fully qualified, without a dot at its end.
+        /// The fully qualified name, without a dot at its end.
         hostname: Arc<str>,
         /// The port.
         port: u16,
@@ -99,7 +100,7 @@ pub enum Endpoints {
 }
 
 impl Endpoints {
-    /// The addresses, as far as the configuration has them, sorted and without duplicates.
+    /// Returns the configured addresses, sorted and without duplicates.
     pub fn addresses(&self) -> Cow<'_, [SocketAddr]> {
         match self {
             Self::Addresses(addresses) => addresses.into(),
@@ -114,7 +115,7 @@ impl Endpoints {
         }
     }
 
-    /// The name whose addresses they are.
+    /// Returns the name to resolve, if the addresses come from DNS.
     pub fn hostname(&self) -> Option<&Arc<str>> {
         match self {
             Self::Addresses(_) | Self::Releases(_) => None,
@@ -122,7 +123,7 @@ impl Endpoints {
         }
     }
 
-    /// The releases, where there are any.
+    /// Returns the releases, if the endpoints are in releases.
     pub fn releases(&self) -> Option<&Releases> {
         match self {
             Self::Addresses(_) | Self::Hostname { .. } => None,
@@ -134,10 +135,10 @@ impl Endpoints {
 /// Endpoints in releases.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Releases {
-    /// Name of the cookie that keeps a client on its release; none means that each request is drawn anew.
+    /// Name of the cookie that keeps a client on its release; `None` draws a release for each request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<Arc<str>>,
-    /// The releases, in order of name, those of weight 0 included.
+    /// The releases, in order of name. Includes those of weight 0.
     pub releases: Vec<Release>,
 }
 
@@ -146,14 +147,14 @@ pub struct Releases {
 pub struct Release {
     /// Its name: the value of the label that tells releases apart.
     pub name: Arc<str>,
-    /// Its share of the requests, relative to the sum of all weights. Rules for readiness and unlisted releases are
-    /// applied already. 0 gets none.
+    /// Its share of the requests, relative to the sum of all weights; 0 gets none. Translation has already applied
+    /// `minReady`, `belowMinReady` and `unlisted`.
     pub weight: u64,
     /// Value of the cookie: the first 16 hexadecimal digits of SHA-256 over "namespace/name/release", equal in all
     /// replicas. Empty without a cookie.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub token: Arc<str>,
-    /// Its usable endpoints, sorted and without duplicates. None with a weight above 0 means 503 for its share.
+    /// Its usable endpoints, sorted and without duplicates. Without any, its share of the requests gets 503.
     #[serde(rename = "endpoints")]
     pub addresses: Vec<SocketAddr>,
 }

@@ -31,7 +31,7 @@ pub struct Cors {
 }
 
 impl Cors {
-    /// Whether every response allows every origin, and so does not depend on the request.
+    /// Reports whether every response allows every origin, so that it does not depend on the request.
     pub fn is_public(&self) -> bool {
         self.origins == AllowedOrigins::Any && !self.credentials
     }
@@ -62,19 +62,19 @@ pub struct AllowedOrigin {
 pub enum AllowedHost {
     /// `*`: every host.
     Any,
-    /// `*.example.com`, held as `.example.com`: one or more labels before it.
+    /// `*.example.com`, stored as `.example.com`: one or more labels before it.
     Suffix(Arc<str>),
-    /// This host.
+    /// One host.
     Exact(Arc<str>),
 }
 
 /// The value of a CORS response header.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum CorsValue {
-    /// The same in every response.
+    /// The same value in every response.
     Fixed(#[serde(serialize_with = "text")] HeaderValue),
-    /// Names from the message instead of `*`: the method or headers that the request asks for, or
-    /// the headers of the response to expose.
+    /// Names from the message instead of `*`: the method or headers that the request asks for, or the
+    /// headers of the response.
     Named,
 }
 

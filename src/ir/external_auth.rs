@@ -1,4 +1,4 @@
-//! ExternalAuth filters: the backend that authorizes requests, and what is sent to it.
+//! ExternalAuth filters: the backend that authorizes requests, and which parts of a request it gets.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use super::route::Target;
 /// Authorization of requests by another backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ExternalAuth {
-    /// The authorization server. With an invalid target no request is allowed.
+    /// The authorization server. With an invalid target every request is refused.
     pub target: Target,
-    /// What it speaks.
+    /// Protocol of the authorization server.
     pub protocol: AuthProtocol,
-    /// Maximum bytes of a request body, which is sent to the server; 0 if no body is sent to it.
+    /// Maximum size of a request body, in bytes, that is sent to the server; 0 sends no body.
     pub max_body: u16,
 }
 
-/// What an authorization server speaks.
+/// Protocol of an authorization server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum AuthProtocol {
     /// HTTP.
@@ -30,17 +30,17 @@ pub enum AuthProtocol {
 /// Requests to an authorization server over HTTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct HttpAuth {
-    /// Precedes the path of the client's request; has no `/` at its end.
+    /// Prefix of the path; has no `/` at its end.
     pub path_prefix: Arc<str>,
-    /// Headers of the client's request that are sent beside those that always are.
+    /// Headers of the client's request that are sent in addition to those that always are.
     #[serde(serialize_with = "names")]
     pub headers: Vec<HeaderName>,
-    /// Headers of the server's response that the client's request gets; all if empty.
+    /// Headers of the server's response that are added to the client's request; all if empty.
     #[serde(serialize_with = "names")]
     pub response_headers: Vec<HeaderName>,
 }
 
-/// Calls of an authorization server over gRPC.
+/// Calls to an authorization server over gRPC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcAuth {
     /// Headers of the client's request that are sent; all if empty.

@@ -1,4 +1,4 @@
-//! What filters do to a request or response, with every value already checked. Knows not how they are applied.
+//! Settings of filters, already validated. Must not know how filters are applied.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use super::cors::Cors;
 use super::external_auth::ExternalAuth;
 use super::route::Target;
 
-/// A step of a rule or of one of its backends.
+/// One filter of a rule or of a backendRef.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Filter {
-    /// Changes the request's header fields.
+    /// Changes headers of the request.
     RequestHeaders(HeaderChanges),
-    /// Changes the response's headers. Shared, so that a request takes it to its response at no cost.
+    /// Changes headers of the response. Shared, because each request clones it for its response.
     ResponseHeaders(Arc<HeaderChanges>),
-    /// Answers with a redirect.
+    /// Responds with a redirect.
     Redirect(Redirect),
     /// Changes host or path of the forwarded request.
     Rewrite(Rewrite),
-    /// Cross-origin resource sharing. Shared, so that a request takes it to its response at no cost.
+    /// Cross-origin resource sharing. Shared, because each request clones it for its response.
     Cors(Arc<Cors>),
     /// Sends a copy of the request to another backend.
     Mirror(Arc<Mirror>),
@@ -31,7 +31,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// The target of the requests that the filter sends, if it sends any.
+    /// Returns the target of the requests that the filter sends, if it sends any.
     pub fn target(&self) -> Option<&Target> {
         match self {
             Self::Mirror(mirror) => Some(&mirror.target),
@@ -44,34 +44,34 @@ impl Filter {
         }
     }
 
-    /// The backend of these requests.
+    /// Returns the backend of [`Self::target`].
     pub fn backend(&self) -> Option<&BackendId> {
         self.target().and_then(Target::backend)
     }
 }
 
-/// Changes of header fields: overwrite, append, delete, in this order.
+/// Header changes: overwrite, append, delete, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct HeaderChanges {
-    /// Fields to overwrite; each name once.
+    /// Headers to overwrite; each name once.
     #[serde(serialize_with = "fields")]
     pub set: Vec<(HeaderName, HeaderValue)>,
-    /// Fields to append; each name once.
+    /// Headers to append; each name once.
     #[serde(serialize_with = "fields")]
     pub add: Vec<(HeaderName, HeaderValue)>,
-    /// Fields to delete.
+    /// Headers to delete.
     #[serde(serialize_with = "names")]
     pub remove: Vec<HeaderName>,
 }
 
-/// A redirect. Absent parts are the request's own (Gateway API, HTTPRequestRedirectFilter).
+/// A redirect. Parts that are `None` are taken from the request (Gateway API, HTTPRequestRedirectFilter).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Redirect {
     /// Scheme.
     pub scheme: Option<Scheme>,
     /// Host, without port.
     pub hostname: Option<Arc<str>>,
-    /// Port; absent means derived from scheme, else from the listener.
+    /// Port; `None` derives it from the scheme, or else from the listener.
     pub port: Option<u16>,
     /// Path.
     pub path: Option<PathChange>,
@@ -102,9 +102,9 @@ pub struct Rewrite {
 /// A copy of requests to another backend, whose responses are discarded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Mirror {
-    /// Where copies go. With an invalid target there are none.
+    /// Where copies go. With an invalid target no copies are sent.
     pub target: Target,
-    /// The requests that are copied.
+    /// The fraction of requests to copy.
     pub share: Fraction,
 }
 
@@ -117,21 +117,21 @@ pub struct Fraction {
     pub denominator: NonZeroU32,
 }
 
-/// A change of path; the query survives it.
+/// A change of path. The query stays.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum PathChange {
-    /// The whole path becomes this; begins with `/`.
+    /// Replaces the whole path; begins with `/`.
     Full(Arc<str>),
-    /// The matched prefix becomes something else.
+    /// Replaces the matched prefix.
     Prefix {
-        /// The rule's only path prefix, as [`super::route::PathMatch::Prefix`] holds it: no `/` at the end.
+        /// The only path prefix of the rule, as in [`super::route::PathMatch::Prefix`]: no `/` at the end.
         prefix: Arc<str>,
-        /// What it becomes, as written.
+        /// The replacement, as written.
         replacement: Arc<str>,
     },
 }
 
-/// Field names whose values are credentials and are never printed.
+/// Headers with credentials, whose values are never printed.
 const SENSITIVE: [HeaderName; 4] = [
     http::header::AUTHORIZATION,
     http::header::PROXY_AUTHORIZATION,

@@ -2,9 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The fingerprint of a value.
+/// Returns the fingerprint of a value.
 ///
-/// Neither the hasher's algorithm nor the layout of what is hashed is promised: it must not be kept or sent.
+/// Must not be stored or sent: the standard library may change the algorithm of `DefaultHasher` in any release, and the
+/// compiler the layout of enum discriminants.
 pub fn of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! What marks a request as gRPC (gRPC over HTTP/2, "Requests") or as gRPC-Web.
+//! How a request is recognized as gRPC (gRPC over HTTP/2, "Requests") or gRPC-Web.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
@@ -12,25 +12,25 @@ pub enum WebFormat {
     Text,
 }
 
-/// Whether a request is gRPC or gRPC-Web: a POST whose headers say so.
+/// Reports whether a request is gRPC or gRPC-Web: a POST with such a media type.
 pub fn is_request(method: &Method, headers: &HeaderMap) -> bool {
     *method == Method::POST && (is_grpc(headers) || web_format(headers).is_some())
 }
 
-/// Whether headers mark a gRPC message: the media type is `application/grpc`, with or without the encoding of messages.
+/// Reports whether headers mark a gRPC message: the media type is `application/grpc`, with or without a suffix.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     value.is_some_and(|value| is_type(value, b"application/grpc"))
 }
 
-/// The format of a gRPC-Web message, if headers mark one.
+/// Returns the format of a gRPC-Web message; `None` if the media type is another one.
 pub fn web_format(headers: &HeaderMap) -> Option<WebFormat> {
     headers
         .get(CONTENT_TYPE)
         .and_then(|value| web_format_of(value.as_bytes()))
 }
 
-/// The format that a media type names.
+/// Returns the gRPC-Web format of a media type.
 pub fn web_format_of(value: &[u8]) -> Option<WebFormat> {
     if is_type(value, b"application/grpc-web-text") {
         Some(WebFormat::Text)
@@ -39,7 +39,7 @@ pub fn web_format_of(value: &[u8]) -> Option<WebFormat> {
     }
 }
 
-/// Whether a media type is `name`, with or without a suffix and parameters.
+/// Reports whether a media type is `name`, with or without a suffix and parameters.
 fn is_type(value: &[u8], name: &[u8]) -> bool {
     value
         .split_at_checked(name.len())

@@ -1,4 +1,4 @@
-//! The headers that concern one connection and never cross a proxy: the only list of them.
+//! The hop-by-hop headers, which a proxy never forwards. This is the only list of them.
 
 use http::HeaderName;
 use http::header::{CONNECTION, TE, TRANSFER_ENCODING, UPGRADE};
@@ -10,7 +10,7 @@ pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connecti
 /// `HTTP2-Settings` (RFC 7540, 3.2.1).
 pub const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Hop-by-hop headers (RFC 9110, 7.6.1; RFC 9113, 8.2.2), beside those that `Connection` names.
+/// Hop-by-hop headers (RFC 9110, 7.6.1; RFC 9113, 8.2.2). Headers that `Connection` names are hop-by-hop as well.
 pub const HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
     KEEP_ALIVE,

@@ -1,5 +1,5 @@
-//! Ports to bind and the listeners merged onto them, with the routes attached to each. Knows nothing of sockets; what
-//! became of binding comes back as a [`BindReport`].
+//! Ports to bind and the listeners merged onto them, with the routes attached to each. Must not know sockets: the
+//! result of binding comes back as a [`BindReport`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use serde::{Serialize, Serializer};
 
 use super::{ObjectRef, Route, ServerTls};
 
-/// Something to bind: a port on one address, or on every address of both families.
+/// A port to bind, on one address or on every address of both families.
 ///
-/// Prints as `address:port`, with `/udp` behind it for UDP; `*` is every address.
+/// Prints as `address:port`, with `/udp` appended for UDP; `*` is every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bind {
     /// The address; `None` means all, IPv4 and IPv6.
@@ -36,7 +36,7 @@ pub enum Transport {
 }
 
 impl Bind {
-    /// A TCP port.
+    /// Returns a TCP port.
     pub const fn tcp(address: Option<IpAddr>, port: u16) -> Self {
         Self {
             address,
@@ -65,7 +65,7 @@ impl Serialize for Bind {
     }
 }
 
-/// What binding came to: the bound address, or why there is none.
+/// The result of binding each port: the bound address, or the error.
 pub type BindReport = BTreeMap<Bind, Result<SocketAddr, Arc<str>>>;
 
 /// One port of one Gateway, with all listeners that share it.
@@ -75,20 +75,20 @@ pub struct Port {
     pub bind: Bind,
     /// The Gateway that it belongs to.
     pub gateway: ObjectRef,
-    /// Listeners with distinct hostnames; never empty. All have one [`Protocol::port_protocol`], since others are in
-    /// conflict.
+    /// Listeners with distinct hostnames; never empty. All have the same [`Protocol::port_protocol`]: translation
+    /// reports others as conflicts.
     pub listeners: Vec<Arc<Listener>>,
 }
 
 impl Port {
-    /// What clients speak first.
+    /// Returns what clients send first.
     pub fn protocol(&self) -> PortProtocol {
         let first = self.listeners.first();
         first.map_or(PortProtocol::Http, |one| one.protocol.port_protocol())
     }
 }
 
-/// What clients of a port speak first.
+/// What clients of a port send first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PortProtocol {
     /// HTTP/1.1, or HTTP/2 with prior knowledge.
@@ -101,7 +101,7 @@ pub enum PortProtocol {
     Udp,
 }
 
-/// What a listener speaks, with what it needs for that.
+/// The protocol of a listener, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Protocol {
     /// HTTP.
@@ -119,7 +119,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// What clients speak first.
+    /// Returns what clients send first.
     pub fn port_protocol(&self) -> PortProtocol {
         match self {
             Self::Http => PortProtocol::Http,
@@ -129,7 +129,7 @@ impl Protocol {
         }
     }
 
-    /// How TLS is terminated, where it is.
+    /// Returns how TLS is terminated; `None` if it is not.
     pub fn termination(&self) -> Option<&TlsTermination> {
         match self {
             Self::Https(termination) | Self::TlsTerminate(termination) => Some(termination),
@@ -144,12 +144,12 @@ pub struct TlsTermination {
     /// Certificates and settings.
     #[serde(flatten)]
     pub tls: Arc<ServerTls>,
-    /// Secrets among those of [`Self::tls`] whose present content cannot be used, so that an earlier one is.
+    /// Secrets of [`Self::tls`] whose present content cannot be used. Their last good certificate is served instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_over: Vec<ObjectRef>,
 }
 
-/// The name of a listener: names are unique only within their own object.
+/// The name of a listener, with the object that declares it: listener names are unique only within one object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct ListenerKey {
     /// The Gateway or ListenerSet that declares it.
@@ -171,26 +171,26 @@ pub struct Listener {
     pub key: ListenerKey,
     /// The hosts that it serves.
     pub hostname: Hostname,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Routes attached to it.
     pub routes: AttachedRoutes,
 }
 
 impl Listener {
-    /// Certificates and settings, where TLS is terminated.
+    /// Returns certificates and settings, if TLS is terminated.
     pub fn tls(&self) -> Option<&Arc<ServerTls>> {
         self.protocol.termination().map(|one| &one.tls)
     }
 }
 
-/// The routes of one listener by their objects, each once. Versions share what is equal: a clone is cheap, and a change
-/// costs what it touches.
+/// The routes of one listener by object, each once. Backed by a persistent map: a clone is cheap, and an update costs
+/// only what it changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AttachedRoutes(OrdMap<ObjectRef, Arc<AttachedRoute>>);
 
 impl AttachedRoutes {
-    /// Attaches a route, in place of one of the same object.
+    /// Attaches a route. Replaces the route of the same object.
     pub fn insert(&mut self, route: Arc<AttachedRoute>) {
         self.0.insert(route.route.object.clone(), route);
     }
@@ -200,27 +200,27 @@ impl AttachedRoutes {
         self.0.remove(object);
     }
 
-    /// The route of an object.
+    /// Returns the route of an object.
     pub fn get(&self, object: &ObjectRef) -> Option<&Arc<AttachedRoute>> {
         self.0.get(object)
     }
 
-    /// The routes, in order of their objects.
+    /// Returns the routes, in order of their objects.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<AttachedRoute>> {
         self.0.values()
     }
 
-    /// The number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no routes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The routes of each object that differ from `before`: what was attached, and what is.
+    /// Returns the routes that differ from `before`, by object: the old route and the new one, as far as they exist.
     pub fn changes_since<'a>(
         &'a self,
         before: &'a Self,
@@ -258,7 +258,7 @@ impl Serialize for AttachedRoutes {
 /// A route on one listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AttachedRoute {
-    /// The hosts that both route and listener name; never empty.
+    /// The hostnames that both the route and the listener permit; never empty.
     pub hostnames: Vec<Hostname>,
     /// The route.
     pub route: Arc<Route>,
@@ -270,14 +270,14 @@ pub struct AttachedRoute {
 pub enum Hostname {
     /// One name.
     Exact(Arc<str>),
-    /// Every name that ends in `.` and this suffix: one or more labels more, never the suffix itself.
+    /// Every name that ends in `.` and this suffix. One or more labels precede it, so the suffix itself does not match.
     Wildcard(Arc<str>),
     /// Every host.
     Any,
 }
 
 impl Hostname {
-    /// Reads a hostname as objects write it; empty means any. Its syntax is the validator's business.
+    /// Parses a hostname as objects write it; empty means any. Does not check the syntax: see [`Self::is_valid`].
     pub fn new(text: &str) -> Self {
         let text = text.to_ascii_lowercase();
         match text.strip_prefix("*.") {
@@ -287,7 +287,7 @@ impl Hostname {
         }
     }
 
-    /// Whether objects may write this for a set of hosts: a name, with `*.` in front or not. Empty is none.
+    /// Reports whether a hostname is valid in an object: a name, with or without a leading `*.`. Empty is not valid.
     pub fn is_valid(text: &str) -> bool {
         let name = text.strip_prefix("*.").unwrap_or(text);
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -295,7 +295,7 @@ impl Hostname {
             .all(|label| !label.is_empty() && label.bytes().all(fits))
     }
 
-    /// Whether `host`, in lower case and without port, is in the set.
+    /// Reports whether `host`, in lower case and without port, is in the set.
     pub fn contains(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => **name == *host,
@@ -304,7 +304,7 @@ impl Hostname {
         }
     }
 
-    /// The hosts in both sets.
+    /// Returns the hosts that are in both sets.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         let narrower = match (self, other) {
             (Self::Any, side) | (side, Self::Any) => return Some(side.clone()),
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_transports_of_one_port_apart() {
+    fn tcp_and_udp_of_one_port_are_different_binds() {
         let tcp = Bind::tcp(None, 53);
         let udp = Bind {
             transport: Transport::Udp,
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_hold_one_or_more_labels_and_never_the_apex() {
+    fn wildcards_need_at_least_one_label_before_the_suffix() {
         let wildcard = Hostname::new("*.Example.com");
         assert!(wildcard.contains("a.example.com"));
         assert!(wildcard.contains("a.b.example.com"));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn intersections_take_the_narrower_side() {
+    fn intersections_are_the_narrower_side() {
         let host = Hostname::new;
         let cases = [
             ("", "a.com", Some("a.com")),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_from_specific_to_general() {
+    fn hostnames_order_from_specific_to_general() {
         let mut hosts = ["", "*.com", "*.a.com", "b.com", "a.b.com"].map(Hostname::new);
         hosts.sort();
         assert_eq!(

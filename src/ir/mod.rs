@@ -1,5 +1,5 @@
-//! The intermediate representation: everything the data plane needs to know, as plain validated values.
-//! Knows nothing of Kubernetes objects, sockets or clocks. Two equal IRs serve the same traffic.
+//! The intermediate representation: the whole configuration of a data plane as plain, validated values. Must not know
+//! Kubernetes objects, sockets or clocks. Equal IRs serve traffic in the same way.
 
 pub mod backend;
 pub mod cors;
@@ -36,15 +36,15 @@ pub use tls::{Certificate, ClientTls, ServerTls};
 /// One whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Ir {
-    /// What to bind, in order of [`Bind`].
+    /// The ports, in order of [`Bind`].
     pub ports: Vec<Arc<Port>>,
-    /// Every backend that a rule refers to, in order of their identities.
+    /// Every backend that a rule refers to, in order of identity: [`Self::backend`] searches by it.
     #[serde(serialize_with = "by_id")]
     pub backends: Arc<[Arc<Backend>]>,
 }
 
 impl Ir {
-    /// The backend of this identity.
+    /// Returns the backend of this identity.
     pub fn backend(&self, id: &BackendId) -> Option<&Arc<Backend>> {
         let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
         self.backends.get(at)

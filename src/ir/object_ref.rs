@@ -1,5 +1,4 @@
-//! The name of a Kubernetes object: what every other module uses to say which object it speaks of.
-//! Knows nothing of what objects hold.
+//! The name of a Kubernetes object, with its group and kind. Must not know the contents of objects.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,7 +9,7 @@ use serde::{Serialize, Serializer};
 /// Group of the Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
-/// Groups and kinds that nearly every name has: kept once, since there may be many thousand names.
+/// Frequent groups and kinds. Names share these strings, because a process may hold many thousands of names.
 static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
     let words = [
         GATEWAY_GROUP,
@@ -46,7 +45,7 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// Names one object.
+    /// Creates a reference to an object.
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
         Self {
             group: word(group),
@@ -56,12 +55,12 @@ impl ObjectRef {
         }
     }
 
-    /// Names an object of the Gateway API's group.
+    /// Creates a reference to an object of the Gateway API's group.
     pub fn gateway_api(kind: &str, namespace: &str, name: &str) -> Self {
         Self::new(GATEWAY_GROUP, kind, namespace, name)
     }
 
-    /// Names an object of the core group, such as a Service or a Secret.
+    /// Creates a reference to an object of the core group, such as a Service or a Secret.
     pub fn core(kind: &str, namespace: &str, name: &str) -> Self {
         Self::new("", kind, namespace, name)
     }
@@ -69,7 +68,7 @@ impl ObjectRef {
 
 impl Ord for ObjectRef {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Groups and kinds are mostly one word, kept once: equal addresses spare the comparison of the text.
+        // Equal groups and kinds are mostly one shared string: comparing addresses first avoids comparing the text.
         let part = |one: &Arc<str>, two: &Arc<str>| match Arc::ptr_eq(one, two) {
             true => Ordering::Equal,
             false => one.cmp(two),

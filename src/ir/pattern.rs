@@ -1,4 +1,4 @@
-//! Regular expressions of matches: always matched against the whole value, in time linear to its length.
+//! Regular expressions of matches. They always match the whole value, in time linear in its length.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,10 +6,10 @@ use std::hash::{Hash, Hasher};
 use regex::{Regex, RegexBuilder};
 use serde::{Serialize, Serializer};
 
-/// Compiled size that one pattern may take, in bytes.
+/// Maximum size of one compiled pattern, in bytes.
 const SIZE_LIMIT: usize = 256 * 1024;
 
-/// A compiled pattern; equal when its source is.
+/// A compiled pattern. Patterns with the same source are equal.
 #[derive(Clone)]
 pub struct Pattern {
     source: Box<str>,
@@ -19,7 +19,7 @@ pub struct Pattern {
 impl Pattern {
     /// Compiles a pattern of RE2 syntax. Fails with a one-line reason on bad syntax or excessive size.
     pub fn new(source: &str) -> Result<Self, String> {
-        // Parsed alone first, so that unbalanced groups cannot escape the anchors.
+        // Compiled without anchors first: `a)(b` must be refused, and would be valid between `^(?:` and `)$`.
         let build = |text: &str| RegexBuilder::new(text).size_limit(SIZE_LIMIT).build();
         build(source)
             .and_then(|_| {
@@ -43,12 +43,12 @@ impl Pattern {
             })
     }
 
-    /// Whether the whole of `value` matches.
+    /// Reports whether the whole of `value` matches.
     pub fn matches(&self, value: &str) -> bool {
         self.regex.is_match(value)
     }
 
-    /// The pattern as written.
+    /// Returns the pattern as written.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn comments_of_verbose_mode_do_not_swallow_the_anchor() {
+    fn comment_in_verbose_mode_does_not_hide_the_anchor() {
         let pattern = Pattern::new("(?x)/a # tail").unwrap();
         assert!(pattern.matches("/a"));
         assert!(!pattern.matches("/ab"));
     }
 
     #[test]
-    fn refuses_what_cannot_be_compiled_within_bounds() {
+    fn refuses_invalid_and_oversized_patterns() {
         assert!(Pattern::new("a)(b").is_err());
         assert!(Pattern::new("(").is_err());
         assert!(

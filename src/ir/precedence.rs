@@ -1,19 +1,19 @@
-//! The order in which the matches of all routes are tried: one list for each kind of route.
+//! The order in which the matches of all routes are tried: one order for each kind of route.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
 
-/// The order of matches of equally specific hostnames: the smallest is tried first, and the first that fits wins.
-/// The fields stand in the order of the API's lists.
+/// The order of matches of equally specific hostnames: the smallest is tried first, and the first that matches wins.
+/// The order of the fields is the order of the API's lists, because `Ord` is derived.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
-    /// Priority of the route, which is ours and not of the API; greater is first, and 0 leaves it to the API.
+    /// Priority of the route, an extension of ours; greater is first. 0 leaves the order to the API.
     pub priority: Reverse<i16>,
     /// How specific the match is.
     pub specificity: Specificity,
-    /// Creation time; older is first, and none is oldest.
+    /// Creation time; older is first, and `None` counts as oldest.
     pub created: Option<i64>,
     /// Namespace of the route, alphabetically.
     pub namespace: Arc<str>,
@@ -25,18 +25,18 @@ pub struct Precedence {
     pub r#match: usize,
 }
 
-/// How specific a match is, in the terms of its route's kind. A kind without one of the conditions leaves it at 0.
+/// How specific a match is, in the terms of its route's kind. A condition that the kind does not have stays at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Specificity {
     /// Kind of path condition.
     pub path: PathRank,
     /// Characters of the path, pattern or prefix; more is first.
     pub path_length: Reverse<usize>,
-    /// Characters of a gRPC method or its pattern; more is first.
+    /// Number of gRPC method characters, or of its pattern; more is first.
     pub grpc_method: Reverse<usize>,
-    /// Whether only gRPC requests match; those matches are first.
+    /// Whether only gRPC requests match; such matches are first.
     pub grpc: Reverse<bool>,
-    /// Weight of the method condition; more is first.
+    /// 1 with a method condition, else 0; more is first.
     pub method: Reverse<usize>,
     /// Number of header conditions; more is first.
     pub headers: Reverse<usize>,
@@ -44,21 +44,21 @@ pub struct Specificity {
     pub query: Reverse<usize>,
 }
 
-/// The rank of a path condition: exact paths first, then patterns, then prefixes. The index of a hostname's matches
-/// searches in this order. Patterns of GRPCRoutes have the rank of prefixes.
+/// The rank of a path condition: exact paths first, then patterns, then prefixes. The router of a hostname searches in
+/// this order. Patterns of GRPCRoutes have the rank of prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathRank {
     /// `Exact`.
     Exact,
-    /// `RegularExpression`. The API leaves its place open and suggests this one.
+    /// `RegularExpression`. The API leaves its rank open and suggests this one.
     Regex,
     /// `PathPrefix`.
     Prefix,
 }
 
 impl Precedence {
-    /// The place of the `index`-th match of `rule`, whose route is of this kind, has this priority and was created at this
-    /// time.
+    /// Returns the precedence of the `index`-th match of `rule`. Kind, priority and creation time are those of its
+    /// route.
     pub fn new(
         kind: RouteKind,
         priority: i16,
@@ -84,7 +84,7 @@ impl Precedence {
 }
 
 impl Specificity {
-    /// The list of HTTPRouteRule.matches.
+    /// Follows the list of HTTPRouteRule.matches.
     fn http(condition: &Match) -> Self {
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
@@ -102,14 +102,14 @@ impl Specificity {
         }
     }
 
-    /// The list of GRPCRouteRule.matches: characters of the service, then of the method, then headers. Among those of
-    /// HTTPRoutes, service and method in full are an `Exact` path, and every other condition is a `PathPrefix` of
-    /// `/service`. The API leaves the place of regular expressions open: here their characters count like others.
+    /// Follows the list of GRPCRouteRule.matches: characters of the service, then of the method, then headers. To
+    /// compare with HTTPRoutes, a complete service and method rank as an `Exact` path, and every other condition as a
+    /// `PathPrefix` of `/service`. The API leaves the rank of regular expressions open: here their characters count.
     fn grpc(condition: &Match) -> Self {
         let GrpcMatch { service, method } = condition.grpc.unwrap_or_default();
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
-            // With the `/` before the service.
+            // The prefix includes the `/` before the service.
             PathMatch::Regex(_) | PathMatch::Prefix(_) => {
                 (PathRank::Prefix, service + usize::from(service > 0))
             }

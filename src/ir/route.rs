@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::session::SessionPersistence;
 use super::{BackendId, Filter, ObjectRef, Pattern};
 
-/// A route, once for all listeners that it is attached to.
+/// A route. All listeners that it is attached to share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Route {
     /// Its kind.
@@ -17,16 +17,16 @@ pub struct Route {
     pub kind: RouteKind,
     /// The object.
     pub object: ObjectRef,
-    /// Creation time in seconds since 1970; `None` counts as older than any.
+    /// Creation time in seconds since 1970; `None` counts as oldest.
     pub created: Option<i64>,
-    /// Compared before all that the API compares among matches of one hostname; greater is first.
+    /// Compared before everything that the API compares among matches of one hostname; greater is first.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: i16,
     /// Rules, in the object's order.
     pub rules: Vec<Arc<Rule>>,
 }
 
-/// The kind of a route, which decides in which order its matches are tried: see [`super::Precedence`].
+/// The kind of a route. It decides in which order matches are tried: see [`super::Precedence`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteKind {
     /// HTTPRoute.
@@ -35,7 +35,7 @@ pub enum RouteKind {
     Grpc,
 }
 
-/// The name of a rule in logs and metrics.
+/// The identity of a rule, also used in logs and metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct RuleId {
     /// The route object.
@@ -46,20 +46,20 @@ pub struct RuleId {
     pub name: Option<Arc<str>>,
 }
 
-/// A rule: what it matches and what happens then.
+/// A rule: its matches, and what happens to a request that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rule {
-    /// Its name.
+    /// Its identity.
     pub id: RuleId,
     /// Alternatives; never empty.
     pub matches: Vec<Match>,
     /// Filters, in order.
     pub filters: Vec<Filter>,
-    /// What becomes of a request that the filters let through.
+    /// What happens to a request that passes the filters.
     pub action: Action,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// Retries beyond those that are always safe.
+    /// Retries in addition to those that are always safe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
     /// Session persistence.
@@ -67,28 +67,28 @@ pub struct Rule {
     pub session: Option<SessionPersistence>,
 }
 
-/// What becomes of a matched request.
+/// What happens to a matched request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Action {
-    /// It is forwarded by weight. An empty list, or one of weight 0 in all, answers 500.
+    /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0.
     Forward(Vec<WeightedBackend>),
-    /// It is answered with 500: the rule cannot be served as written, for this reason.
+    /// Responds with 500: the rule cannot be served as written, for this reason.
     Broken(Arc<str>),
 }
 
-/// A share of a rule's traffic.
+/// A backend with its share of a rule's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct WeightedBackend {
-    /// Share, 0 to 1,000,000.
+    /// Share, 0 to 1,000,000, relative to the sum of all weights.
     pub weight: u32,
-    /// Where it goes.
+    /// Where requests go.
     pub target: Target,
-    /// Filters of this share only, after the rule's.
+    /// Filters of requests to this backend only, applied after the rule's.
     pub filters: Vec<Filter>,
 }
 
 impl Rule {
-    /// The backends that its requests and those of its filters go to.
+    /// Returns the backends of its backendRefs and of its filters.
     pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
         let shares: &[WeightedBackend] = match &self.action {
             Action::Forward(shares) => shares,
@@ -103,17 +103,17 @@ impl Rule {
     }
 }
 
-/// Where a share of traffic goes.
+/// Where requests go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Target {
     /// A backend of [`super::Ir::backends`].
     Backend(BackendId),
-    /// Nowhere: answered with 500, for this reason.
+    /// Nowhere: requests get 500, for this reason.
     Invalid(Arc<str>),
 }
 
 impl Target {
-    /// The backend, if there is one.
+    /// Returns the backend, unless the target is invalid.
     pub fn backend(&self) -> Option<&BackendId> {
         match self {
             Self::Backend(id) => Some(id),
@@ -125,9 +125,9 @@ impl Target {
 /// Timeouts of a rule; `None` is no timeout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Timeouts {
-    /// The whole exchange, retries included; over it: 504.
+    /// The whole exchange with the client, retries included. When it expires, the client gets 504.
     pub request: Option<Duration>,
-    /// One try; over it: 504.
+    /// One attempt. When it expires, the attempt fails with 504.
     pub backend_request: Option<Duration>,
 }
 
@@ -147,7 +147,7 @@ pub struct Retry {
 pub struct Match {
     /// Path.
     pub path: PathMatch,
-    /// Set in a GRPCRoute: only gRPC requests match.
+    /// Set in GRPCRoutes: only gRPC requests match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
     /// Method.
@@ -159,27 +159,27 @@ pub struct Match {
     pub query: Vec<QueryMatch>,
 }
 
-/// How specific a match of a GRPCRoute is. Its condition on service and method is the one on the path.
+/// How specific a match of a GRPCRoute is. Its condition on service and method is a path condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcMatch {
-    /// Characters of the service or its pattern; 0 without one.
+    /// Number of characters of the service or its pattern; 0 without one.
     pub service: usize,
-    /// Characters of the method or its pattern; 0 without one.
+    /// Number of characters of the method or its pattern; 0 without one.
     pub method: usize,
 }
 
-/// A path condition, compared with the path as it is forwarded, percent-encoding included.
+/// A path condition, compared with the forwarded path, percent-encoding included.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum PathMatch {
     /// The whole path.
     Exact(Arc<str>),
-    /// Whole elements at its beginning. Holds no `/` at the end, so that `/` is the empty string.
+    /// Whole path elements at the start. Has no `/` at the end, so that `/` is the empty string.
     Prefix(Arc<str>),
     /// A pattern that the whole path matches.
     Regex(Pattern),
 }
 
-/// A header condition. Repeated fields are compared joined by `,`.
+/// A header condition. Repeated headers are compared as one value, joined by `,`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HeaderMatch {
     /// Name.
@@ -189,7 +189,7 @@ pub struct HeaderMatch {
     pub value: ValueMatch,
 }
 
-/// A query parameter condition. Of repeated parameters the first counts.
+/// A query parameter condition. The first of repeated parameters counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct QueryMatch {
     /// Name, case-sensitive.
@@ -203,7 +203,7 @@ pub struct QueryMatch {
 pub enum ValueMatch {
     /// Equal.
     Exact(Arc<str>),
-    /// Matched as a whole.
+    /// Matches as a whole.
     Regex(Pattern),
 }
 

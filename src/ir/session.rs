@@ -6,14 +6,14 @@ use std::time::Duration;
 use http::HeaderName;
 use serde::{Serialize, Serializer};
 
-/// How the requests of a client stay at one endpoint: by a token that the client sends back.
+/// How the requests of a client stay at one endpoint: the client sends a token back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct SessionPersistence {
     /// What carries the token.
     pub carrier: Carrier,
-    /// Time after which a session ends; `None` is never.
+    /// Lifetime of a session; `None` is unlimited.
     pub absolute_timeout: Option<Duration>,
-    /// What a token is good for: the route, or the backend.
+    /// What a token is valid for: the route, or the backend.
     pub scope: Arc<str>,
 }
 
@@ -24,9 +24,9 @@ pub enum Carrier {
     Cookie {
         /// Name of the cookie.
         name: Arc<str>,
-        /// Attribute `Path`: the path that all requests of the rule have in common, `/` for a backend.
+        /// Attribute `Path`: the longest path that all requests of the rule share, `/` for a backend.
         path: Arc<str>,
-        /// Whether the cookie lasts until the session ends, rather than until the browser closes.
+        /// Whether the cookie lasts until the session ends. Otherwise it lasts until the browser closes.
         is_permanent: bool,
     },
     /// A header of requests and responses.

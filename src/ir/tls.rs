@@ -1,4 +1,4 @@
-//! What a listener needs to terminate TLS, and what it takes to originate it. Key material is never printed: certificates show as fingerprints.
+//! TLS settings of listeners and backends. Never prints key material: certificates show as fingerprints.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -17,27 +17,27 @@ use super::ObjectRef;
 /// TLS termination of one listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ServerTls {
-    /// Certificates; never empty. Which one a client gets is decided by SNI, then by signature algorithm, then by order.
+    /// Certificates; never empty. SNI decides which one a client gets, then the signature algorithm, then the order.
     pub certificates: Vec<Arc<Certificate>>,
     /// The oldest protocol version to accept.
     pub min_version: TlsVersion,
     /// Which cipher suites to offer.
     pub ciphers: CipherPolicy,
-    /// How certificates of clients are verified; `None` means that clients are not asked for one.
+    /// How client certificates are verified; `None` means that clients are not asked for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_validation: Option<Arc<ClientValidation>>,
 }
 
-/// How certificates of clients are verified.
+/// How client certificates are verified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ClientValidation {
-    /// Issuers that are trusted, each once, in order of their fingerprints; never empty.
+    /// Trusted issuers, each once, in order of their fingerprints; never empty.
     pub authorities: Vec<Authority>,
-    /// What becomes of clients without a valid certificate.
+    /// What happens to clients without a valid certificate.
     pub mode: ClientValidationMode,
 }
 
-/// What becomes of clients without a valid certificate (`validation.mode` of a Gateway).
+/// What happens to clients without a valid certificate (`validation.mode` of a Gateway).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum ClientValidationMode {
     /// They are refused.
@@ -46,14 +46,14 @@ pub enum ClientValidationMode {
     AllowInsecureFallback,
 }
 
-/// TLS to the endpoints of a backend. Everything that tells two connections apart is in it.
+/// TLS to the endpoints of a backend. Two connections with different settings are never shared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ClientTls {
     /// DNS name that is sent as SNI.
     pub server_name: Box<str>,
-    /// What the backend's certificate has to be.
+    /// How the backend's certificate is verified.
     pub verification: Verification,
-    /// What is presented to backends that ask for a certificate.
+    /// Certificate for backends that ask for one.
     pub client_certificate: Option<Arc<Certificate>>,
     /// The oldest protocol version to offer.
     pub min_version: TlsVersion,
@@ -61,26 +61,26 @@ pub struct ClientTls {
     pub alpn: Vec<AlpnProtocol>,
 }
 
-/// What a backend's certificate has to be.
+/// How a backend's certificate is verified.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Verification {
-    /// Who may have issued it.
+    /// Trusted issuers.
     pub authorities: Authorities,
-    /// Names of which it must have one; empty with [`Authorities::Unverified`] only.
+    /// The certificate must have one of these names. Empty only with [`Authorities::Unverified`].
     pub names: Vec<SubjectName>,
-    /// Keys of which it must have one, in order; empty means any.
+    /// The certificate must have one of these keys, in order; empty permits any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pins: Vec<KeyPin>,
 }
 
-/// Issuers of certificates.
+/// Trusted issuers of certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Authorities {
     /// Those that the platform trusts.
     System,
     /// These, each once, in order of their fingerprints; never empty.
     Certificates(Vec<Authority>),
-    /// Anybody: neither issuer nor names nor validity are verified. A policy needs the operator's permission for that.
+    /// Any: neither issuer nor names nor validity are verified. A policy needs the operator's permission for this.
     Unverified,
 }
 
@@ -88,7 +88,8 @@ pub enum Authorities {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyPin(pub [u8; 32]);
 
-/// SHA-256 of some bytes; `None` in a build of the TLS library without it.
+/// Returns the SHA-256 of some bytes; `None` if rustls has no hash for the cipher suite. Using the hash of rustls
+/// avoids another crypto library.
 pub fn sha256(bytes: &[u8]) -> Option<[u8; 32]> {
     let SupportedCipherSuite::Tls13(suite) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
         return None;
@@ -104,7 +105,7 @@ impl KeyPin {
 impl FromStr for KeyPin {
     type Err = &'static str;
 
-    /// Reads `sha256/` and base64.
+    /// Parses `sha256/` and base64.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const SHAPE: &str = "must be sha256/ and 44 characters of base64";
         let encoded = text.strip_prefix(Self::PREFIX).ok_or(SHAPE)?;
@@ -153,11 +154,11 @@ impl fmt::Debug for Authority {
 /// A name of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum SubjectName {
-    /// A DNS name. A certificate for a wildcard has it, too.
+    /// A DNS name. A certificate with a matching wildcard has it too.
     Hostname(Box<str>),
-    /// A DNS name with a wildcard, which the certificate has exactly so.
+    /// A DNS name with a wildcard, which the certificate must have literally.
     Wildcard(Box<str>),
-    /// A URI, such as a SPIFFE ID, which the certificate has exactly so.
+    /// A URI, such as a SPIFFE ID, which the certificate must have literally.
     Uri(Box<str>),
 }
 
@@ -171,7 +172,7 @@ pub enum AlpnProtocol {
 }
 
 impl AlpnProtocol {
-    /// Its name on the wire.
+    /// Returns its name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::H2 => "h2",
@@ -198,7 +199,7 @@ pub enum CipherPolicy {
     AesGcm,
 }
 
-/// A certificate chain with its key, checked to belong together.
+/// A certificate chain with its key. Translation has checked that they belong together.
 #[derive(PartialEq, Eq)]
 pub struct Certificate {
     /// Where it came from.

@@ -1,4 +1,4 @@
-//! What a traffic policy asks for at one backend: a limit on retries (GEP-3388) and session persistence (GEP-1619).
+//! Traffic policy of a backend: a limit on retries (GEP-3388) and session persistence (GEP-1619).
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::session::SessionPersistence;
 pub struct TrafficPolicy {
     /// The policy object.
     pub policy: ObjectRef,
-    /// Limit on retries; `None` is no limit beside that of the rule.
+    /// Limit on retries; `None` leaves only the limit of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_budget: Option<RetryBudget>,
-    /// Session persistence of rules that have none of their own.
+    /// Session persistence of rules that do not configure it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionPersistence>,
 }
@@ -27,8 +27,8 @@ pub struct RetryBudget {
     pub percent: u32,
     /// The interval, 1 s to 1 h.
     pub interval: Duration,
-    /// Retries of each `min_interval` that are permitted whatever their percentage, 1 or more.
+    /// Number of retries that are permitted in each `min_interval`, independent of the percentage; 1 or more.
     pub min_retries: u32,
-    /// 1 ms to 1 h.
+    /// Interval of `min_retries`, 1 ms to 1 h.
     pub min_interval: Duration,
 }

@@ -52,7 +52,7 @@ impl Condition {
         self
     }
 
-    /// Whether the condition reports a problem: status False for a positive condition, True for a
+    /// Reports whether the condition is a problem: status False for a positive condition, True for a
     /// negative one.
     pub fn is_problem(&self) -> bool {
         match self.kind {

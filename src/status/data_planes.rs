@@ -23,7 +23,7 @@ pub struct DataPlaneState {
 }
 
 impl StatusReport {
-    /// The report as confirmed by the data planes. `gateway_of` returns the Gateway of a
+    /// Returns the report as confirmed by the data planes. `gateway_of` returns the Gateway of a
     /// ListenerSet.
     #[must_use]
     pub fn with_data_planes(
@@ -76,7 +76,7 @@ fn set_listeners_programmed(listeners: &mut [ListenerStatus], state: &DataPlaneS
     }
 }
 
-/// Why none of the listeners is programmed, if failed binds are the cause.
+/// Returns the fault of an object without programmed listeners, if failed binds are the cause.
 fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
     let programmed = |listener: &ListenerStatus| {
         let mut conditions = listener.conditions.iter();

@@ -56,12 +56,13 @@ pub struct Candidate {
 /// A Lease that this candidate holds.
 struct Held {
     lease: Lease,
-    /// Start of the request that stored the Lease: no other candidate can have observed it earlier.
+    /// Start of the request that stored the Lease: no other candidate can have observed it earlier, so
+    /// the renew deadline ends before the Lease expires for others.
     since: Instant,
 }
 
 impl Held {
-    /// When this candidate must stop acting as the leader.
+    /// Returns when this candidate must stop acting as the leader.
     fn deadline(&self) -> Instant {
         self.since + RENEW_DEADLINE
     }
@@ -75,7 +76,7 @@ struct Observed {
 }
 
 impl Observed {
-    /// When other candidates may take the Lease.
+    /// Returns when other candidates may take the Lease.
     fn expiry(&self) -> Instant {
         let seconds = self.spec.lease_duration_seconds;
         let duration = seconds
@@ -115,7 +116,7 @@ impl Candidate {
             let deadline = self.held.as_ref().map(Held::deadline);
             let tried = tokio::select! {
                 biased;
-                // A response after the deadline must not be acted on.
+                // Polled first: a response that arrives after the deadline must not be acted on.
                 () = at(deadline) => Err("it was not renewed in time".to_owned()),
                 tried = self.acquire() => tried,
             };
@@ -162,7 +163,7 @@ impl Candidate {
         });
     }
 
-    /// Start of the next attempt: the leader wakes at its renew deadline, other candidates when the
+    /// Returns the start of the next attempt: the leader wakes at its renew deadline, other candidates when the
     /// Lease expires.
     fn next_try(&self, began: Instant) -> Instant {
         let next = began + RETRY_PERIOD;
@@ -176,7 +177,8 @@ impl Candidate {
         }
     }
 
-    /// Releases the Lease, so that another candidate can lead at once. Gives up if the API server does not respond in time.
+    /// Releases the Lease, so that another candidate can lead at once. Gives up if the API server does not respond in
+    /// time.
     pub async fn resign(&mut self) {
         self.held = None;
         // If the release fails, other candidates wait until the Lease expires.
@@ -257,7 +259,7 @@ impl Candidate {
         }
     }
 
-    /// Whether the Lease is free, held by this candidate, or expired.
+    /// Reports whether the Lease is free, held by this candidate, or expired.
     fn may_take(&mut self, lease: &Lease, now: Instant) -> bool {
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
@@ -273,7 +275,7 @@ impl Candidate {
         }
     }
 
-    /// Stream address of the holder. A holder whose version does not serve streams keeps the
+    /// Returns the stream address of the holder. A holder whose version does not serve streams keeps the
     /// annotation of its predecessor, which may be this candidate's.
     fn address_in(&self, lease: &Lease) -> Option<String> {
         let annotations = lease.metadata.annotations.as_ref()?;
@@ -282,7 +284,7 @@ impl Candidate {
         Some(address.clone()).filter(|_| self.stream_address.as_ref() != Some(address))
     }
 
-    /// The Lease as held by this candidate from now on.
+    /// Returns the Lease with this candidate as its holder, renewed now.
     fn renewed(&self, mut lease: Lease) -> Lease {
         let now = MicroTime(Timestamp::now());
         let spec = lease.spec.get_or_insert_default();

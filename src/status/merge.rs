@@ -106,7 +106,7 @@ pub fn merge(
     Ok(differs(stored, &merged).then_some(merged))
 }
 
-/// Whether any merged field differs from the stored one. A missing list equals an empty one.
+/// Reports whether any merged field differs from the stored one. A missing list equals an empty one.
 fn differs(stored: &Value, merged: &Value) -> bool {
     let is_same = |(name, value): (&String, &Value)| match stored.get(name) {
         Some(stored) => stored == value,
@@ -133,6 +133,7 @@ fn merge_conditions(
         let Some(condition) = desired.iter().find(|condition| condition.kind == kind) else {
             continue;
         };
+        // A missing generation counts as older: `None` is less than any `Some`.
         if old["observedGeneration"].as_i64() > Some(condition.observed_generation) {
             return Err(StaleStatus);
         }
@@ -160,7 +161,7 @@ fn render(condition: &Condition, since: &str) -> Value {
     })
 }
 
-/// A listener entry belongs to the object's controller, but others may have added conditions to it.
+/// Merges listeners. An entry belongs to this controller, but others may have added conditions to it.
 fn merge_listeners(
     stored: &Value,
     desired: &[ListenerStatus],
@@ -223,7 +224,7 @@ fn merge_entries(
     Ok(Value::Array(merged))
 }
 
-/// Whether both references are identical, field by field.
+/// Reports whether both references are identical, field by field.
 fn is_same_parent(stored: &Value, desired: &ParentRef) -> bool {
     let empty = Map::new();
     let desired = json!(desired);

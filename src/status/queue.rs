@@ -14,7 +14,7 @@ const BACKOFF: Backoff = Backoff {
     longest: Duration::from_secs(10),
 };
 
-/// The queue.
+/// A queue of objects to process.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     order: VecDeque<ObjectRef>,

@@ -1,4 +1,4 @@
-//! The status of a ReleaseBackend: one for all Gateways, with the share that each release gets at present.
+//! The status of a ReleaseBackend: one for all Gateways, with the current share of each release.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
 
-/// Statuses of ReleaseBackends, by name. Versions share what is equal.
+/// Statuses of ReleaseBackends, by name. Backed by a persistent map: clones share unchanged entries.
 pub type ReleaseBackendStatuses = OrdMap<ObjectRef, Arc<ReleaseBackendStatus>>;
 
 /// Status of a ReleaseBackend.
@@ -18,7 +18,7 @@ pub type ReleaseBackendStatuses = OrdMap<ObjectRef, Arc<ReleaseBackendStatus>>;
 pub struct ReleaseBackendStatus {
     /// Conditions.
     pub conditions: Vec<Condition>,
-    /// Releases that are listed or that pods belong to, in order of value.
+    /// Releases that the spec lists or that pods have, in order of value.
     pub releases: Vec<ReleaseStatus>,
     /// The Gateways that send requests to it.
     #[serde(skip)]
@@ -29,13 +29,13 @@ pub struct ReleaseBackendStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseStatus {
-    /// Value of the label that tells releases apart.
+    /// Value of the label that identifies the release.
     pub value: Arc<str>,
     /// Number of ready endpoints.
     pub ready: usize,
-    /// The weight that is asked for; 0 for a release that is not listed.
+    /// The weight in the spec; 0 for a release that is not listed.
     pub weight: u32,
-    /// Its share of the requests to the backend at present.
+    /// Its current share of the requests to the backend.
     pub effective_percent: Percent,
 }
 
@@ -44,7 +44,7 @@ pub struct ReleaseStatus {
 pub struct Percent(u32);
 
 impl Percent {
-    /// The share of a part in a sum, rounded; 0 where the sum is 0.
+    /// Returns the share of a part in a sum, rounded; 0 if the sum is 0.
     pub fn of(part: u64, sum: u64) -> Self {
         let (part, sum) = (u128::from(part), u128::from(sum));
         let hundredths = (part * 20_000 + sum).checked_div(2 * sum);
@@ -53,7 +53,8 @@ impl Percent {
 }
 
 impl Serialize for Percent {
-    /// Whole numbers without a fraction, as an API server gives them back.
+    /// Serializes whole numbers without a fraction, as the API server returns them. Otherwise the stored status would
+    /// differ from the desired one forever.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 % 100 {
             0 => serializer.serialize_u32(self.0 / 100),
@@ -63,7 +64,7 @@ impl Serialize for Percent {
 }
 
 impl StatusReport {
-    /// Marks ReleaseBackends as not programmed while none of the Gateways that send requests to them is.
+    /// Sets `Programmed` of ReleaseBackends to False while no Gateway that sends requests to them is programmed.
     pub(super) fn apply_gateways_to_release_backends(&mut self) {
         let is_programmed = |gateway: &ObjectRef| {
             let status = self.gateways.get(gateway);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn is_programmed_once_a_gateway_is() {
+    fn is_programmed_once_one_of_its_gateways_is() {
         let (web, other) = (
             ObjectRef::gateway_api("Gateway", "infra", "web"),
             ObjectRef::gateway_api("Gateway", "infra", "other"),

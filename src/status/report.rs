@@ -14,7 +14,7 @@ use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use super::release_backend::ReleaseBackendStatuses;
 use crate::ir::{Bind, BindReport, ObjectRef};
 
-/// Conditions of routes, by name. Versions share what is equal.
+/// Conditions of routes, by name. Backed by a persistent map: clones share unchanged entries.
 pub type RouteStatuses = OrdMap<ObjectRef, Arc<[ParentStatus]>>;
 
 /// Status of all objects that this controller manages.
@@ -155,17 +155,17 @@ pub struct Note {
     pub message: String,
 }
 
-/// How the problems of a report differ from those of another.
+/// The difference between the problems of two reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProblemChanges {
     /// Problems that only this report contains, each with the object that needs a change.
     pub new: Vec<(ObjectRef, String)>,
-    /// How many more problems this report contains.
+    /// By how many the number of problems grows.
     pub increase: isize,
 }
 
 impl StatusReport {
-    /// The report after binding: listeners without a bound socket are not programmed.
+    /// Returns the report after binding: listeners without a bound socket are not programmed.
     #[must_use]
     pub fn with_binds(mut self, binds: &BindReport) -> Self {
         for gateway in self.gateways.values_mut() {
@@ -209,12 +209,12 @@ impl StatusReport {
         self
     }
 
-    /// All problems in order of objects, each with the object that needs a change.
+    /// Returns all problems in order of objects, each with the object that needs a change.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
         self.problems_unlike(&Self::default()).into_iter()
     }
 
-    /// How the problems differ from those of `before`. Routes whose conditions are the same are not looked at.
+    /// Returns the difference from the problems of `before`. Skips routes that share their conditions with `before`.
     pub fn problem_changes(&self, before: &Self) -> ProblemChanges {
         let (before, mut now) = (before.problems_unlike(self), self.problems_unlike(before));
         let increase = now.len() as isize - before.len() as isize;
@@ -223,7 +223,7 @@ impl StatusReport {
         ProblemChanges { new: now, increase }
     }
 
-    /// All problems except those of routes that share their conditions with `other`.
+    /// Returns all problems, except those of routes that share their conditions with `other`.
     fn problems_unlike(&self, other: &Self) -> Vec<(ObjectRef, String)> {
         let mut problems = Vec::new();
         for (object, conditions) in &self.gateway_classes {
@@ -265,7 +265,7 @@ impl StatusReport {
             }
         }
         for (object, status) in &self.release_backends {
-            // One that nothing refers to yet is no problem, and others are in the conditions before.
+            // `Programmed` repeats other conditions, or only says that nothing refers to the backend yet.
             let faults = status.conditions.iter();
             let faults = faults.filter(|it| it.kind != ConditionType::Programmed);
             let faults: Vec<_> = faults.cloned().collect();

@@ -19,7 +19,7 @@ pub struct StoredStatus {
 }
 
 impl StoredStatus {
-    /// The status of an object at a `resourceVersion`.
+    /// Returns the status of an object at a `resourceVersion`.
     pub fn new(resource_version: &str, status: &Value) -> Self {
         let json = if status.is_null() {
             String::new()
@@ -106,7 +106,7 @@ impl Stored {
         self.responded(object, status);
     }
 
-    /// Whether the stored status is the result of writing the status with this hash.
+    /// Reports whether the stored status is the result of writing the status with this hash.
     pub(super) fn is_written(&self, object: &ObjectRef, desired: u64) -> bool {
         self.lock().get(object).is_some_and(|entry| {
             let stored = fingerprint::of(&entry.status.json);
@@ -119,12 +119,12 @@ impl Stored {
         self.lock().remove(object);
     }
 
-    /// The stored status of an object, if cached.
+    /// Returns the stored status of an object, if cached.
     pub fn get(&self, object: &ObjectRef) -> Option<StoredStatus> {
         self.lock().get(object).map(|entry| entry.status.clone())
     }
 
-    /// All cached objects.
+    /// Returns all cached objects.
     pub fn objects(&self) -> Vec<ObjectRef> {
         self.lock().keys().cloned().collect()
     }
@@ -151,7 +151,7 @@ impl Entry {
     }
 }
 
-/// Whether a numeric version is older than another. Versions that are not numbers cannot be
+/// Reports whether a numeric version is older than another. Versions that are not numbers cannot be
 /// compared.
 fn is_older(version: &str, than: &str) -> bool {
     let number = |version: &str| version.parse::<u64>().ok();

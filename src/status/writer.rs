@@ -120,6 +120,7 @@ impl Writer {
         }
         let mut writes = FuturesUnordered::new();
         let mut spacing = interval(SPACING);
+        // The default behavior would make up for missed ticks in a burst, beyond the rate limit.
         spacing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -137,7 +138,8 @@ impl Writer {
                 Some((write, outcome)) = writes.next() => {
                     self.finish(&mut queue, &mut spacing, &write, outcome);
                 }
-                // A write is computed only when its turn has come, from the latest state.
+                // A write is computed only when its turn has come, from the latest state. Other events drop the future:
+                // `Interval::tick` is cancel safe, so no tick is lost.
                 () = turn(&queue, &mut spacing), if writes.len() < CONCURRENT => {
                     if let Some(write) = self.next(&mut queue, &statuses) {
                         writes.push(self.make(write));
@@ -147,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// The next write that is needed.
+    /// Returns the next write that is needed.
     fn next(&self, queue: &mut Queue, statuses: &Statuses) -> Option<Write> {
         loop {
             let object = queue.pop()?;
@@ -165,7 +167,7 @@ impl Writer {
         }
     }
 
-    /// The status to write for an object and the stored status that it replaces; `None` if nothing
+    /// Returns the status to write for an object and the stored status that it replaces; `None` if nothing
     /// differs.
     fn pending(&self, object: &ObjectRef, statuses: &Statuses) -> Option<(StoredStatus, Value)> {
         if statuses.held.contains(object) {
@@ -263,7 +265,8 @@ async fn turn(queue: &Queue, spacing: &mut Interval) {
     spacing.tick().await;
 }
 
-/// Patches with the resourceVersion that was read, and reads again after a conflict.
+/// Patches with the resourceVersion that was read, and reads again after a conflict: the API server responds with 409
+/// to a patch whose resourceVersion is not the present one.
 async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
     let body = json!({
         "metadata": {"resourceVersion": write.stored.resource_version},
@@ -302,7 +305,7 @@ fn stored(object: &DynamicObject) -> StoredStatus {
     StoredStatus::new(&version, &object.data["status"])
 }
 
-/// API of an object. Gateway API kinds with a status are all served as `v1`; experimental ones and
+/// Returns the API of an object. Gateway API kinds with a status are all served as `v1`; experimental ones and
 /// kinds of Portcullis as `v1alpha1`.
 fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
     let version = if &*object.group == GATEWAY_GROUP {
@@ -367,7 +370,8 @@ fn differing_entries<T: PartialEq>(
     changed.chain(gone).for_each(|(object, _)| visit(object));
 }
 
-/// Hash of a status without timestamps, which differ in each attempt.
+/// Returns the hash of a status without timestamps, which differ in each attempt. `serde_json::Map` is sorted, so equal
+/// statuses have equal hashes.
 fn hash_without_timestamps(status: &Value) -> u64 {
     fn feed(value: &Value, hasher: &mut DefaultHasher) {
         match value {

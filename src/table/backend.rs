@@ -1,5 +1,5 @@
-//! Backends and their endpoints. The endpoints sit in a cell of their own, so that they change without a new table and
-//! without losing what is in flight. Knows nothing of how an endpoint is chosen or reached.
+//! Backends and their endpoints at run time. The endpoints are in their own `ArcSwap`, so that they change without a
+//! new table and without losing in-flight counts. Must not know how the proxy chooses an endpoint or connects to it.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -24,31 +24,31 @@ use crate::uptime;
 pub struct Backend {
     /// Its identity.
     pub id: BackendId,
-    /// What its endpoints speak.
+    /// The protocol of its endpoints.
     pub protocol: UpstreamProtocol,
-    /// What carries that protocol.
+    /// The transport of that protocol.
     pub transport: Transport,
-    /// Its counters; they outlive a change of protocol.
+    /// Its counters. A new node for the same identity takes them over.
     pub stats: Arc<BackendStats>,
-    /// In milliseconds; 0 is none.
+    /// Slow-start window in milliseconds; 0 is none.
     slow_start: AtomicU64,
     traffic: TrafficCell,
     endpoints: ArcSwap<Endpoints>,
 }
 
-/// What carries the protocol of a backend.
+/// The transport below the protocol of a backend.
 #[derive(Clone, Debug)]
 pub enum Transport {
     /// TCP.
     Plain,
     /// TLS over TCP. Where ALPN offers both, the endpoint chooses the protocol.
     Tls(Arc<ClientTls>),
-    /// TLS that cannot be set up: connecting fails, and nothing goes out in plain text.
+    /// TLS settings that rustls refuses. Connecting fails: the proxy must not fall back to plain text.
     Unusable,
 }
 
 impl Transport {
-    /// The transport that these settings ask for.
+    /// Returns the transport for these settings.
     pub(super) fn new(tls: Option<&Arc<ir::ClientTls>>) -> Self {
         match tls.map(|tls| client_config(tls)) {
             None => Self::Plain,
@@ -61,7 +61,7 @@ impl Transport {
         }
     }
 
-    /// What tells connections of this transport from those of another.
+    /// Returns the identity of the TLS settings, for the keys of connection pools.
     pub fn identity(&self) -> TlsIdentity {
         match self {
             Self::Plain => TlsIdentity::default(),
@@ -71,24 +71,24 @@ impl Transport {
     }
 }
 
-/// How TLS to the endpoints of a backend is set up.
+/// TLS settings for the endpoints of a backend.
 #[derive(Debug)]
 pub struct ClientTls {
     /// Roots, client certificate, ALPN and session store.
     pub config: Arc<rustls::ClientConfig>,
     /// The name that is sent as SNI and that the certificate must have.
     pub server_name: ServerName<'static>,
-    /// Differs wherever `config` or `server_name` differ.
+    /// Differs between any two values of `config` or `server_name`.
     pub identity: TlsIdentity,
 }
 
-/// Tells TLS settings apart, so that a connection is never used under others than it was opened with. The default is
-/// no TLS.
+/// Identifies TLS settings, so that a connection is used only under the settings that it was opened with. The default
+/// means no TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TlsIdentity(pub u64);
 
 impl TlsIdentity {
-    /// One that no other settings have had in this process.
+    /// Returns an identity that no other settings have in this process.
     fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
@@ -96,7 +96,7 @@ impl TlsIdentity {
 }
 
 impl Backend {
-    /// A backend with the endpoints of `ir`; none as long as its hostname is not resolved.
+    /// Creates a backend with the endpoints of `ir`. A backend with a hostname has none until the name is resolved.
     pub fn new(ir: &ir::Backend, transport: Transport, stats: Arc<BackendStats>) -> Self {
         Self {
             id: ir.id.clone(),
@@ -111,30 +111,30 @@ impl Backend {
         }
     }
 
-    /// The same with the counts of a backend that it takes the place of.
-    pub(super) fn in_place_of(mut self, former: &Self, ir: &ir::Backend) -> Self {
+    /// Takes over the retry counts of a backend that this one replaces.
+    pub(super) fn replacing(mut self, former: &Self, ir: &ir::Backend) -> Self {
         self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&former.traffic));
         self
     }
 
-    /// The traffic policy of this moment.
+    /// Returns the current traffic policy.
     #[inline]
     pub fn traffic(&self) -> Option<Arc<Traffic>> {
         self.traffic.get()
     }
 
-    /// Replaces the traffic policy. Only one thread may do so at a time.
+    /// Replaces the traffic policy. Only one thread at a time may call this.
     pub fn set_traffic(&self, policy: Option<&Arc<ir::traffic::TrafficPolicy>>) {
         self.traffic.set(policy);
     }
 
-    /// The endpoints of this moment.
+    /// Returns the current endpoints.
     #[inline]
     pub fn endpoints(&self) -> Guard<Arc<Endpoints>> {
         self.endpoints.load()
     }
 
-    /// How long the share of an added endpoint grows.
+    /// Returns how long the share of an added endpoint grows.
     #[inline]
     pub fn slow_start(&self) -> Option<Duration> {
         match self.slow_start.load(Relaxed) {
@@ -143,13 +143,13 @@ impl Backend {
         }
     }
 
-    /// Replaces how long the share of an added endpoint grows.
+    /// Sets how long the share of an added endpoint grows.
     pub fn set_slow_start(&self, window: Option<Duration>) {
         self.slow_start.store(milliseconds(window), Relaxed);
     }
 
-    /// Makes these addresses the backend's endpoints. Those that were there before stay the same endpoints.
-    /// Only one thread may do so at a time.
+    /// Replaces the endpoints by these addresses. Endpoints that stay keep their identity, counts and health. Only one
+    /// thread at a time may call this: it loads and stores.
     pub fn set_endpoints(&self, addresses: &[SocketAddr]) {
         let current = self.endpoints.load();
         if !current
@@ -164,8 +164,8 @@ impl Backend {
         }
     }
 
-    /// Makes the endpoints of a configuration the backend's, with their releases. Those that were there before stay the
-    /// same endpoints, in whichever release. Only one thread may do so at a time.
+    /// Replaces the endpoints by those of a configuration, with their releases. Endpoints that stay keep their
+    /// identity, in the same release or another one. Only one thread at a time may call this.
     pub fn configure_endpoints(&self, ir: &ir::Endpoints) {
         let endpoints = self.endpoints.load().configured(ir, &self.stats);
         self.endpoints.store(Arc::new(endpoints));
@@ -176,11 +176,11 @@ fn milliseconds(window: Option<Duration>) -> u64 {
     window.map_or(0, |window| window.as_millis() as u64)
 }
 
-/// The endpoints of a backend, in order of address, and the releases that they are in.
+/// The endpoints of a backend, in order of address, and their releases.
 #[derive(Debug, Default)]
 pub struct Endpoints {
     all: Box<[Arc<Endpoint>]>,
-    /// Boxed, so that endpoints without releases stay small.
+    /// Boxed, because most backends have no releases.
     releases: Option<Box<Releases>>,
 }
 
@@ -200,7 +200,7 @@ impl Endpoints {
                 .find(|endpoint| endpoint.address == *address)
                 .cloned()
         };
-        // Endpoints that start together start with equal shares.
+        // Endpoints that join others start slowly. The first endpoints of a backend start with equal shares.
         let added_at = (!self.is_empty()).then(uptime::now);
         let added = |address| Arc::new(Endpoint::new(address, added_at));
         addresses
@@ -209,13 +209,13 @@ impl Endpoints {
             .collect()
     }
 
-    /// The releases, if the endpoints are in some.
+    /// Returns the releases, if the endpoints are in releases.
     #[inline]
     pub fn releases(&self) -> Option<&Releases> {
         self.releases.as_deref()
     }
 
-    /// The endpoint at this address that may get requests, and its release if it is in one.
+    /// Returns the endpoint at this address, with its release. `None` if it is gone or its release has weight 0.
     pub fn find(&self, address: SocketAddr) -> Option<(&Arc<Endpoint>, Option<&Arc<Release>>)> {
         let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();
         let Some(releases) = self.releases() else {
@@ -228,7 +228,7 @@ impl Endpoints {
         })
     }
 
-    /// Whether the requests of `endpoint` can go to another endpoint, within its release if it is in one.
+    /// Reports whether another endpoint can serve the requests of `endpoint`, within the same release.
     pub fn has_alternative(&self, endpoint: &Endpoint) -> bool {
         let Some(releases) = self.releases() else {
             return self.len() > 1;
@@ -251,33 +251,34 @@ impl Deref for Endpoints {
 /// One address of one backend.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Unique in the process and never used again; the key of connection pools.
+    /// Unique in the process and never reused; the key of connection pools.
     pub id: u64,
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// When it was added to other endpoints, in milliseconds of [`uptime`]; `None` if there were none.
+    /// When it joined other endpoints, in milliseconds of [`uptime`]; `None` if there were none.
     pub added_at: Option<NonZeroU64>,
-    /// Requests that it is working on, over all workers.
+    /// Requests in flight, over all workers.
     pub in_flight: AtomicU32,
-    /// How it has done lately.
+    /// Results of recent requests.
     pub health: Health,
 }
 
-/// How an endpoint has done lately, for all workers. Kept by those who send requests.
+/// Passive health of an endpoint, shared by all workers. The proxy updates it. The loads and stores are relaxed: a late
+/// view only delays an ejection.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Until when the endpoint is avoided, in milliseconds of a clock of the process; 0 while it is not.
+    /// End of the current ejection, in milliseconds of [`uptime`]; 0 without one.
     pub avoided_until: AtomicU64,
-    /// How often in a row it was avoided.
+    /// Consecutive ejections.
     pub ejections: AtomicU32,
-    /// Requests that failed in a row.
+    /// Consecutive failed requests.
     pub strikes: AtomicU32,
-    /// Whether one request finds out if it works again.
+    /// Whether one request is probing the endpoint after an ejection.
     pub is_probed: AtomicBool,
 }
 
 impl Health {
-    /// Whether the endpoint is avoided, or has yet to show that it works again.
+    /// Reports whether the endpoint is ejected or still needs a successful probe.
     #[inline]
     pub fn is_avoided(&self) -> bool {
         self.avoided_until.load(Relaxed) != 0
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_added_to_others_has_a_time() {
+    fn records_when_an_endpoint_joins_others() {
         let ir = backend_ir(&[1]);
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());
         let began = uptime::now();
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_can_change() {
+    fn slow_start_window_can_change() {
         let mut ir = backend_ir(&[1]);
         ir.slow_start = Some(Duration::from_secs(30));
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());

@@ -1,5 +1,5 @@
-//! Builds a table from an IR and the previous table, bottom-up: backends, routes, listeners, ports. A node is used again
-//! when its IR is equal and everything below it is the same node. Knows nothing of how nodes are searched.
+//! Builds a table from an IR and the previous table, bottom-up: backends, routes, listeners, ports. Reuses a node when
+//! its IR is equal and everything below it is the same node. Must not know how a node is searched.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -41,13 +41,14 @@ pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
     }
 }
 
-/// The backends of the table under construction, and what became of those before.
+/// The backends of the table under construction, and how they differ from those of the previous table.
 #[derive(Default)]
 pub(super) struct Backends {
     nodes: Arc<[Arc<Backend>]>,
-    /// Nodes of the previous table that are not in this one.
+    /// Nodes of the previous table that are not in this one. Addresses identify them safely: `previous` keeps every
+    /// node alive while this value exists, so no address is reused.
     gone: FxHashSet<*const Backend>,
-    /// Whether this one has nodes that the previous table had not.
+    /// Whether this table has nodes that the previous one does not have.
     has_new: bool,
 }
 
@@ -61,7 +62,7 @@ impl Backends {
         if Arc::ptr_eq(&ir.backends, &previous.ir.backends) {
             return backends;
         }
-        // Both are in order, and so are the nodes, one for each backend of their IR.
+        // Merge join: both IRs are in order of identity, and the nodes of a table are in the order of its IR.
         let mut former = previous
             .ir
             .backends
@@ -71,8 +72,8 @@ impl Backends {
         let mut nodes = Vec::with_capacity(ir.backends.len());
         for ir in &*ir.backends {
             let mut same_id = None;
-            while let Some((old, node)) = former.next_if(|(old, _)| place(old, ir).is_le()) {
-                if place(old, ir).is_eq() {
+            while let Some((old, node)) = former.next_if(|(old, _)| compare_ids(old, ir).is_le()) {
+                if compare_ids(old, ir).is_eq() {
                     same_id = Some((old, node));
                     break;
                 }
@@ -81,7 +82,7 @@ impl Backends {
             nodes.push(match same_id {
                 Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
                 Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
-                    // What a name has resolved to stays, but not for another name.
+                    // Keeps the addresses that a hostname has resolved to, unless the hostname changes.
                     if old.endpoints != ir.endpoints {
                         node.configure_endpoints(&ir.endpoints);
                     }
@@ -98,7 +99,7 @@ impl Backends {
                     let stats = stats.unwrap_or_default();
                     let node = Backend::new(ir, Transport::new(ir.tls.as_ref()), stats);
                     Arc::new(match changed {
-                        Some((_, former)) => node.in_place_of(former, ir),
+                        Some((_, former)) => node.replacing(former, ir),
                         None => node,
                     })
                 }
@@ -111,24 +112,24 @@ impl Backends {
         backends
     }
 
-    /// The backend of this identity.
+    /// Returns the backend of this identity.
     pub(super) fn get(&self, id: &BackendId) -> Option<&Arc<Backend>> {
         let at = self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()?;
         self.nodes.get(at)
     }
 
-    /// Whether a node of the previous table is none of this one.
+    /// Reports whether a node of the previous table is missing in this one.
     pub(super) fn is_gone(&self, node: &Arc<Backend>) -> bool {
         self.gone.contains(&Arc::as_ptr(node))
     }
 
-    /// Whether they are the nodes of the previous table.
+    /// Reports whether all nodes are those of the previous table.
     pub(super) fn are_those_before(&self) -> bool {
         self.gone.is_empty() && !self.has_new
     }
 }
 
-fn place(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
+fn compare_ids(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
     if Arc::ptr_eq(old, new) {
         Ordering::Equal
     } else {
@@ -193,7 +194,7 @@ fn ports(
     let gone = old_listeners.values();
     let gone = gone.filter(|listener| !continued.contains(&Arc::as_ptr(listener)));
     let gone = gone.flat_map(|listener| listener.routes());
-    // Last, so that the state of a rule survives when its route moves from one listener to another.
+    // Attach before detach, so that the state of a rule survives when its route moves from one listener to another.
     detached
         .iter()
         .chain(gone)

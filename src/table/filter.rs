@@ -1,4 +1,4 @@
-//! Filters at run time: those of a rule or backendRef together with the nodes of the backends that they refer to.
+//! Filters at run time: those of a rule or backendRef, with the nodes of the backends that they refer to.
 
 use rand::{Rng, RngExt};
 
@@ -15,7 +15,7 @@ pub struct Filters<'a> {
     targets: &'a Targets,
 }
 
-/// The targets of those filters that have one, in their order. Holds no memory for filters without.
+/// The targets of the filters that have one, in their order. Allocates nothing if no filter has one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Targets(Box<[Target]>);
 
@@ -24,7 +24,7 @@ impl<'a> Filters<'a> {
         Self { all, targets }
     }
 
-    /// The targets of those filters that have one, in their order.
+    /// Returns the targets of the filters that have one, in their order.
     pub fn targets(&self) -> impl Iterator<Item = &'a Target> + use<'a> {
         self.targets.0.iter()
     }
@@ -36,7 +36,7 @@ impl Targets {
         Self(targets.map(|one| Target::new(one, backends)).collect())
     }
 
-    /// Whether these targets, of the previous table or this one, would be the same nodes again.
+    /// Reports whether building these targets again would yield the same nodes.
     pub(super) fn are_current(&self, filters: &[ir::Filter], backends: &Backends) -> bool {
         let mut all = self
             .0
@@ -46,7 +46,7 @@ impl Targets {
     }
 }
 
-/// Whether a random request is in the fraction.
+/// Draws whether a request is in the fraction.
 pub fn draw(fraction: Fraction, random: &mut impl Rng) -> bool {
     let Fraction {
         numerator,

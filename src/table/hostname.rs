@@ -1,5 +1,4 @@
-//! An index from hostnames to whatever they select, most specific first. Knows the API's specificity order and nothing
-//! of what is selected.
+//! An index from hostnames to values, most specific first. Must not know the values.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use crate::ir::Hostname;
 /// Values by hostname.
 #[derive(Clone, Debug)]
 pub(super) enum HostIndex<T> {
-    /// One hostname, compared in place.
+    /// One hostname, stored inline.
     One(Hostname, T),
     /// Any number of hostnames.
     Many(Box<Hosts<T>>),
@@ -21,13 +20,13 @@ pub(super) struct Hosts<T> {
     exact: FxHashMap<Arc<str>, T>,
     /// By suffix, without `*.`.
     wildcards: FxHashMap<Arc<str>, T>,
-    /// Length of the longest suffix, so that long hosts cost no more look-ups than there can be hits.
+    /// Length of the longest suffix. It bounds the look-ups for long hosts.
     longest: usize,
     any: Option<T>,
 }
 
 impl<T> HostIndex<T> {
-    /// Indexes `entries`. Of equal hostnames the first counts.
+    /// Indexes `entries`. The first of equal hostnames counts.
     pub(super) fn new(entries: impl IntoIterator<Item = (Hostname, T)>) -> Self {
         let mut entries = entries.into_iter();
         match (entries.next(), entries.next()) {
@@ -39,7 +38,7 @@ impl<T> HostIndex<T> {
         }
     }
 
-    /// The index with other values for some hostnames, or none.
+    /// Returns a copy in which some hostnames have other values, or none.
     pub(super) fn with(&self, changes: impl IntoIterator<Item = (Hostname, Option<T>)>) -> Self
     where
         T: Clone,
@@ -54,7 +53,7 @@ impl<T> HostIndex<T> {
         hosts.into()
     }
 
-    /// The value of exactly this hostname.
+    /// Returns the value of exactly this hostname.
     pub(super) fn get(&self, hostname: &Hostname) -> Option<&T> {
         match (self, hostname) {
             (Self::One(known, value), _) => Some(value).filter(|_| known == hostname),
@@ -64,7 +63,7 @@ impl<T> HostIndex<T> {
         }
     }
 
-    /// Offers the values whose hostname contains `host` to `accept`, most specific first, until one is taken.
+    /// Passes the values whose hostname contains `host` to `accept`, most specific first, until it returns a result.
     #[inline]
     pub(super) fn find<'a, R>(
         &'a self,
@@ -78,13 +77,13 @@ impl<T> HostIndex<T> {
         }
     }
 
-    /// The most specific value for `host`.
+    /// Returns the most specific value for `host`.
     #[inline]
     pub(super) fn most_specific(&self, host: &str) -> Option<&T> {
         self.find(host, Some)
     }
 
-    /// The value for every host.
+    /// Returns the value for every host.
     pub(super) fn any(&self) -> Option<&T> {
         match self {
             Self::One(Hostname::Any, value) => Some(value),
@@ -174,7 +173,7 @@ impl<T> Hosts<T> {
         host: &str,
         accept: &mut impl FnMut(&'a T) -> Option<R>,
     ) -> Option<R> {
-        // A wildcard stands for at least one character, so a leading dot does not count.
+        // A wildcard needs at least one character before its dot, so a leading dot is skipped.
         let from = host.len().saturating_sub(self.longest + 1).max(1);
         let tail = host.as_bytes().get(from..)?;
         let dots = tail.iter().enumerate().filter(|(_, byte)| **byte == b'.');
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn falls_through_to_less_specific_names_until_one_is_taken() {
+    fn falls_back_to_less_specific_names_until_one_is_accepted() {
         let index = index(&["", "*.com", "*.a.com", "x.a.com"]);
         let mut offered = Vec::new();
         let none: Option<()> = index.find("x.a.com", |value| {
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_hosts_at_character_boundaries() {
+    fn splits_hosts_at_character_boundaries() {
         let index = index(&["*.é", "a"]);
         assert_eq!(index.most_specific("éé.é").map(String::as_str), Some("*.é"));
         assert_eq!(index.most_specific("é"), None);
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_is_looked_at_as_strictly_as_many() {
+    fn single_hostname_matches_as_strictly_as_many() {
         assert_eq!(index(&["*.a"]).most_specific("a"), None);
         assert!(index(&["*.a"]).most_specific("b.a").is_some());
         assert!(index(&["*.a"]).any().is_none());

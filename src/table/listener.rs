@@ -1,5 +1,5 @@
-//! Ports and listeners at run time: which listener a host or SNI belongs to, and which rule a request. Knows nothing of
-//! sockets or handshakes.
+//! Ports and listeners at run time: the listener for a host or SNI, and the rule for a request. Must not know sockets
+//! or handshakes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::tls::Server;
 /// One port with the listeners that share it.
 #[derive(Debug)]
 pub struct Port {
-    /// What was configured.
+    /// Its configuration.
     pub ir: Arc<ir::Port>,
     listeners: Box<[Arc<Listener>]>,
     by_host: HostIndex<Arc<Listener>>,
@@ -40,33 +40,34 @@ impl Port {
         }
     }
 
-    /// Whether this node would be built from `ir` and `listeners` again.
+    /// Reports whether building this node from `ir` and `listeners` again would yield an equal one.
     pub(super) fn is_current(&self, ir: &Arc<ir::Port>, listeners: &[Arc<Listener>]) -> bool {
         same_nodes(&self.listeners, listeners) && self.ir == *ir
     }
 
-    /// What to bind.
+    /// Returns the address and port to bind.
     pub fn bind(&self) -> Bind {
         self.ir.bind
     }
 
-    /// What clients speak first.
+    /// Returns what clients send first.
     pub fn protocol(&self) -> PortProtocol {
         self.ir.protocol()
     }
 
-    /// Its listeners, in the order of the configuration.
+    /// Returns its listeners, in the order of the configuration.
     pub fn listeners(&self) -> &[Arc<Listener>] {
         &self.listeners
     }
 
-    /// The most specific listener for a host, in lower case and without port.
+    /// Returns the most specific listener for a host, in lower case and without port.
     #[inline]
     pub fn listener(&self, host: &str) -> Option<&Arc<Listener>> {
         self.by_host.most_specific(host)
     }
 
-    /// The most specific listener for a server name, in lower case; without one, the listener without hostname.
+    /// Returns the most specific listener for a server name, in lower case. Without one, returns the listener without
+    /// hostname.
     #[inline]
     pub fn listener_for_sni(&self, sni: Option<&str>) -> Option<&Arc<Listener>> {
         match sni {
@@ -75,12 +76,12 @@ impl Port {
         }
     }
 
-    /// How [`Self::listener_for_sni`] terminates TLS. Without that the handshake must be refused.
+    /// Returns how [`Self::listener_for_sni`] terminates TLS. If `None`, the handshake must be refused.
     pub fn server(&self, sni: Option<&str>) -> Option<&Arc<Server>> {
         self.listener_for_sni(sni)?.server.as_ref()
     }
 
-    /// The TLS configuration of [`Self::server`].
+    /// Returns the TLS configuration of [`Self::server`].
     pub fn server_config(&self, sni: Option<&str>) -> Option<&Arc<ServerConfig>> {
         self.server(sni).map(|server| &server.config)
     }
@@ -89,17 +90,17 @@ impl Port {
 /// A listener with the rules attached to it.
 #[derive(Debug)]
 pub struct Listener {
-    /// What was configured.
+    /// Its configuration.
     pub ir: Arc<ir::Listener>,
     /// How to terminate TLS; `None` without TLS, or when it cannot be terminated.
     pub server: Option<Arc<Server>>,
-    /// The nodes of its routes, in order of their objects.
+    /// The nodes of its routes, in order of their objects: the order of `ir.routes`.
     routes: OrdMap<ObjectRef, Arc<Route>>,
     routers: HostIndex<Router>,
 }
 
 impl Listener {
-    /// Indexes a listener that differs from `old` by these changes, with the nodes that `attach` has for routes.
+    /// Indexes a listener that differs from `old` by `changes`. `attach` returns the nodes of its routes.
     pub(super) fn new(
         ir: Arc<ir::Listener>,
         server: Option<Arc<Server>>,
@@ -141,25 +142,25 @@ impl Listener {
         }
     }
 
-    /// Whether this node would be built from `ir` and `server` again, if none of its routes changes.
+    /// Reports whether building this node from `ir` and `server` again would yield an equal one, if no route changes.
     pub(super) fn is_current(&self, ir: &Arc<ir::Listener>, server: Option<&Arc<Server>>) -> bool {
         self.server.as_ref().map(Arc::as_ptr) == server.map(Arc::as_ptr) && self.ir == *ir
     }
 
-    /// The nodes of its routes.
+    /// Returns the nodes of its routes.
     pub(super) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
         self.routes.values()
     }
 
-    /// The rule that a request belongs to: of the most specific hostname that has one, the first by precedence.
+    /// Returns the rule for a request: the first by precedence, of the most specific hostname that has a match.
     #[inline]
     pub fn find(&self, request: &RequestView<'_>) -> Option<&Arc<Rule>> {
         self.routers
             .find(request.host, |router| router.find(request))
     }
 
-    /// Every match whose hostname contains the request's host, in the order in which they are tried, and what became
-    /// of it. The one that is chosen is the one that [`Self::find`] finds.
+    /// Returns every match whose hostname contains the request's host, in the order in which they are tried, with the
+    /// verdict on it. The chosen one is the result of [`Self::find`].
     pub fn explain(&self, request: &RequestView<'_>) -> Vec<Considered<'_>> {
         let mut tried = Vec::new();
         for attached in self.attached() {
@@ -207,7 +208,7 @@ impl Listener {
     }
 }
 
-/// A match that [`Listener::explain`] looked at.
+/// A match that [`Listener::explain`] considers.
 #[derive(Clone, Debug)]
 pub struct Considered<'a> {
     /// The hostname under which it was tried.
@@ -216,16 +217,16 @@ pub struct Considered<'a> {
     pub rule: &'a Arc<Rule>,
     /// Its index in the rule.
     pub index: usize,
-    /// What became of it.
+    /// The verdict on it.
     pub verdict: MatchVerdict<'a>,
 }
 
-/// What became of a match.
+/// The verdict on a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchVerdict<'a> {
-    /// It decides what happens to the request.
+    /// It selects the rule of the request.
     Chosen,
-    /// It fits, and another one comes first.
+    /// The request meets its conditions, but another match precedes it.
     Outranked,
     /// The request does not meet this condition.
     Differs(Mismatch<'a>),
@@ -244,7 +245,7 @@ impl<'a> Attached<'a> {
     }
 }
 
-/// The matches of a route, under each of its hostnames.
+/// Returns the matches of a route, under each of its hostnames.
 fn candidates<'a>(
     ir: &'a ir::AttachedRoute,
     node: &Route,
@@ -256,11 +257,11 @@ fn candidates<'a>(
     })
 }
 
-/// The routes of a listener that differ from those of its node in the previous table: what was attached, and what is.
+/// The routes of a listener that differ from those of its node in the previous table: the old route and the new one.
 pub(super) struct Changes<'a>(Vec<(Option<Attached<'a>>, Option<&'a Arc<ir::AttachedRoute>>)>);
 
 impl<'a> Changes<'a> {
-    /// `outdated` are the objects of routes that need new nodes, whether they changed or not.
+    /// Computes the changes. `outdated` are objects of routes that need new nodes although their IR may be equal.
     pub(super) fn new(
         ir: &'a ir::Listener,
         old: Option<&'a Arc<Listener>>,
@@ -282,12 +283,12 @@ impl<'a> Changes<'a> {
         Self(changes)
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The nodes that the listener had for the changed routes.
+    /// Returns the nodes that the listener had for the changed routes.
     pub(super) fn detached(&self) -> impl Iterator<Item = &'a Arc<Route>> {
         let before = self.0.iter().filter_map(|(before, _)| before.as_ref());
         before.map(|attached| attached.node)

@@ -1,25 +1,25 @@
-//! Whether a request meets a match's conditions, without allocating unless a pattern meets an encoded or repeated
-//! value. Knows nothing of indexes or precedence.
+//! The conditions of a match. Allocates only to match a pattern against an encoded or repeated value. Must not know
+//! indexes or precedence.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::ir::grpc;
 use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
-/// What matching looks at.
+/// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestView<'a> {
     /// Host in lower case, without port.
     pub host: &'a str,
     /// Method.
     pub method: &'a Method,
-    /// Path as it is forwarded, percent-encoding included.
+    /// The forwarded path, percent-encoding included.
     pub path: &'a str,
     /// Query, without `?`.
     pub query: Option<&'a str>,
     /// Headers.
     pub headers: &'a HeaderMap,
-    /// Headers that are forwarded beside those; `headers` have none of their names.
+    /// Headers that the proxy adds when it forwards. Their names do not occur in `headers`.
     pub added: &'a [(HeaderName, HeaderValue)],
 }
 
@@ -38,7 +38,7 @@ pub enum Mismatch<'a> {
     Query(&'a str),
 }
 
-/// Whether `path` is what the condition asks for.
+/// Reports whether `path` meets the condition.
 pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
     match condition {
         PathMatch::Exact(exact) => **exact == *path,
@@ -49,7 +49,7 @@ pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
     }
 }
 
-/// Whether there is nothing but a path condition.
+/// Reports whether a match has only a path condition.
 pub(super) fn is_plain(condition: &Match) -> bool {
     condition.grpc.is_none()
         && condition.method.is_none()
@@ -57,7 +57,7 @@ pub(super) fn is_plain(condition: &Match) -> bool {
         && condition.query.is_empty()
 }
 
-/// The first condition other than the path that the request does not meet.
+/// Returns the first condition, other than the path, that the request does not meet.
 pub(super) fn mismatch<'a>(
     condition: &'a Match,
     request: &RequestView<'_>,
@@ -114,7 +114,7 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
     }
 }
 
-/// Whether `whole` is `parts` joined by `,`.
+/// Reports whether `whole` equals `parts` joined by `,`.
 fn is_joined<'a>(whole: &[u8], parts: impl IntoIterator<Item = &'a HeaderValue>) -> bool {
     let mut rest = Some(whole);
     for (index, part) in parts.into_iter().enumerate() {
@@ -140,7 +140,7 @@ fn query_fits(condition: &QueryMatch, query: Option<&str>) -> bool {
     }
 }
 
-/// The value of the first parameter of this name, still encoded.
+/// Returns the value of the first parameter of this name, still encoded.
 fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query
         .split('&')
@@ -149,7 +149,7 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// Decodes a name or value of `application/x-www-form-urlencoded`. A `%` without two digits stands for itself.
+/// Decodes a name or value of `application/x-www-form-urlencoded`. Keeps a `%` without two hexadecimal digits.
 fn decode(text: &str) -> impl Iterator<Item = u8> {
     let mut rest = text.as_bytes();
     std::iter::from_fn(move || {
@@ -181,7 +181,7 @@ mod tests {
     use crate::ir::Pattern;
 
     #[test]
-    fn prefixes_fit_whole_elements() {
+    fn prefixes_match_whole_path_elements() {
         let fits = |prefix: &str, path| path_fits(&PathMatch::Prefix(prefix.into()), path);
         assert!(fits("/foo", "/foo"));
         assert!(fits("/foo", "/foo/"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_fields_are_one_value_joined_by_commas() {
+    fn repeated_headers_are_one_value_joined_by_commas() {
         let fits = |value, fields: &[&[u8]]| {
             let name = HeaderName::from_static("x-a");
             header_fits(&HeaderMatch { name, value }, &view(&headers(fields), &[]))

@@ -1,5 +1,5 @@
-//! The immutable table that requests are served from, built from the IR: hostnames, rules and backends indexed for
-//! look-ups that do not allocate. Building cannot fail and keeps every node of the previous table whose IR is equal.
+//! The immutable table that the proxy serves from, built from the IR: hostnames, rules and backends indexed for
+//! look-ups that do not allocate. Building cannot fail, and reuses every node of the previous table whose IR is equal.
 //! Must not know Kubernetes, sockets or HTTP connections.
 
 mod backend;
@@ -39,19 +39,19 @@ use crate::tls::ServerConfigs;
 /// One whole configuration, ready to serve.
 #[derive(Debug)]
 pub struct Table {
-    /// Counts the tables of this process, from 1; the empty table is 0.
+    /// Counts the tables of this process, from 1; the empty table has 0.
     pub generation: u64,
-    /// What it was built from.
+    /// The IR that it was built from.
     pub ir: Arc<Ir>,
     ports: Arc<[Arc<Port>]>,
     routes: Routes,
-    /// In order of their identities, as in the IR.
+    /// In order of identity, as in the IR.
     backends: Arc<[Arc<Backend>]>,
     server_configs: Arc<ServerConfigs>,
 }
 
 impl Table {
-    /// The table before the first configuration: it serves nothing.
+    /// Returns the table before the first configuration, which serves nothing.
     pub fn empty() -> Self {
         Self {
             generation: 0,
@@ -63,8 +63,8 @@ impl Table {
         }
     }
 
-    /// Indexes `ir`. Nodes of `previous`, the table built last, that would come out equal are used again, and backends
-    /// keep their identity while their endpoints change: new endpoints are in effect at once, in both tables.
+    /// Indexes `ir`. `previous` must be the table that was built last: its nodes are reused where their IR is equal.
+    /// Backends keep their identity while their endpoints change, so new endpoints take effect at once, in both tables.
     pub fn build(ir: Arc<Ir>, previous: Option<&Self>) -> Self {
         match previous {
             Some(previous) => build::build(ir, previous),
@@ -72,25 +72,25 @@ impl Table {
         }
     }
 
-    /// Ports, in order of [`Bind`].
+    /// Returns the ports, in order of [`Bind`].
     pub fn ports(&self) -> &[Arc<Port>] {
         &self.ports
     }
 
-    /// The port of this address.
+    /// Returns the port of this address.
     #[inline]
     pub fn port(&self, bind: &Bind) -> Option<&Arc<Port>> {
         let at = self.ports.partition_point(|port| port.ir.bind < *bind);
         self.ports.get(at).filter(|port| port.ir.bind == *bind)
     }
 
-    /// Every rule, each once.
+    /// Returns every rule, each once.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.routes.iter().flat_map(|route| &route.rules)
     }
 
-    /// Makes the addresses that `resolve` has for hostnames the endpoints of the backends there. Only one thread may do so
-    /// at a time, the one that builds tables.
+    /// Sets the endpoints of backends with a hostname to the addresses that `resolve` returns. Only the thread that
+    /// builds tables may call this.
     pub fn set_addresses<'a>(&self, resolve: impl Fn(&str) -> &'a [IpAddr]) {
         for (ir, node) in self.ir.backends.iter().zip(&*self.backends) {
             if let ir::Endpoints::Hostname { hostname, port } = &ir.endpoints {
@@ -101,13 +101,13 @@ impl Table {
         }
     }
 
-    /// Every backend, in order of its identity.
+    /// Returns every backend, in order of identity.
     pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         self.backends.iter()
     }
 }
 
-/// Whether both hold the very same nodes.
+/// Reports whether both slices hold the same nodes, by address.
 fn same_nodes<T>(one: &[Arc<T>], two: &[Arc<T>]) -> bool {
     one.len() == two.len() && one.iter().zip(two).all(|(one, two)| Arc::ptr_eq(one, two))
 }

@@ -1,5 +1,5 @@
-//! The releases of a backend: the share of its requests that each gets, its endpoints, and the cookie that keeps a client
-//! on it. Must not know how an endpoint of a release is chosen.
+//! The releases of a backend: the share of its requests that each gets, its endpoints, and the cookie that keeps a
+//! client on it. Must not know how the proxy chooses an endpoint of a release.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::ir;
 /// The releases of a backend, in order of name.
 #[derive(Debug)]
 pub struct Releases {
-    /// Name of the cookie that keeps a client on its release, if there is one.
+    /// Name of the cookie that keeps a client on its release; `None` without one.
     pub cookie: Option<Arc<str>>,
     all: Box<[Arc<Release>]>,
     /// Sums of the weights up to and including each release.
     sums: Box<[u64]>,
 }
 
-/// One release of a backend, as of one configuration.
+/// One release of a backend in one configuration.
 #[derive(Debug)]
 pub struct Release {
     /// Its share of the requests, relative to the sum of all weights.
     pub weight: u64,
     /// Its endpoints, in order of address.
     pub endpoints: Box<[Arc<Endpoint>]>,
-    /// Its name and counters. They are the same object while the backend has a release of this name.
+    /// Its name and counters. Every version of the release shares them while the backend has a release of this name.
     pub stats: Arc<ReleaseStats>,
     token: Arc<str>,
     set_cookie: Option<SetCookie>,
@@ -43,7 +43,7 @@ struct SetCookie {
 }
 
 impl Releases {
-    /// `endpoints` are those of all releases, in order of address.
+    /// Creates the releases. `endpoints` are those of all releases, in order of address.
     pub(super) fn new(
         ir: &ir::Releases,
         endpoints: &[Arc<Endpoint>],
@@ -64,6 +64,7 @@ impl Releases {
         };
         let mut all: Box<[_]> = ir.releases.iter().zip(stats).map(release).collect();
         if let Some(name) = &ir.cookie {
+            // Nothing else holds the releases yet, so `get_mut` succeeds for all.
             for release in all.iter_mut().filter_map(Arc::get_mut) {
                 release.set_cookie = SetCookie::new(name, &release.token);
             }
@@ -79,7 +80,7 @@ impl Releases {
         }
     }
 
-    /// A random release, by weight. `None` when no release has a weight.
+    /// Draws a release by weight. `None` if all weights are 0.
     pub fn draw(&self) -> Option<&Arc<Release>> {
         match self.total() {
             0 => None,
@@ -87,12 +88,12 @@ impl Releases {
         }
     }
 
-    /// The release at this point of the sum of all weights.
+    /// Returns the release at this point of the sum of all weights.
     fn at(&self, point: u64) -> Option<&Arc<Release>> {
         self.all.get(self.sums.partition_point(|sum| *sum <= point))
     }
 
-    /// The release that a cookie with this value keeps a client on: it has a weight and endpoints.
+    /// Returns the release of a cookie value, if it has a weight and endpoints.
     pub fn of_cookie(&self, value: &[u8]) -> Option<&Arc<Release>> {
         self.iter().find(|release| {
             !value.is_empty()
@@ -102,7 +103,7 @@ impl Releases {
         })
     }
 
-    /// The release that `former` is now, unless it is gone or without a weight.
+    /// Returns the present version of `former`, unless the release is gone or has weight 0.
     pub fn current(&self, former: &Release) -> Option<&Arc<Release>> {
         let is_same = |release: &&Arc<Release>| Arc::ptr_eq(&release.stats, &former.stats);
         self.iter()
@@ -110,7 +111,7 @@ impl Releases {
             .filter(|release| release.weight > 0)
     }
 
-    /// Share of the requests that a release gets, from 0 to 1.
+    /// Returns the share of the requests that a release gets, from 0 to 1.
     pub fn share(&self, release: &Release) -> f64 {
         match self.total() {
             0 => 0.0,
@@ -132,7 +133,7 @@ impl Deref for Releases {
 }
 
 impl Release {
-    /// Value of `Set-Cookie` that keeps a client on this release. `None` if the backend has no cookie.
+    /// Returns the value of `Set-Cookie` that keeps a client on this release. `None` if the backend has no cookie.
     pub fn set_cookie(&self, is_secure: bool) -> Option<&HeaderValue> {
         let values = self.set_cookie.as_ref()?;
         Some(if is_secure {
@@ -144,7 +145,7 @@ impl Release {
 }
 
 impl SetCookie {
-    /// `None` if `name` or `token` cannot be part of a header.
+    /// Returns `None` if `name` or `token` is empty or not valid in a header.
     fn new(name: &str, token: &str) -> Option<Self> {
         if name.is_empty() || token.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! The retry budget of a backend (GEP-3388): how many of its requests of late were retries, and whether another retry is
-//! permitted. Counted by all workers without a lock. Time comes from the caller.
+//! The retry budget of a backend (GEP-3388): the share of retries among recent requests, and whether another retry is
+//! permitted. All workers count in it without a lock. The caller passes the time.
 
 use std::array;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ir;
 
-/// Slots of a window. A window covers its interval, less up to one slot.
+/// Slots of a window. A window covers its interval less at most one slot.
 const SLOTS: u64 = 10;
 
 /// The retry budget of a backend.
@@ -29,7 +29,7 @@ struct Counts {
 }
 
 impl RetryBudget {
-    /// A budget with these limits. It goes on with the counts of `former` where the intervals are the same.
+    /// Creates a budget. It takes over the counts of `former` if the intervals are the same.
     pub(super) fn new(limits: ir::traffic::RetryBudget, former: Option<&Self>) -> Self {
         let intervals = |limits: &ir::traffic::RetryBudget| (limits.interval, limits.min_interval);
         let former = former.filter(|it| intervals(&it.limits) == intervals(&limits));
@@ -51,20 +51,20 @@ impl RetryBudget {
         self.counts.requests.add(now);
     }
 
-    /// Counts a retry if it is permitted: up to the percentage of all requests of the interval, retries included, and up to
-    /// the minimum rate. Returns whether it is.
+    /// Counts a retry if it is permitted, and returns whether it is. Permits retries up to a percentage of all requests
+    /// of the interval, retries included, and always up to the minimum rate.
     pub(super) fn try_retry(&self, now: u64) -> bool {
         let Counts {
             requests,
             retries,
             recent,
         } = &*self.counts;
-        // Counted first and taken back, so that workers at one time cannot all take the last one.
+        // Counts first and undoes the count on refusal: two workers that check first could both take the last retry.
         let of_interval = retries.add(now);
         let all = requests.total(now) + of_interval;
-        let of_late = recent.add(now);
+        let recent_retries = recent.add(now);
         let is_within = of_interval * 100 <= all * u64::from(self.limits.percent)
-            || of_late <= u64::from(self.limits.min_retries);
+            || recent_retries <= u64::from(self.limits.min_retries);
         if !is_within {
             retries.take_back(now);
             recent.take_back(now);
@@ -81,7 +81,8 @@ struct Window {
     slots: [Slot; SLOTS as usize],
 }
 
-/// The period of a slot in the upper half, as a number that wraps around, and its count in the lower half.
+/// The period of a slot in the upper half, modulo 2^32, and its count in the lower half. One word, so that one
+/// compare-and-swap resets the count when the period changes. Relaxed suffices: nothing else depends on the counts.
 #[derive(Debug, Default)]
 struct Slot(AtomicU64);
 
@@ -93,7 +94,7 @@ impl Window {
         }
     }
 
-    /// Periods are [`SLOTS`] in an interval.
+    /// Returns the number of the period at `now`. An interval has [`SLOTS`] periods.
     fn period(&self, now: u64) -> u64 {
         now.saturating_mul(SLOTS) / self.interval
     }
@@ -102,14 +103,14 @@ impl Window {
         &self.slots[(period % SLOTS) as usize]
     }
 
-    /// Counts an event. Returns the count of the window with it.
+    /// Counts an event. Returns the count of the window, with the event.
     fn add(&self, now: u64) -> u64 {
         let period = self.period(now);
         let own = self.slot(period).add(period as u32);
         own + self.others(period)
     }
 
-    /// Takes the count of an event at `now` back.
+    /// Undoes the count of an event at `now`.
     fn take_back(&self, now: u64) {
         let period = self.period(now);
         self.slot(period).take_back(period as u32);
@@ -120,7 +121,7 @@ impl Window {
         self.slot(period).count(period as u32) + self.others(period)
     }
 
-    /// The count of the periods before this one that are in the window.
+    /// Returns the count of the earlier periods in the window.
     fn others(&self, period: u64) -> u64 {
         let first = (period + 1).saturating_sub(SLOTS);
         let before = first..period;
@@ -135,7 +136,7 @@ impl Slot {
         let mut counted = 1;
         let update = |packed| {
             let (of, count) = unpacked(packed);
-            // Another worker may be in a later period of this slot already.
+            // Another worker may have reset this slot for a later period. The distance is modulo 2^32.
             let is_late = of != period && u64::from(of.wrapping_sub(period)) <= 2 * SLOTS;
             let count = match of == period {
                 true => count.saturating_add(1),
@@ -193,13 +194,13 @@ mod tests {
         RetryBudget::new(limits(percent, seconds, count, millis), None)
     }
 
-    /// Retries that are permitted at one time, of more than there can be.
+    /// Returns the number of retries that are permitted at one time.
     fn permitted(budget: &RetryBudget, now: u64) -> usize {
         (0..10_000).filter(|_| budget.try_retry(now)).count()
     }
 
     #[test]
-    fn a_fifth_of_the_requests_may_be_retries() {
+    fn permits_a_fifth_of_the_requests_as_retries() {
         // The example of the API: of 1000 requests, 200 may be retries.
         let budget = budget(20, 10, 1, 1);
         (0..800).for_each(|_| budget.count_request(5_000));
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_count_for_the_interval_only() {
+    fn requests_count_within_the_interval_only() {
         let budget = budget(50, 10, 1, 1);
         (0..100).for_each(|_| budget.count_request(10_000));
         // 10 periods of 1 s: those of 10 s to 19 s are in the window of 19 s.
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn minimum_rate_is_permitted_without_other_requests() {
+    fn minimum_rate_needs_no_other_requests() {
         let budget = budget(0, 10, 10, 1_000);
         (0..1_000).for_each(|_| budget.count_request(7_000));
         assert_eq!(permitted(&budget, 7_000), 10);
@@ -226,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn whole_percentage_permits_every_retry() {
+    fn hundred_percent_permits_every_retry() {
         let budget = budget(100, 1, 1, 1);
         assert_eq!(permitted(&budget, 1), 10_000);
     }
 
     #[test]
-    fn counts_outlive_other_limits_with_the_same_intervals() {
+    fn counts_survive_new_limits_with_the_same_intervals() {
         let before = budget(0, 10, 10, 1_000);
         assert_eq!(permitted(&before, 1), 10);
         let after = RetryBudget::new(limits(0, 10, 15, 1_000), Some(&before));
@@ -242,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn slot_that_was_long_unused_counts_anew() {
+    fn long_unused_slot_counts_from_zero() {
         let slot = Slot::default();
         for period in [1, 11, u32::MAX / 2, u32::MAX, 9, 19] {
             assert_eq!((slot.add(period), slot.count(period)), (1, 1), "{period}");
         }
-        // A worker that is late takes nothing from the period after it.
+        // A late worker does not change the count of a later period.
         slot.add(9);
         assert_eq!((slot.count(19), slot.count(9)), (1, 0));
     }
@@ -265,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn permits_what_a_plain_list_of_events_permits(
+        fn permits_the_same_as_a_list_of_all_events(
             percent in 0..=100_u32,
             seconds in 1..5_u64,
             count in 1..4_u32,

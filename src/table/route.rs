@@ -1,5 +1,5 @@
-//! Routes at run time, each with its rules, found again in the previous table where they still hold. Knows nothing of
-//! listeners or of how a request comes to a rule.
+//! Routes at run time, with their rules. Reuses routes and rules of the previous table that are still valid. Must not
+//! know listeners or how a request finds a rule.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Whether its rules, of the previous table or this one, would get the same backends again.
+    /// Reports whether its rules would get the same backends again.
     fn is_current(&self, backends: &Backends) -> bool {
         backends.are_those_before() || self.rules.iter().all(|rule| rule.keeps_its(backends))
     }
 }
 
-/// The routes of a table by their objects, each with the number of listeners that it is attached to. Versions share what
-/// is equal: a clone is cheap, and a change costs what it touches.
+/// The routes of a table by object, each with the number of listeners that it is attached to. Backed by a persistent
+/// map: a clone is cheap, and an update costs only what it changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes(OrdMap<ObjectRef, Arc<[Counted]>>);
 
-/// A route and its listeners. An object has more than one only while differing versions of it are attached to different
-/// listeners.
+/// A route and its number of listeners. While a table is built, an object can have several versions: listeners move to
+/// the new version one after the other.
 #[derive(Clone, Debug)]
 struct Counted {
     node: Arc<Route>,
@@ -38,13 +38,13 @@ struct Counted {
 }
 
 impl Routes {
-    /// Each route once, in order of their objects.
+    /// Returns each route once, in order of their objects.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Route>> {
         let all = self.0.values().flat_map(|versions| versions.iter());
         all.map(|one| &one.node)
     }
 
-    /// The objects whose routes would get other backends now.
+    /// Returns the objects whose routes would get other backends.
     pub(super) fn outdated(&self, backends: &Backends) -> Vec<ObjectRef> {
         if backends.are_those_before() {
             return Vec::new();
@@ -57,8 +57,8 @@ impl Routes {
         outdated.map(|(object, _)| object.clone()).collect()
     }
 
-    /// The node of a route for one more listener: a known one where its IR is equal and its backends are the same, otherwise
-    /// a new one with the rules that can be used again.
+    /// Attaches a route to one more listener and returns its node. Reuses a node with equal IR and the same backends,
+    /// or else the rules of the known versions.
     pub(super) fn attach(&mut self, ir: &Arc<ir::Route>, backends: &Backends) -> Arc<Route> {
         let known = self.0.get(&ir.object).map_or(&[][..], |known| known);
         let mut versions = known.to_vec();
@@ -83,7 +83,7 @@ impl Routes {
         node
     }
 
-    /// Takes a route off one listener.
+    /// Detaches a route from one listener.
     pub(super) fn detach(&mut self, node: &Arc<Route>) {
         let object = &node.ir.object;
         let Some(known) = self.0.get(object) else {
@@ -104,7 +104,7 @@ impl Routes {
     }
 }
 
-/// A node for `ir`, with all rules that can be used again of the versions of its object.
+/// Returns a node for `ir`. Reuses valid rules, and the state of others, from the versions of its object.
 fn renew(ir: &Arc<ir::Route>, versions: &[Counted], backends: &Backends) -> Arc<Route> {
     let known = versions.iter().flat_map(|one| &one.node.rules);
     let rule = |ir_rule: &Arc<ir::Rule>| {

@@ -1,5 +1,5 @@
-//! The matches of one hostname, indexed by path and sorted by precedence. Must find what a scan of all matches in order
-//! of precedence would find.
+//! The matches of one hostname, indexed by path and sorted by precedence. Must find the same match as a scan of all
+//! matches in order of precedence.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ use crate::ir::route::{Match, PathMatch};
 pub(super) struct Candidate {
     rule: Arc<Rule>,
     index: u32,
-    /// Whether the path was the only condition; spares a look into the rule.
+    /// Whether the path is the only condition. Saves access to the rule.
     plain: bool,
 }
 
 impl Candidate {
-    /// The matches of a rule.
+    /// Returns the matches of a rule.
     pub(super) fn all(rule: &Arc<Rule>) -> impl Iterator<Item = Self> {
-        // No rule has so many matches that this could end early.
+        // A rule has at most 64 matches by the schema, so the `u32` range does not end early.
         let matches = rule.ir.matches.iter().zip(0_u32..);
         matches.map(|(condition, index)| Self {
             plain: is_plain(condition),
@@ -46,7 +46,7 @@ impl Candidate {
         self.rule.precedence(self.index as usize)
     }
 
-    /// Tells matches apart.
+    /// Returns the identity of the match. The candidate keeps its rule alive, so the address stays unique.
     fn identity(&self) -> (*const Rule, u32) {
         (Arc::as_ptr(&self.rule), self.index)
     }
@@ -63,7 +63,7 @@ impl Candidate {
     }
 }
 
-/// Where a match stands; within one place they are in order of precedence. Places are searched in order of
+/// Where a match is stored. Candidates of one slot are in order of precedence. Slots are searched in order of
 /// [`crate::ir::precedence::PathRank`], longer prefixes first, and patterns of gRPC among the prefixes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Slot {
@@ -75,7 +75,7 @@ enum Slot {
     Root,
 }
 
-/// Matches with one path condition, the first to try in front. Nearly always there is one: it costs no look elsewhere.
+/// Matches with the same path condition, in order of precedence. Nearly always there is one, stored inline.
 #[derive(Clone, Debug)]
 pub(super) enum Bucket {
     One(Candidate),
@@ -117,18 +117,18 @@ impl From<Vec<Candidate>> for Bucket {
     }
 }
 
-/// The matches of one hostname. A copy shares them.
+/// The matches of one hostname. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) enum Router {
     /// Matches of the prefix `/` alone.
     Root(Bucket),
     /// Matches of any path.
     Paths(Arc<Paths>),
-    /// Matches of routes with priorities, the greatest first. Nearly no hostname has them.
+    /// Matches of routes with priorities, the greatest first. Few hostnames have them.
     Priorities(Arc<[(i16, Self)]>),
 }
 
-/// Matches that go and that come.
+/// Matches to remove and matches to add.
 type Changes = (Vec<Candidate>, Vec<Candidate>);
 
 #[derive(Clone, Debug, Default)]
@@ -143,7 +143,7 @@ pub(super) struct Paths {
     root: Bucket,
 }
 
-/// What becomes of the matches of one place.
+/// Changes of the matches in one slot.
 #[derive(Default)]
 struct Edit {
     gone: FxHashSet<(*const Rule, u32)>,
@@ -156,7 +156,7 @@ impl Router {
         nothing.with(&[], candidates).unwrap_or(nothing)
     }
 
-    /// The router without some of its matches and with new ones; `None` without any.
+    /// Returns a copy with `gone` removed and `new` added; `None` if nothing is left.
     pub(super) fn with(&self, gone: &[Candidate], new: Vec<Candidate>) -> Option<Self> {
         let levels = match self {
             Self::Priorities(levels) => levels.to_vec(),
@@ -193,7 +193,7 @@ impl Router {
         }
     }
 
-    /// The same for matches of one priority.
+    /// Like [`Self::with`], for matches of one priority.
     fn with_equal(&self, gone: &[Candidate], new: Vec<Candidate>) -> Option<Self> {
         let paths = match self {
             Self::Root(root) => Paths {
@@ -201,14 +201,14 @@ impl Router {
                 ..Paths::default()
             },
             Self::Paths(paths) => (**paths).clone(),
-            // Of one priority there is no level below.
+            // Unreachable: a level of one priority has no levels.
             Self::Priorities(_) => return Some(self.clone()),
         };
         let paths = paths.with(gone, new);
         (!paths.is_empty()).then(|| paths.into())
     }
 
-    /// The rule of the first match that fits.
+    /// Returns the rule of the first match that the request meets.
     #[inline]
     pub(super) fn find(&self, request: &RequestView<'_>) -> Option<&Arc<Rule>> {
         let found = match self {
@@ -317,7 +317,7 @@ impl Paths {
             .or_else(|| self.find_below(request))
     }
 
-    /// Looks among prefixes and the patterns that stand among them.
+    /// Searches prefixes, and gRPC patterns among them.
     fn find_below(&self, request: &RequestView<'_>) -> Option<&Candidate> {
         let prefix = self.find_prefix(request);
         let prefix = prefix.or_else(|| find_root(&self.root, request));
@@ -333,6 +333,7 @@ impl Paths {
         let path = request.path;
         self.lengths
             .iter()
+            // A prefix ends where a path element ends. Beyond the end of the path, `get` below finds nothing.
             .filter(|length| matches!(path.as_bytes().get(**length), None | Some(b'/')))
             .filter_map(|length| self.prefixes.get(path.get(..*length)?))
             .find_map(|bucket| bucket.find(request))
@@ -340,13 +341,13 @@ impl Paths {
 }
 
 fn find_pattern<'a>(patterns: &'a [Candidate], request: &RequestView<'_>) -> Option<&'a Candidate> {
-    // The pattern last: it costs the most.
+    // The path last: matching a pattern costs the most.
     patterns.iter().find(|candidate| {
         candidate.fits(request) && path_fits(&candidate.condition().path, request.path)
     })
 }
 
-/// Looks among the matches of the prefix `/`, to which everything belongs that is a path at all.
+/// Searches the matches of the prefix `/`, which every path has. `*` and authority forms are not paths.
 #[inline]
 fn find_root<'a>(bucket: &'a Bucket, request: &RequestView<'_>) -> Option<&'a Candidate> {
     matches!(request.path.as_bytes(), [] | [b'/', ..])

@@ -1,4 +1,4 @@
-//! The traffic policy of a backend at run time. It sits in a cell of its own, so that a policy changes without a new table.
+//! The traffic policy of a backend at run time. It has its own `ArcSwap`, so that a policy changes without a new table.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,19 +25,19 @@ impl Traffic {
         }
     }
 
-    /// Counts a retry, if the retry budget permits it. Returns whether it does.
+    /// Counts a retry if the retry budget permits it. Returns whether it does.
     pub fn try_retry(&self) -> bool {
         let budget = self.budget.as_ref();
         budget.is_none_or(|budget| budget.try_retry(uptime::now().get()))
     }
 
-    /// Session persistence of rules that have none of their own.
+    /// Returns the session persistence for rules that do not configure it.
     pub fn session(&self) -> Option<&SessionPersistence> {
         self.ir.session.as_ref()
     }
 }
 
-/// The present policy. Without one, reading it costs a load.
+/// The present policy. Without one, reading costs one relaxed load.
 #[derive(Debug, Default)]
 pub(super) struct TrafficCell {
     is_set: AtomicBool,
@@ -45,7 +45,7 @@ pub(super) struct TrafficCell {
 }
 
 impl TrafficCell {
-    /// The cell of a backend that takes the place of one with the cell `former`.
+    /// Creates the cell of a backend that replaces one with the cell `former`.
     pub(super) fn new(ir: Option<&Arc<TrafficPolicy>>, former: Option<&Self>) -> Self {
         let cell = Self::default();
         if let Some(former) = former {
@@ -55,7 +55,8 @@ impl TrafficCell {
         cell
     }
 
-    /// Replaces the policy. The counts of its budget stay where they fit. Only one thread may do so at a time.
+    /// Replaces the policy. The budget keeps its counts if the intervals are the same. Only one thread at a time may
+    /// call this.
     pub(super) fn set(&self, ir: Option<&Arc<TrafficPolicy>>) {
         let former = self.policy.load();
         if former.as_ref().map(|former| &former.ir) != ir {
@@ -69,6 +70,7 @@ impl TrafficCell {
             };
             self.policy.store(ir.map(traffic));
         }
+        // The two stores need no order: a reader between them sees the former policy or none.
         self.is_set.store(ir.is_some(), Relaxed);
     }
 
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_outlive_changes_of_the_policy_and_of_the_backend() {
+    fn counts_survive_changes_of_the_policy_and_of_the_backend() {
         let cell = TrafficCell::new(Some(&policy(2)), None);
         assert_eq!(retries(&cell), 2);
         cell.set(Some(&policy(2)));

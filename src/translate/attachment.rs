@@ -1,5 +1,5 @@
-//! Which listeners a route's parentRefs reach, and with which hostnames; refuses routes of kinds that are not served.
-//! Knows nothing of rules.
+//! Attachment of routes: the listeners that a parentRef selects, and the hostnames that are served there. Refuses
+//! routes of kinds that are not served. Must not know rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason};
 use super::{Input, selector};
 
-/// The scope that makes a Gateway a default one, and that routes ask for (GEP-3793).
+/// The value of `defaultScope` that makes a Gateway a default one, and of `useDefaultGateways` (GEP-3793).
 pub(super) const DEFAULT_SCOPE: &str = "All";
 
-/// Whether a Gateway takes routes that ask for default Gateways.
+/// Reports whether a Gateway is a default Gateway.
 pub(super) fn is_default(gateway: &Gateway) -> bool {
     gateway.spec.default_scope.as_deref() == Some(DEFAULT_SCOPE)
 }
@@ -27,7 +27,7 @@ pub(super) fn is_default(gateway: &Gateway) -> bool {
 /// Index of a listener among those of all Gateways.
 pub(super) type ListenerIndex = usize;
 
-/// Everything about Gateways and ListenerSets that decides where a route attaches.
+/// The parts of Gateways and ListenerSets that decide where a route attaches.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Parents {
     pub(super) listeners: Vec<Parent>,
@@ -37,11 +37,11 @@ pub(super) struct Parents {
     defaults: Vec<ObjectRef>,
 }
 
-/// A listener, as routes see it.
+/// The parts of a listener that decide which routes attach.
 #[derive(PartialEq, Eq)]
 pub(super) struct Parent {
     pub(super) key: ListenerKey,
-    /// Whose requests to backends those of its routes are.
+    /// The consumer on whose behalf its routes send requests to backends.
     pub(super) consumer: Consumer,
     port: u16,
     hostname: Hostname,
@@ -49,21 +49,21 @@ pub(super) struct Parent {
     kinds: Vec<&'static str>,
     /// Namespaces whose routes may attach.
     namespaces: Option<NamespacesFrom>,
-    /// Whether anyone can reach it.
+    /// Whether the listener can be served.
     pub(super) is_served: bool,
 }
 
-/// What attaching asks of a route.
+/// The parts of a route that decide where it attaches.
 pub(super) struct Candidate<'a> {
     pub(super) name: &'a ObjectRef,
     pub(super) hostnames: &'a [Hostname],
 }
 
-/// The listeners that a parentRef reaches, each with the hostnames that are served there.
+/// The listeners that a parentRef selects, each with the hostnames that are served there.
 pub(super) type Attachment = Result<Vec<(ListenerIndex, Vec<Hostname>)>, Fault>;
 
 impl Parents {
-    /// The Gateways of those of these objects that have listeners.
+    /// Returns the Gateways behind `wanted`, for Gateways and ListenerSets among them that have listeners.
     pub(super) fn senders(&self, wanted: &BTreeSet<&ObjectRef>) -> Senders {
         let mut senders = Senders::new();
         if wanted.is_empty() {
@@ -103,7 +103,8 @@ impl Parents {
         }
     }
 
-    /// The default Gateways as parentRefs of a route, without those that `named`, its own parentRefs, name as a whole.
+    /// Returns the default Gateways as parentRefs. Omits those that `named`, the route's own parentRefs, select as a
+    /// whole.
     pub(super) fn defaults_beside(&self, route: &ObjectRef, named: &[ParentRef]) -> Vec<ParentRef> {
         let is_named = |gateway: &ObjectRef| {
             let mut whole = named
@@ -123,12 +124,12 @@ impl Parents {
         defaults.map(reference).collect()
     }
 
-    /// Whether there are default Gateways.
+    /// Reports whether there are default Gateways.
     pub(super) fn have_defaults(&self) -> bool {
         !self.defaults.is_empty()
     }
 
-    /// Attaches a route to one of its parents; `None` when that is not ours.
+    /// Attaches a route to one of its parents. Returns `None` if this controller does not manage the parent.
     pub(super) fn attach(
         &self,
         input: &Input<'_>,
@@ -141,7 +142,7 @@ impl Parents {
         let named: Vec<ListenerIndex> = declared
             .iter()
             .copied()
-            .filter(|index| listener(index).is_meant(reference))
+            .filter(|index| listener(index).is_selected_by(reference))
             .collect();
         if named.is_empty() {
             return Some(Err(no_parent(&parent, reference)));
@@ -187,7 +188,7 @@ impl Parents {
     }
 }
 
-/// The full name of a parent, seen from a namespace.
+/// Returns the full name of a parent that an object in `namespace` refers to.
 pub(super) fn parent_name(reference: &ParentRef, namespace: &str) -> ObjectRef {
     let namespace = reference.namespace.as_deref().unwrap_or(namespace);
     ObjectRef::new(
@@ -198,7 +199,7 @@ pub(super) fn parent_name(reference: &ParentRef, namespace: &str) -> ObjectRef {
     )
 }
 
-/// A parentRef as the report holds it.
+/// Converts a parentRef for the report.
 pub(super) fn reported(reference: &ParentRef) -> status::ParentRef {
     let reference = reference.clone();
     status::ParentRef {
@@ -211,7 +212,7 @@ pub(super) fn reported(reference: &ParentRef) -> status::ParentRef {
     }
 }
 
-/// Answers routes of kinds that no translator serves.
+/// Returns the statuses of routes of kinds that are not served.
 pub(super) fn refuse_unserved(input: &Input<'_>, parents: &Parents) -> RouteStatuses {
     let mut statuses = RouteStatuses::new();
     for route in input.snapshot.unserved_routes.iter() {
@@ -227,7 +228,7 @@ pub(super) fn refuse_unserved(input: &Input<'_>, parents: &Parents) -> RouteStat
             name: &name,
             hostnames: &hostnames,
         };
-        let answer = |reference: &ParentRef| {
+        let status = |reference: &ParentRef| {
             let fault = match parents.attach(input, &candidate, reference)? {
                 Err(fault) if fault.reason == Reason::NoMatchingParent => fault,
                 _ => Fault::new(
@@ -244,9 +245,9 @@ pub(super) fn refuse_unserved(input: &Input<'_>, parents: &Parents) -> RouteStat
                 conditions: vec![fault.against(ConditionType::Accepted, metadata.generation)],
             })
         };
-        let answers: Vec<_> = route.spec.parent_refs.iter().filter_map(answer).collect();
-        if !answers.is_empty() {
-            statuses.insert(name, answers.into());
+        let parents: Vec<_> = route.spec.parent_refs.iter().filter_map(status).collect();
+        if !parents.is_empty() {
+            statuses.insert(name, parents.into());
         }
     }
     statuses
@@ -271,7 +272,7 @@ impl Parent {
         }
     }
 
-    fn is_meant(&self, reference: &ParentRef) -> bool {
+    fn is_selected_by(&self, reference: &ParentRef) -> bool {
         let section = reference.section_name.as_deref();
         let section = section.filter(|name| !name.is_empty());
         section.is_none_or(|name| *name == *self.key.name)
@@ -288,7 +289,7 @@ impl Parent {
     }
 }
 
-/// The hosts that a listener and a route share; an empty list of the route's takes the listener's.
+/// Returns the hosts that a listener and a route share. A route without hostnames takes the listener's.
 fn shared(listener: &Hostname, route: &[Hostname]) -> Vec<Hostname> {
     if route.is_empty() {
         return vec![listener.clone()];

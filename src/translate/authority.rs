@@ -12,14 +12,14 @@ use crate::ir::tls::Authority;
 
 use super::certificate;
 
-/// The key of a ConfigMap or Secret that has the certificates.
+/// The key with the certificates.
 const BUNDLE: &str = "ca.crt";
-/// Bytes that a bundle may have; a ConfigMap has no more.
+/// Maximum size of a bundle, in bytes: the limit of a ConfigMap.
 const MAX_BUNDLE: usize = 1 << 20;
-/// Certificates that a bundle may have.
+/// Maximum number of certificates in a bundle.
 const MAX_AUTHORITIES: usize = 1024;
 
-/// The certificates of several bundles, each once, in order of their fingerprints: bundles have much in common.
+/// The certificates of several bundles, each once, in order of their fingerprints. Bundles often share certificates.
 #[derive(Default)]
 pub(super) struct Union(BTreeMap<Box<str>, Authority>);
 
@@ -31,24 +31,24 @@ impl Union {
             .extend(bundle.map(|authority| (authority.fingerprint.clone(), authority)));
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no certificates.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All certificates.
+    /// Returns all certificates.
     pub(super) fn into_list(self) -> Vec<Authority> {
         self.0.into_values().collect()
     }
 }
 
-/// The certificates of a ConfigMap, or what is wrong with it.
+/// Returns the certificates of a ConfigMap. The error continues a sentence that begins with its name.
 pub(super) fn of_config_map(map: &ConfigMap, name: &ObjectRef) -> Result<Vec<Authority>, String> {
     let pem = map.data.get(BUNDLE).ok_or("has no ca.crt")?;
     read(pem.as_bytes(), name)
 }
 
-/// The certificates of a Secret, or what is wrong with it.
+/// Returns the certificates of a Secret. The error continues a sentence that begins with its name.
 pub(super) fn of_secret(secret: &Secret, name: &ObjectRef) -> Result<Vec<Authority>, String> {
     read(&certificate::value(secret, BUNDLE)?, name)
 }
@@ -75,6 +75,7 @@ fn read(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String> {
     }
     let mut roots = RootCertStore::empty();
     let authority = |(index, certificate): (usize, CertificateDer<'static>)| {
+        // Parses the certificate as a trust anchor: what passes here can be added to the root store of a verifier.
         let added = roots.add(certificate.clone());
         added.map_err(|_| format!("has a ca.crt whose certificate {} is not X.509", index + 1))?;
         Ok(Authority {

@@ -1,5 +1,6 @@
-//! Certificates of HTTPS listeners and of Gateways towards their backends: from references to Secrets to chains with their keys, checked to be usable. Knows
-//! no clock (an expired certificate is served and seen by monitoring), and never tells a byte of a key.
+//! Certificates of HTTPS listeners and client certificates of Gateways and backends: resolves references to Secrets,
+//! and checks chains and keys. Must not know clocks: an expired certificate is served, and monitoring reports it. Never
+//! prints key material.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,25 +25,25 @@ use super::gateway::{ClientIdentity, GatewayDraft};
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{Fault, Reason, merge};
 
-/// Certificates that a chain may hold.
+/// Maximum number of certificates in a chain.
 const MAX_CHAIN: usize = 32;
-/// Bytes that `tls.crt` and `tls.key` may have, each.
+/// Maximum size of `tls.crt` and of `tls.key`, in bytes.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// What the Secrets of Gateways and listeners hold, kept from one translation to the next.
+/// The certificates in Secrets that Gateways and listeners refer to. Kept from one translation to the next.
 #[derive(Default)]
 pub(super) struct Certificates {
     by_secret: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
-    /// Whether some Secret is bad, so that what is served depends on what it was before.
+    /// Whether a Secret is bad, so that the result depends on the last good certificate.
     pub(super) depend_on_past: bool,
 }
 
-/// A certificate, or what is wrong with it.
+/// A certificate, or the problem of the Secret.
 type Content = Result<Arc<Certificate>, String>;
 
 impl Certificates {
-    /// Gives every HTTPS listener and every Gateway its certificates, or says what is wrong with them. The good ones of
-    /// several serve.
+    /// Sets the certificates of every HTTPS listener and the client certificate of every Gateway, or their faults. A
+    /// listener with several references serves the good ones.
     pub(super) fn load(&mut self, input: &Input<'_>, gateways: &mut [GatewayDraft<'_>]) {
         let mut store = Store {
             input,
@@ -63,7 +64,7 @@ impl Certificates {
     }
 }
 
-/// What a reference comes to: a good certificate, or the last good one beside a problem.
+/// The result of a reference: a good certificate, or the last good one with the present problem.
 struct Read {
     certificate: Arc<Certificate>,
     problem: Option<String>,
@@ -73,7 +74,7 @@ struct Store<'i, 'a> {
     input: &'i Input<'a>,
     last_good: BTreeMap<ObjectRef, Arc<Certificate>>,
     known: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
-    /// Every Secret is read once, however many listeners name it.
+    /// Secrets that were read in this translation: each once, although many listeners may refer to it.
     read: BTreeMap<ObjectRef, (Arc<Secret>, Content)>,
 }
 
@@ -130,7 +131,7 @@ impl Store<'_, '_> {
         listener.unresolved.extend(faults);
     }
 
-    /// The certificate that a Gateway presents to its backends.
+    /// Sets the client certificate that a Gateway presents to backends.
     fn load_client(&mut self, gateway: &mut GatewayDraft<'_>) {
         let backend = gateway.object.spec.tls.as_ref();
         let backend = backend.and_then(|tls| tls.backend.as_ref());
@@ -187,7 +188,7 @@ impl Store<'_, '_> {
     }
 }
 
-/// What a Secret holds; the last good certificate itself if that is the same.
+/// Reads a Secret. Returns the last good certificate itself if the content is the same, so that sharing shows equality.
 fn read_once(secret: &Secret, name: &ObjectRef, last: Option<&Arc<Certificate>>) -> Content {
     let certificate = read(secret, name, last)?;
     let same = last.filter(|last| ***last == certificate);
@@ -214,8 +215,8 @@ fn unusable(field: &str, name: &ObjectRef, problem: &str) -> Fault {
     )
 }
 
-/// The certificate that an object of `origin` presents to the backends that it describes. The last good one keeps serving
-/// beside a problem.
+/// Returns the client certificate that an object `origin` presents to backends. With a problem, the last good
+/// certificate stays in use beside the fault.
 pub(super) fn client(
     input: &Input<'_>,
     origin: &ObjectRef,
@@ -250,7 +251,7 @@ pub(super) fn client(
     }
 }
 
-/// A certificate that backends are presented at present.
+/// Returns the certificate of a Secret that is presented to backends now.
 fn last_presented<'a>(ir: &'a Ir, name: &ObjectRef) -> Option<&'a Arc<Certificate>> {
     let backends = ir.backends.iter();
     let mut presented = backends.filter_map(|it| it.tls.as_ref()?.client_certificate.as_ref());
@@ -265,7 +266,7 @@ fn held_over(fault: &Fault, last: &Certificate) -> String {
     )
 }
 
-/// The Secret that a reference of `origin` names.
+/// Returns the name of the Secret that a reference of `origin` selects.
 pub(super) fn find_name(origin: &ObjectRef, reference: &SecretRef) -> ObjectRef {
     let namespace = reference.namespace.as_deref().unwrap_or(&origin.namespace);
     ObjectRef::new(
@@ -287,7 +288,7 @@ fn find<'a>(
         let problem = "is not a Secret, the only kind that is supported";
         return Err(unusable(field, &name, problem));
     }
-    // Permission comes first: whether an object of another namespace exists is not for everyone to know.
+    // Check the permission first: without one, the status must not disclose whether the object exists.
     input.grants.check(origin, &name, field)?;
     let secret = input.snapshot.secrets.get(&name.namespace, &name.name);
     let secret = secret.ok_or_else(|| unusable(field, &name, "does not exist"))?;
@@ -341,7 +342,7 @@ fn read(
     })
 }
 
-/// A value of a Secret; errors continue a sentence that begins with its name.
+/// Returns a value of a Secret. Errors continue a sentence that begins with its name.
 pub(super) fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
     let bytes = match (secret.string_data.get(key), secret.data.get(key)) {
         (Some(text), _) => text.clone().into_bytes(),
@@ -358,7 +359,7 @@ pub(super) fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Decodes base64 as Secrets hold it: padded, line breaks allowed.
+/// Decodes base64 of a Secret: padded, and line breaks are allowed.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let is_symbol = |byte: &u8| !matches!(byte, b'\n' | b'\r');
     let symbols: Vec<u8> = text.bytes().filter(is_symbol).collect();
@@ -389,7 +390,7 @@ fn read_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
         return Err("has an encrypted key in tls.key; store it decrypted".to_owned());
     }
-    // The error may hold what was read, so it is not told.
+    // The error may contain input, so it is dropped.
     PrivateKeyDer::from_pem_slice(pem).map_err(|_| "has no PEM private key in tls.key".to_owned())
 }
 
@@ -403,6 +404,7 @@ fn check_pair(
             .to_owned()
     })?;
     match CertifiedKey::new(chain.to_vec(), key).keys_match() {
+        // `Unknown`: rustls cannot derive the public key, so there is nothing to compare.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
         Err(rustls::Error::InconsistentKeys(_)) => Err(
             "has a key in tls.key that does not belong to the first certificate in tls.crt"
@@ -414,7 +416,7 @@ fn check_pair(
     }
 }
 
-/// DNS names of a certificate; its common name where it has no alternative names.
+/// Returns the DNS names of a certificate, or its common name if it has no alternative names.
 fn names(certificate: &X509Certificate<'_>) -> Vec<Box<str>> {
     let lower = |name: &str| name.to_ascii_lowercase().into_boxed_str();
     if let Ok(Some(alternatives)) = certificate.subject_alternative_name() {
@@ -433,7 +435,7 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Box<str>> {
         .collect()
 }
 
-/// SHA-256 in lower-case hexadecimal.
+/// Returns the SHA-256 in lower-case hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
     let digest = ir::tls::sha256(bytes).ok_or("cannot be fingerprinted by this build")?;
     let digits = digest.iter().map(|byte| format!("{byte:02x}"));
@@ -445,7 +447,7 @@ mod tests {
     use super::decode;
 
     #[test]
-    fn decodes_what_secrets_hold_and_refuses_the_rest() {
+    fn decodes_base64_of_secrets() {
         let cases = [
             ("", Some("")),
             ("Zg==", Some("f")),

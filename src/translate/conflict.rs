@@ -1,5 +1,5 @@
-//! Listeners that cannot stand beside each other: in one Gateway with its ListenerSets, and between Gateways on one
-//! address. Knows nothing of routes.
+//! Conflicts between listeners: within one Gateway and its ListenerSets, and between Gateways on one address. Must not
+//! know routes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,9 +11,10 @@ use super::gateway::{self, GatewayDraft};
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{Fault, Reason};
 
-/// Finds conflicts among the listeners of each Gateway. Between objects the earlier one wins (Gateway, then ListenerSets
-/// by age), even while its own listeners are in conflict: a ListenerSet must not get what the Gateway asked for. Within
-/// one object nobody wins, but who has lost to an earlier object stands in nobody's way.
+/// Finds conflicts among the listeners of each Gateway. Between objects the earlier one wins: the Gateway, then
+/// ListenerSets by age. It wins even if its own listeners are in conflict: a ListenerSet must not get a port that the
+/// Gateway requests. Within one object every conflicting listener loses. A listener that lost to an earlier object
+/// causes no further conflict.
 pub(super) fn within_gateways(gateways: &mut [GatewayDraft<'_>]) {
     for gateway in gateways {
         let listeners = &gateway.listeners;
@@ -43,7 +44,7 @@ pub(super) fn within_gateways(gateways: &mut [GatewayDraft<'_>]) {
     }
 }
 
-/// What protocols share a port with each other; nothing else does. `None` takes no port from anyone.
+/// Returns the family of protocols that can share a port. `None` occupies no port.
 fn family(protocol: Protocol) -> Option<u8> {
     match protocol {
         Protocol::Http => Some(0),
@@ -57,7 +58,7 @@ fn family(protocol: Protocol) -> Option<u8> {
 const TCP: u8 = 2;
 const UDP: u8 = 3;
 
-/// Listeners by what they take.
+/// Listeners by port and family, and by hostname.
 struct Slots<'s> {
     by_family: BTreeMap<(u16, u8), Vec<usize>>,
     by_hostname: BTreeMap<(u16, u8, &'s Hostname), Vec<usize>>,
@@ -85,7 +86,7 @@ impl<'s> Slots<'s> {
         slots
     }
 
-    /// The listener among some that stands against this one. Those that have lost hold nothing against anyone.
+    /// Returns a listener in `among` that conflicts with this one. Listeners that have `lost` are skipped.
     fn find_rival(
         &self,
         listeners: &[ListenerDraft<'_>],
@@ -97,8 +98,8 @@ impl<'s> Slots<'s> {
         let own = family(this.protocol)?;
         let rivals = |(found, reason): (&Vec<usize>, Reason)| {
             let mut found = found.iter().copied();
-            let stands = |other: &usize| among.contains(other) && !lost[*other];
-            let rival = found.find(|other| *other != index && stands(other))?;
+            let conflicts = |other: &usize| among.contains(other) && !lost[*other];
+            let rival = found.find(|other| *other != index && conflicts(other))?;
             Some((rival, reason))
         };
         let port = this.spec.port;
@@ -112,7 +113,7 @@ impl<'s> Slots<'s> {
             same.map(|same| (same, Reason::HostnameConflict))
         };
         let found = other_families.map(|other| (other, Reason::ProtocolConflict));
-        // A protocol is a greater obstacle than a hostname: tell of it first.
+        // Report a protocol conflict first: another hostname would not resolve it.
         found.chain(same_slot).find_map(rivals)
     }
 }
@@ -123,7 +124,7 @@ fn describe(this: &ListenerDraft<'_>, rival: &ListenerDraft<'_>, reason: Reason)
         let who = format!("listener {}", rival.key.name);
         (who, "neither is served; change one of them")
     } else {
-        // Authors of a ListenerSet need not see the names of others' listeners.
+        // Authors of a ListenerSet may not be allowed to see the listeners of others.
         let who = "a listener of the Gateway or of an older ListenerSet".to_owned();
         (who, "that one takes precedence; change this one")
     };
@@ -144,11 +145,11 @@ fn describe(this: &ListenerDraft<'_>, rival: &ListenerDraft<'_>, reason: Reason)
     Fault::new(reason, format!("{field}: {what} {who}; {verdict}"))
 }
 
-/// An address of a port, and the Gateway that has it.
+/// An address on a port, and the Gateway that occupies it.
 type Claim = (Option<IpAddr>, ObjectRef);
 
-/// Gives every address and port to the oldest Gateway that wants it; expects Gateways in that order. A listener holds
-/// its port also while it has no certificate, so that repairing one Gateway never stops another.
+/// Assigns every address and port to the oldest Gateway that requests it; `gateways` must be in that order. A listener
+/// without a certificate still occupies its port, so that repairing one Gateway never stops another.
 pub(super) fn across_gateways(gateways: &mut [GatewayDraft<'_>]) {
     let mut claims: BTreeMap<(u16, Transport), Vec<Claim>> = BTreeMap::new();
     for gateway in gateways

@@ -1,4 +1,4 @@
-//! CORS filters of HTTPRoutes, parsed into patterns of origins and prebuilt header values.
+//! CORS filters: parses origins and prebuilds header values.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::ir::filter::Scheme;
 use super::filter::unsupported;
 use super::reason::Fault;
 
-/// How long browsers may keep the response to a preflight request, in seconds (HTTPCORSFilter.maxAge).
+/// Default of `maxAge`: how long browsers may cache the response to a preflight request, in seconds.
 const DEFAULT_MAX_AGE: i32 = 5;
 
 /// Translates a CORS filter.
@@ -26,7 +26,7 @@ pub(super) fn translate(block: &CorsFilter, field: &str) -> Result<Cors, Fault> 
         max_age,
     } = block;
     let any = || CorsValue::Fixed(HeaderValue::from_static("*"));
-    // With credentials `*` must not be sent, and browsers would take it literally.
+    // With credentials, `*` is not allowed: browsers take it literally.
     let credentials = allow_credentials.unwrap_or(false);
     let any_unless_credentials = || {
         if credentials { CorsValue::Named } else { any() }
@@ -45,7 +45,7 @@ pub(super) fn translate(block: &CorsFilter, field: &str) -> Result<Cors, Fault> 
             is_method,
             any_unless_credentials(),
         )?,
-        // `*` would leave out Authorization (Fetch, 4.9), which the API does not.
+        // `*` excludes `Authorization` (Fetch, 4.9), but the API's wildcard includes it.
         headers: list(allow_headers, "allowHeaders", is_header, CorsValue::Named)?,
         expose: list(
             expose_headers,
@@ -60,7 +60,7 @@ pub(super) fn translate(block: &CorsFilter, field: &str) -> Result<Cors, Fault> 
     Ok(cors)
 }
 
-/// The value of a header that lists `names`: `any` if one of them is `*`, none if there are none.
+/// Returns the value of a header that lists `names`: `any` if one of them is `*`, `None` if there are none.
 fn value(
     names: &[String],
     field: &str,
@@ -103,8 +103,8 @@ fn origins(origins: &[String], field: &str) -> Result<AllowedOrigins, Fault> {
     ))
 }
 
-/// An allowed origin. `Some(None)` if its port is none that an origin can have: the API server accepts five digits of
-/// any value.
+/// Parses an allowed origin. Returns `Some(None)` for a port that no origin can have: the schema accepts any five
+/// digits.
 fn origin(text: &str) -> Option<Option<AllowedOrigin>> {
     let (scheme, rest) = text.split_once("://")?;
     let (scheme, default) = match scheme {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_have_scheme_host_and_port() {
+    fn parses_scheme_host_and_port_of_origins() {
         let rows = [
             ("https://a.com", Some("https://a.com:443")),
             ("http://a.com", Some("http://a.com:80")),

@@ -1,5 +1,5 @@
-//! What each Gateway needs of its own in a cluster: ports, addresses and parameters. Decides nothing about routes, and
-//! keeps what a passing fault must not take away: a load balancer that is given up may not come back with its address.
+//! The data plane that each Gateway needs in a cluster: ports, addresses and parameters. Keeps ports through temporary
+//! faults: a load balancer that is deleted may not get its address back. Must not know routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::ir::ObjectRef;
 use super::gateway::GatewayDraft;
 use super::listener::{ListenerDraft, Protocol};
 
-/// The data planes of all Gateways whose class and parameters are in order.
+/// Returns the data planes of all Gateways whose class and parameters are valid.
 pub(super) fn of_all(gateways: &[GatewayDraft<'_>]) -> BTreeMap<ObjectRef, DataPlane> {
     let of_one = |gateway: &GatewayDraft<'_>| {
         let data_plane = DataPlane {
@@ -22,12 +22,13 @@ pub(super) fn of_all(gateways: &[GatewayDraft<'_>]) -> BTreeMap<ObjectRef, DataP
     gateways.iter().filter_map(of_one).collect()
 }
 
-/// The ports of accepted listeners; of all that could be served if their faults were mended, when none is accepted.
+/// Returns the ports of accepted listeners. If none is accepted, returns the ports of all listeners of served
+/// protocols.
 fn ports(listeners: &[ListenerDraft<'_>]) -> Vec<u16> {
-    let speaks = |listener: &&ListenerDraft<'_>| {
+    let is_served_protocol = |listener: &&ListenerDraft<'_>| {
         matches!(listener.protocol, Protocol::Http | Protocol::Https)
     };
-    let all = || listeners.iter().filter(speaks);
+    let all = || listeners.iter().filter(is_served_protocol);
     let port = |listener: &ListenerDraft<'_>| listener.spec.port;
     let accepted = all().filter(|listener| listener.is_accepted());
     let mut ports: BTreeSet<u16> = accepted.map(port).collect();

@@ -1,4 +1,4 @@
-//! ExternalAuth filters of HTTPRoutes: the authorization server and what is sent to it.
+//! ExternalAuth filters: the authorization server, and the parts of a request that it gets.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) fn translate(
         forward_body,
     } = block;
     let protocol = match protocol.as_str() {
-        // The text of the API has defaults for an absent block.
+        // The API documents defaults for an absent block.
         "HTTP" => {
             let http = http
                 .as_ref()
@@ -76,7 +76,7 @@ fn http_auth(block: &HttpAuthSpec, field: &str) -> Result<HttpAuth, Fault> {
     })
 }
 
-/// A prefix of paths. Dot segments are refused: an authorization server would resolve them.
+/// Parses a path prefix. Refuses dot segments, because an authorization server would resolve them.
 fn path_prefix(path: &str, field: &str) -> Result<Arc<str>, Fault> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@%".contains(&byte);
     let is_dots = |segment: &str| {
@@ -95,7 +95,7 @@ fn path_prefix(path: &str, field: &str) -> Result<Arc<str>, Fault> {
     })
 }
 
-/// Names of headers, each once.
+/// Parses header names. Returns each once.
 fn headers(names: &[String], field: &str) -> Result<Vec<HeaderName>, Fault> {
     let mut parsed = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_prefix_is_a_clean_path() {
+    fn normalizes_path_prefix_and_refuses_dot_segments() {
         for (path, expected) in [
             ("", Some("")),
             ("/", Some("")),

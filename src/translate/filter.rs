@@ -1,5 +1,5 @@
-//! Filters of HTTPRoutes and GRPCRoutes, parsed into values that can be applied without further checks. What cannot be served as
-//! written is a fault, never skipped. Knows nothing of rules beyond their path prefix.
+//! Filters of HTTPRoutes and GRPCRoutes, parsed into values that need no further checks. A filter that cannot be
+//! applied as written is a fault and never skipped. Must not know rules, except for their path prefix.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::mirror::{self, ResolveBackend};
 use super::reason::{Fault, Reason};
 use super::{cors, external_auth};
 
-/// Headers beside the hop-by-hop ones that frame a message or belong to one connection: a change of them would break the
+/// Headers, beside the hop-by-hop ones, that frame a message or belong to one connection. Changing them would break the
 /// exchange.
 const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRAILER, PROXY_AUTHENTICATE];
 
@@ -50,9 +50,9 @@ pub(super) fn translate(
     filters.map(cors_first)
 }
 
-/// Moves a CORS filter before filters that may end the list. A redirect always does, so a CORS filter behind it would have
-/// no effect, and browsers follow only redirects that the origin may read. Preflight requests have no credentials, so an
-/// authorization server would deny them.
+/// Moves a CORS filter before a filter that can end the list. After a redirect it would have no effect, although
+/// browsers follow only redirects that the origin may read. Preflight requests have no credentials, so an authorization
+/// server would deny them.
 fn cors_first(mut filters: Vec<Filter>) -> Vec<Filter> {
     let position = |is: fn(&Filter) -> bool| filters.iter().position(is);
     let end = position(|filter| matches!(filter, Filter::Redirect(_) | Filter::ExternalAuth(_)));
@@ -143,7 +143,7 @@ fn headers(block: &HeaderModifier, field: &str) -> Result<HeaderChanges, Fault> 
     })
 }
 
-/// Of equal names the first counts (HTTPHeaderFilter).
+/// Parses headers to set or add. The first of equal names counts (HTTPHeaderFilter).
 fn fields(fields: &[Field], field: &str) -> Result<Vec<(HeaderName, HeaderValue)>, Fault> {
     let mut parsed: Vec<(HeaderName, HeaderValue)> = Vec::new();
     for (index, header) in fields.iter().enumerate() {
@@ -151,8 +151,9 @@ fn fields(fields: &[Field], field: &str) -> Result<Vec<(HeaderName, HeaderValue)
         let name = header_name(&header.name, &field)?;
         let value =
             HeaderValue::from_str(header.value.trim_matches([' ', '\t'])).map_err(|_| {
-                let message =
-                    format!("the value of header {name} has characters that no header may have");
+                let message = format!(
+                    "the value of header {name} has characters that are not allowed in headers"
+                );
                 unsupported(&field, &message)
             })?;
         if parsed.iter().all(|(known, _)| *known != name) {
@@ -216,7 +217,7 @@ fn rewrite(block: &UrlRewrite, field: &str, prefix: Option<&Arc<str>>) -> Result
     })
 }
 
-/// A precise hostname, whose characters are all fit for a header.
+/// Parses a hostname without wildcard and port.
 fn hostname<'h>(name: Option<&'h str>, field: &str) -> Result<Option<&'h str>, Fault> {
     let Some(name) = name else {
         return Ok(None);
@@ -273,8 +274,8 @@ fn path(
     }
 }
 
-/// A path that stays a path when it is put into a request line: begins with `/` unless empty, has no query and only
-/// characters that a target may have.
+/// Parses a path that is valid in a request line: begins with `/` unless empty, has no query, and only characters that
+/// RFC 3986 allows.
 fn rooted(text: &str, field: &str) -> Result<Arc<str>, Fault> {
     let fits = |byte: u8| {
         byte.is_ascii_graphic()
@@ -285,7 +286,7 @@ fn rooted(text: &str, field: &str) -> Result<Arc<str>, Fault> {
     };
     if !text.bytes().all(fits) {
         let message = format!(
-            "{text:?} has characters that a path cannot have; percent-encode them (a query is kept by itself)"
+            "{text:?} has characters that a path cannot have; percent-encode them (the query of the request is kept)"
         );
         return Err(unsupported(field, &message));
     }

@@ -1,5 +1,5 @@
 //! Validation of client certificates (`spec.tls.frontend` of a Gateway) for its HTTPS listeners and those of its
-//! ListenerSets, by port. A listener whose validation has no usable CA certificate is closed, never opened without.
+//! ListenerSets, by port. Fails closed: a listener whose validation has no usable CA certificate is not served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use super::{Input, authority};
 /// The value of `mode` that serves clients without a valid certificate.
 const INSECURE: &str = "AllowInsecureFallback";
 
-/// The CA certificates that Gateways verify clients by, kept from one translation to the next.
+/// The CA certificates for client certificates. Kept from one translation to the next.
 #[derive(Default)]
 pub(super) struct ClientAuthorities {
     bundles: BTreeMap<ObjectRef, (Object, Bundle)>,
-    /// All ConfigMaps and Secrets that Gateways name, whether or not they exist.
+    /// ConfigMaps and Secrets that Gateways refer to, whether or not they exist.
     named: BTreeSet<ObjectRef>,
 }
 
-/// The certificates of an object, or what is wrong with it.
+/// The certificates of an object, or its problem.
 type Bundle = Result<Arc<[Authority]>, String>;
 
-/// What a validation comes to.
+/// The result of one validation.
 struct Validated {
-    /// `None` when no CA certificate is usable.
+    /// `None` if no CA certificate is usable.
     validation: Option<Arc<ClientValidation>>,
     unresolved: Vec<Fault>,
 }
 
 impl ClientAuthorities {
-    /// Gives every HTTPS listener its validation, or says what is wrong with it.
+    /// Sets the validation of every HTTPS listener, or its fault.
     pub(super) fn load(&mut self, input: &Input<'_>, gateways: &mut [GatewayDraft<'_>]) {
         let mut store = Store {
             input,
@@ -59,13 +59,16 @@ impl ClientAuthorities {
                     continue;
                 };
                 let read = || store.validate(&gateway.name, &field(port), validation);
-                by_config.entry(port).or_insert_with(read).give_to(listener);
+                by_config
+                    .entry(port)
+                    .or_insert_with(read)
+                    .apply_to(listener);
             }
         }
         *self = store.read;
     }
 
-    /// Whether a ConfigMap that a Gateway names is different.
+    /// Reports whether a ConfigMap that a Gateway refers to has changed.
     pub(super) fn differ(&self, before: &Snapshot, now: &Snapshot) -> bool {
         let mut changed = now.config_maps.names_changed_since(&before.config_maps);
         changed.any(|name| self.named.contains(&name))
@@ -73,7 +76,7 @@ impl ClientAuthorities {
 }
 
 impl Validated {
-    fn give_to(&self, listener: &mut ListenerDraft<'_>) {
+    fn apply_to(&self, listener: &mut ListenerDraft<'_>) {
         listener.unresolved.extend(self.unresolved.iter().cloned());
         listener.client_validation.clone_from(&self.validation);
         if self.validation.is_none() {
@@ -88,7 +91,7 @@ impl Validated {
 struct Store<'i, 'a> {
     input: &'i Input<'a>,
     known: BTreeMap<ObjectRef, (Object, Bundle)>,
-    /// Every object is read once, however many validations name it.
+    /// Objects that were read in this translation: each once, although many validations may refer to it.
     read: ClientAuthorities,
 }
 
@@ -147,7 +150,7 @@ impl Store<'_, '_> {
         let namespace = namespace.as_deref().unwrap_or(&gateway.namespace);
         let name = ObjectRef::core(kind, namespace, name);
         self.read.named.insert(name.clone());
-        // Permission comes first: whether an object of another namespace exists is not for everyone to know.
+        // Check the permission first: without one, the status must not disclose whether the object exists.
         self.input.grants.check(gateway, &name, field)?;
         let bad = |problem: &str| {
             let message = format!("{field}: {name} {problem}");
@@ -177,7 +180,7 @@ fn bundle(object: &Object, name: &ObjectRef) -> Bundle {
     Ok(certificates.into())
 }
 
-/// The configuration of a port, and the port if it has one of its own: that replaces the default as a whole.
+/// Returns the configuration of a port, and the port if an entry of `perPort` replaces the default.
 fn config_of(frontend: &FrontendTls, port: u16) -> (Option<u16>, &TlsConfig) {
     let own = frontend.per_port.iter().find(|entry| entry.port == port);
     own.map_or((None, &frontend.default), |entry| (Some(port), &entry.tls))
@@ -190,7 +193,7 @@ fn field(port: Option<u16>) -> String {
     }
 }
 
-/// What to say of a Gateway that serves clients without a valid certificate somewhere.
+/// Returns the message of a Gateway that serves clients without a valid certificate on some port.
 fn insecure(frontend: &FrontendTls) -> Option<String> {
     let ports = frontend.per_port.iter();
     let ports = ports.map(|entry| (Some(entry.port), &entry.tls));

@@ -1,5 +1,5 @@
-//! GatewayClasses and Gateways of ours: which they are, what is wrong with them as a whole, and the ports that come of
-//! their listeners. Knows nothing of routes.
+//! GatewayClasses and Gateways of this controller: which they are, their faults, and the ports of their listeners. Must
+//! not know routes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,52 +17,52 @@ use super::listener::ListenerDraft;
 use super::reason::{ConditionType, Fault, Reason, judge};
 use super::{Input, Mode, parameters};
 
-/// Name of the class that exists without an object in standalone mode.
+/// Name of the class that exists implicitly in standalone mode.
 const IMPLIED_CLASS: &str = "portcullis";
 
-/// GatewayClasses of ours by name, with the parameters of their Gateways or what is wrong with them.
+/// Accepted and refused GatewayClasses of this controller by name, with the parameters of their Gateways or the fault.
 #[derive(Default)]
 pub(super) struct Classes {
     by_name: BTreeMap<String, Result<Arc<Parameters>, Fault>>,
     pub(super) conditions: BTreeMap<ObjectRef, Vec<Condition>>,
 }
 
-/// A Gateway on its way into the IR.
+/// A Gateway while it is translated.
 pub(super) struct GatewayDraft<'a> {
     pub(super) object: &'a Gateway,
     pub(super) name: ObjectRef,
     /// Makes `Accepted` false.
     pub(super) fault: Option<Fault>,
-    /// Whether data planes of its own serve it. Those that it has serve on, whatever is wrong with it: what can be wrong
-    /// is their making and their addresses, and not what they serve.
+    /// Whether dedicated data planes serve it. They keep serving it despite a fault: such a fault concerns the
+    /// provisioning and the addresses, not the traffic.
     is_dedicated: bool,
     /// Makes `Programmed` false: some of its addresses are not usable.
     pub(super) address_fault: Option<Fault>,
-    /// Who it is to its backends, if it is to be anybody.
+    /// Client certificate for backends, if the Gateway has one.
     pub(super) client_certificate: Option<ClientIdentity>,
-    /// Why `InsecureFrontendValidationMode` is true, if it is.
+    /// Message of the condition `InsecureFrontendValidationMode`, if it is true.
     pub(super) insecure_frontend: Option<String>,
-    /// Parameters of the class with its own over them; `None` when class or parameters are at fault.
+    /// Parameters of the Gateway merged over those of its class; `None` if either is invalid.
     pub(super) parameters: Option<Arc<Parameters>>,
-    /// Requested addresses that are IP addresses or ask for any, in the order of the spec.
+    /// Requested addresses that are IP addresses or unspecified, in the order of the spec.
     pub(super) requested: Vec<Option<IpAddr>>,
-    /// Requested addresses that can be bound.
+    /// Requested addresses that are IP addresses.
     pub(super) usable: Vec<IpAddr>,
-    /// What to bind; `None` in it means every address.
+    /// Addresses to bind; `None` among them means every address.
     pub(super) addresses: Vec<Option<IpAddr>>,
     /// Listeners of the Gateway, then those of its ListenerSets in order of precedence.
     pub(super) listeners: Vec<ListenerDraft<'a>>,
 }
 
-/// What a Gateway presents to its backends.
+/// The client certificate of a Gateway.
 pub(super) struct ClientIdentity {
-    /// The certificate, or why there is none.
+    /// The certificate, or why it cannot be used.
     pub(super) certificate: ClientCertificate,
-    /// Makes `ResolvedRefs` false; also beside the last good certificate.
+    /// Makes `ResolvedRefs` false, also if the last good certificate stays in use.
     pub(super) fault: Option<Fault>,
 }
 
-/// A port on its way into the IR.
+/// A port while it is translated.
 pub(super) struct PortDraft {
     pub(super) bind: Bind,
     pub(super) gateway: ObjectRef,
@@ -70,7 +70,7 @@ pub(super) struct PortDraft {
     pub(super) listeners: Vec<usize>,
 }
 
-/// Finds the classes of ours.
+/// Returns the classes of this controller.
 pub(super) fn classes(input: &Input<'_>) -> Classes {
     let mut classes = Classes::default();
     for class in input.snapshot.gateway_classes.iter() {
@@ -103,7 +103,7 @@ pub(super) fn classes(input: &Input<'_>) -> Classes {
     classes
 }
 
-/// Drafts of the Gateways of our classes, oldest first, then by namespace and name.
+/// Returns drafts of the Gateways of our classes, oldest first, then by namespace and name.
 pub(super) fn ours<'a>(input: &Input<'a>, classes: &Classes) -> Vec<GatewayDraft<'a>> {
     let all = input.snapshot.gateways.iter();
     let mut gateways: Vec<_> = all
@@ -112,14 +112,14 @@ pub(super) fn ours<'a>(input: &Input<'a>, classes: &Classes) -> Vec<GatewayDraft
             Some(draft(input, gateway, class))
         })
         .collect();
-    // The sort is stable, and objects come by namespace and name.
+    // The sort is stable, and `Objects` iterates by namespace and name.
     gateways.sort_by_key(|gateway| gateway.object.metadata.creation_timestamp);
     gateways
 }
 
-/// Tells of Gateways whose class is not ours: in a folder of ours nobody else would serve them.
+/// Returns notes on Gateways of other classes. In a folder, no other controller serves them.
 pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
-    let strangers = input.snapshot.gateways.iter().filter(|gateway| {
+    let unserved = input.snapshot.gateways.iter().filter(|gateway| {
         !classes
             .by_name
             .contains_key(&gateway.spec.gateway_class_name)
@@ -130,7 +130,7 @@ pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
     } else {
         ours.join(", ")
     };
-    strangers
+    unserved
         .map(|gateway| {
             let class = &gateway.spec.gateway_class_name;
             let known = input.snapshot.gateway_classes.get("", class);
@@ -188,22 +188,22 @@ fn draft<'a>(
 }
 
 impl GatewayDraft<'_> {
-    /// Its own listeners, without those of ListenerSets.
+    /// Returns the listeners of the Gateway, without those of ListenerSets.
     pub(super) fn own_listeners(&self) -> &[ListenerDraft<'_>] {
         &self.listeners[..self.object.spec.listeners.len()]
     }
 
-    /// What keeps all of it from being served.
+    /// Returns the fault that prevents the whole Gateway from being served.
     pub(super) fn obstacle(&self) -> Option<&Fault> {
         self.fault.as_ref().filter(|_| !self.is_dedicated)
     }
 
-    /// Whether a listener of this Gateway can be served.
+    /// Reports whether a listener of this Gateway can be served.
     pub(super) fn serves(&self, listener: &ListenerDraft<'_>) -> bool {
         self.obstacle().is_none() && !self.addresses.is_empty() && listener.is_servable()
     }
 
-    /// The ports to bind, with their listeners ordered by hostname.
+    /// Returns the ports to bind, with their listeners ordered by hostname.
     pub(super) fn ports(&self) -> Vec<PortDraft> {
         let mut by_port: BTreeMap<(u16, Transport), Vec<usize>> = BTreeMap::new();
         for (index, listener) in self.listeners.iter().enumerate() {
@@ -269,7 +269,7 @@ impl GatewayDraft<'_> {
     }
 }
 
-/// Whether binding both would meet on one address. Binding `::` takes IPv6 only.
+/// Reports whether two binds would share an address. `::` binds IPv6 only.
 pub(super) fn overlap(one: Option<IpAddr>, two: Option<IpAddr>) -> bool {
     let (Some(one), Some(two)) = (one, two) else {
         return true;
@@ -278,7 +278,7 @@ pub(super) fn overlap(one: Option<IpAddr>, two: Option<IpAddr>) -> bool {
     one == two || (wild && one.is_ipv4() == two.is_ipv4())
 }
 
-/// The addresses without duplicates and without those that a wider one of the list covers.
+/// Returns the addresses without duplicates and without those that a wildcard address in the list covers.
 fn without_covered(addresses: &[Option<IpAddr>]) -> Vec<Option<IpAddr>> {
     let width = |address: &Option<IpAddr>| address.map_or(2, |ip| u8::from(ip.is_unspecified()));
     let mut ordered = addresses.to_vec();

@@ -1,5 +1,5 @@
-//! Everything that a translation finds before it looks at routes: Gateways with their listeners, ports and conditions.
-//! Kept as long as nothing of it changes. Knows nothing of routes, Services or endpoints.
+//! The part of a translation that does not depend on routes: Gateways with their listeners, ports and conditions.
+//! Reused until one of its inputs changes. Must not know routes, Services or endpoints.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use super::gateway::{self, PortDraft};
 use super::routes::{OnListener, Totals};
 use super::{Input, Mode, conflict, data_plane, listener_set, overlap, report};
 
-/// What the Gateways of a snapshot come to, without routes.
+/// The translated Gateways of a snapshot, without routes.
 #[derive(Default)]
 pub(super) struct GatewayState {
     /// What routes attach to.
     pub(super) parents: Parents,
-    /// The listeners of [`Self::parents`], without routes; `None` for those that cannot be served.
+    /// The listeners of [`Self::parents`], without routes; `None` for listeners that cannot be served.
     pub(super) listeners: Vec<Option<Listener>>,
-    /// What to bind, in order; listeners are indices of [`Self::listeners`].
+    /// Ports to bind, in order. Their listeners are indices of [`Self::listeners`].
     pub(super) ports: Vec<PortDraft>,
     /// The report, without routes of served kinds.
     pub(super) report: StatusReport,
-    /// What the Gateways need of their own in a cluster.
+    /// The data planes that Gateways need in a cluster.
     pub(super) data_planes: BTreeMap<ObjectRef, DataPlane>,
 }
 
@@ -73,7 +73,7 @@ impl GatewayState {
         }
     }
 
-    /// The listeners that are served, with their routes. An equal one of `known`, at the same index, stays.
+    /// Returns the served listeners with their routes. Reuses a listener of `known` that is equal, at the same index.
     pub(super) fn listeners_with(
         &self,
         totals: &Totals,
@@ -94,7 +94,7 @@ impl GatewayState {
         listeners.map(with_routes).collect()
     }
 
-    /// The ports with their listeners. An equal one of `known`, which are in order too, stays.
+    /// Returns the ports with their listeners. Reuses equal ports of `known`, which are in the same order.
     pub(super) fn ports_with(
         &self,
         listeners: &[Option<Arc<Listener>>],
@@ -117,12 +117,12 @@ impl GatewayState {
         self.ports.iter().map(with_listeners).collect()
     }
 
-    /// Notes how many routes each listener has, in the order of [`Self::listeners`].
+    /// Sets the number of attached routes of each listener.
     pub(super) fn count_routes(&self, totals: &Totals, report: &mut StatusReport) {
         let mut origin: Option<&ObjectRef> = None;
         let mut index = 0;
         for (parent, total) in self.parents.listeners.iter().zip(totals.listeners()) {
-            // Listeners of one object stand together, in its own order.
+            // Listeners of one object are consecutive, in the order of its spec.
             index = if origin == Some(&parent.key.origin) {
                 index + 1
             } else {
@@ -142,9 +142,10 @@ impl GatewayState {
     }
 }
 
-/// Whether two snapshots have the same Gateways, with all that belongs to them.
+/// Reports whether the objects that [`GatewayState`] depends on are the same in both snapshots.
 pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
-    // Named one by one, so that a new kind is not forgotten. Maps that are shared are not looked into.
+    // Destructured, so that a new kind fails to compile until it is handled here. The comparison skips parts that both
+    // maps share (`imbl`).
     let Snapshot {
         gateway_classes,
         gateways,
@@ -164,7 +165,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         pods: _,
         endpoint_slices: _,
         secrets,
-        // Those that Gateways name are followed by `ClientAuthorities`.
+        // `ClientAuthorities` tracks the ConfigMaps that Gateways refer to.
         config_maps: _,
         gateway_parameters,
     } = one;

@@ -1,4 +1,4 @@
-//! GRPCRoutes: where they attach, and their rules from matches, filters and backendRefs.
+//! GRPCRoutes: their rules, from matches, filters and backendRefs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::reason::Fault;
 use super::route::{Behaviour, RouteBuilder, RouteObject, RuleParts};
 use super::{filter, session_persistence};
 
-/// The filters that a GRPCRoute may have (GRPCRouteFilterType).
+/// The filter types that a GRPCRoute may have (GRPCRouteFilterType).
 const FILTERS: [&str; 4] = [
     "RequestHeaderModifier",
     "ResponseHeaderModifier",
@@ -23,7 +23,7 @@ const FILTERS: [&str; 4] = [
     "ExtensionRef",
 ];
 
-/// Any service or method, as a pattern.
+/// A pattern that matches any service or method.
 const ANY: &str = "[^/]+";
 
 impl RouteObject for GrpcRoute {
@@ -101,7 +101,7 @@ fn behaviour(
     })
 }
 
-/// Translates the filters of the rule of this name or of one of its backendRefs.
+/// Translates the filters of a rule or of one of its backendRefs. `rule` is the name of the rule.
 fn filters(
     builder: &mut RouteBuilder<'_>,
     filters: &[HttpFilter],
@@ -122,7 +122,7 @@ fn filters(
     })
 }
 
-/// Translates the matches of a rule; none means every gRPC request.
+/// Translates the matches of a rule. Without matches, every gRPC request matches.
 fn matches(matches: &[ApiMatch], field: &str) -> Result<Vec<Match>, Fault> {
     if matches.is_empty() {
         return Ok(vec![one(&ApiMatch::default(), field)?]);
@@ -147,12 +147,12 @@ fn one(condition: &ApiMatch, field: &str) -> Result<Match, Fault> {
     })
 }
 
-/// The condition on the path, which is `/service/method`.
+/// Translates a condition on service and method into one on the path `/service/method`.
 fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatch), Fault> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (service, method) = (given(&condition.service), given(&condition.method));
     if service.is_none() && method.is_none() {
-        let message = "a service, a method or both have to be given; to match all, remove it";
+        let message = "set service, method or both; to match every call, remove this field";
         return Err(unsupported(field, message));
     }
     let length = |text: &Option<String>| text.as_deref().map_or(0, |text| text.chars().count());
@@ -165,7 +165,8 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
         "Exact" => {
             for (name, text) in parts {
                 if let Some(text) = text.as_deref().filter(|text| text.contains('/')) {
-                    let message = format!("{text:?} has a /, which no {name} has");
+                    let message =
+                        format!("{text:?} contains a /, which is not allowed in a {name}");
                     return Err(unsupported(&format!("{field}.{name}"), &message));
                 }
             }
@@ -174,7 +175,8 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
         "RegularExpression" => {
             for (name, text) in parts {
                 if let Some(text) = text {
-                    // Alone first, so that what is wrong is said of the field, and no group is left open.
+                    // Compiled alone first, so that an error names the field, and so that no group stays open in the
+                    // combined pattern.
                     pattern(text, &format!("{field}.{name}"))?;
                 }
             }

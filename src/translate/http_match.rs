@@ -1,4 +1,4 @@
-//! Matches of HTTPRoute rules, parsed and normalised. Conditions on headers are those of every kind of route.
+//! Matches of HTTPRoute rules, parsed and normalized. All kinds of routes share the conditions on headers.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
 
-/// Translates the matches of a rule; none means every path.
+/// Translates the matches of a rule. Without matches, every path matches.
 ///
-/// Every pattern is bounded by itself (`ir::Pattern`), and their number by the API's limits on a route; there is no
-/// budget over all routes.
+/// `ir::Pattern` limits the size of each pattern, and the schema limits their number in a route. There is no limit over
+/// all routes.
 pub(super) fn translate(matches: &[HttpMatch], field: &str) -> Result<Vec<Match>, Fault> {
     if matches.is_empty() {
         return Ok(vec![Match {
@@ -103,7 +103,7 @@ fn value(condition: &NameValueMatch, field: &str) -> Result<ValueMatch, Fault> {
     }
 }
 
-/// Of equal names the first counts, in any case of letters (HTTPHeaderMatch).
+/// Parses conditions on headers. The first of equal names counts, regardless of case (HTTPHeaderMatch).
 pub(super) fn headers(
     conditions: &[NameValueMatch],
     field: &str,
@@ -125,7 +125,7 @@ pub(super) fn headers(
     Ok(headers)
 }
 
-/// Of equal names the first counts (HTTPQueryParamMatch).
+/// Parses conditions on query parameters. The first of equal names counts (HTTPQueryParamMatch).
 fn query(conditions: &[NameValueMatch], field: &str) -> Result<Vec<QueryMatch>, Fault> {
     let mut query: Vec<QueryMatch> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! HTTPRoutes: where they attach, and their rules from matches, filters, backendRefs and timeouts.
+//! HTTPRoutes: their rules, from matches, filters, backendRefs and timeouts.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl RouteObject for HttpRoute {
     }
 
     fn rules(&self, builder: &mut RouteBuilder<'_>) -> Vec<Arc<Rule>> {
-        // The API's default is one rule that matches every path and has no backend.
+        // The default of the API: one rule that matches every path and has no backend.
         let default = [HttpRule::default()];
         let rules = if self.spec.rules.is_empty() {
             &default[..]
@@ -109,7 +109,7 @@ fn behaviour(
     })
 }
 
-/// The path prefix of a rule with exactly one match, which is what a prefix can be replaced in.
+/// Returns the path prefix of a rule with exactly one match. Only such a prefix can be replaced.
 fn only_prefix(matches: &[Match]) -> Option<&Arc<str>> {
     match matches {
         [

@@ -1,5 +1,5 @@
-//! One listener on its way into the IR: its own validity, what it supports, and its conditions in the end. Knows nothing
-//! of other listeners.
+//! One listener while it is translated: its validity, the routes that it supports, and its conditions. Must not know
+//! other listeners.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::status::Condition;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::routes;
 
-/// Prefix of the TLS options that are ours; keys of other domains are none of our business.
+/// Prefix of our TLS options. Options of other domains are ignored.
 const OPTION_PREFIX: &str = "portcullis.dev/";
 
 /// A listener's `protocol`.
@@ -41,7 +41,7 @@ impl Protocol {
         }
     }
 
-    /// What its port is bound for.
+    /// Returns the transport of its port.
     pub(super) fn transport(self) -> Transport {
         match self {
             Self::Http | Self::Https | Self::Tls | Self::Tcp | Self::Other => Transport::Tcp,
@@ -50,7 +50,7 @@ impl Protocol {
     }
 }
 
-/// A listener on its way into the IR.
+/// A listener while it is translated.
 pub(super) struct ListenerDraft<'a> {
     pub(super) spec: &'a Spec,
     pub(super) key: ListenerKey,
@@ -67,16 +67,16 @@ pub(super) struct ListenerDraft<'a> {
     pub(super) overlap: Option<Fault>,
     /// Make `ResolvedRefs` false.
     pub(super) unresolved: Vec<Fault>,
-    /// Makes `Programmed` false although the listener is accepted.
+    /// Makes `Programmed` false for a listener that is accepted.
     pub(super) unprogrammed: Option<Fault>,
     pub(super) options: TlsOptions,
-    /// How clients are verified; `None` where they are not, or where the listener is rejected for it.
+    /// How client certificates are verified; `None` if they are not, or if the listener is rejected because of it.
     pub(super) client_validation: Option<Arc<ClientValidation>>,
-    /// How TLS is terminated, once certificates are loaded.
+    /// How TLS is terminated; set when certificates are loaded.
     pub(super) termination: Option<TlsTermination>,
 }
 
-/// `tls.options` of our domain.
+/// TLS options with our prefix.
 #[derive(Clone, Copy)]
 pub(super) struct TlsOptions {
     pub(super) min_version: TlsVersion,
@@ -84,7 +84,7 @@ pub(super) struct TlsOptions {
 }
 
 impl<'a> ListenerDraft<'a> {
-    /// Reads a listener of `origin`, which is a Gateway or a ListenerSet.
+    /// Reads a listener of `origin`, a Gateway or a ListenerSet.
     pub(super) fn new(spec: &'a Spec, origin: &ObjectRef, generation: i64) -> Self {
         let protocol = Protocol::new(&spec.protocol);
         let mut draft = Self {
@@ -118,27 +118,27 @@ impl<'a> ListenerDraft<'a> {
         draft
     }
 
-    /// The path of a field of this listener.
+    /// Returns the path of a field of this listener.
     pub(super) fn field(&self, name: &str) -> String {
         format!("spec.listeners[{}].{name}", self.spec.name)
     }
 
-    /// The port that it needs.
+    /// Returns the port that it occupies.
     pub(super) fn port(&self) -> (u16, Transport) {
         (self.spec.port, self.protocol.transport())
     }
 
-    /// Whether the listener itself can be served; its Gateway decides too.
+    /// Reports whether the listener can be served. Its Gateway can still prevent that.
     pub(super) fn is_servable(&self) -> bool {
         self.rejected.is_none() && self.conflict.is_none() && self.unprogrammed.is_none()
     }
 
-    /// Whether `Accepted` is true.
+    /// Reports whether `Accepted` is true.
     pub(super) fn is_accepted(&self) -> bool {
         self.rejected.is_none() && self.conflict.is_none()
     }
 
-    /// The listener as it is served, without routes; `None` when it cannot be served.
+    /// Returns the listener for the IR, without routes; `None` if it cannot be served.
     pub(super) fn finish(&self) -> Option<Listener> {
         let protocol = self.ir_protocol().filter(|_| self.is_servable())?;
         Some(Listener {
@@ -163,7 +163,7 @@ impl<'a> ListenerDraft<'a> {
         }
     }
 
-    /// The listener's conditions, given what is wrong with its Gateway.
+    /// Returns the listener's conditions. `gateway_fault` is the fault of its Gateway.
     pub(super) fn conditions(&self, gateway_fault: Option<&Fault>) -> Vec<Condition> {
         let generation = self.generation;
         let rejected = self.conflict.as_ref().or(self.rejected.as_ref());
@@ -228,7 +228,7 @@ impl<'a> ListenerDraft<'a> {
         );
     }
 
-    /// What an API server would not take, but a file may have.
+    /// Checks values that an API server refuses but that a file may contain.
     fn check_values(&mut self) {
         if self.spec.port == 0 {
             let message = format!("{}: 0 is not a port", self.field("port"));

@@ -1,5 +1,5 @@
-//! ListenerSets: which may attach to which Gateway, and their listeners merged behind the Gateway's own in the order of
-//! precedence. Knows nothing of conflicts or routes.
+//! ListenerSets: which of them may attach to which Gateway. Appends their listeners to the Gateway's in the order of
+//! precedence. Must not know conflicts or routes.
 
 use std::ops::Range;
 
@@ -13,19 +13,19 @@ use super::listener::ListenerDraft;
 use super::reason::{Fault, Reason};
 use super::{Input, selector};
 
-/// A ListenerSet that names a Gateway of ours.
+/// A ListenerSet that refers to a Gateway of this controller.
 pub(super) struct SetDraft {
     pub(super) name: ObjectRef,
     pub(super) generation: i64,
     /// Index of its Gateway.
     pub(super) gateway: usize,
-    /// Its listeners among those of the Gateway.
+    /// Range of its listeners among those of the Gateway.
     pub(super) listeners: Range<usize>,
     /// Why its listeners are not merged.
     pub(super) fault: Option<Fault>,
 }
 
-/// Puts the listeners of ListenerSets behind those of their Gateways, oldest set first, then by namespace and name.
+/// Appends the listeners of ListenerSets to those of their Gateways: oldest set first, then by namespace and name.
 pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) -> Vec<SetDraft> {
     let mut sets: Vec<&'a ListenerSet> = input
         .snapshot
@@ -33,7 +33,7 @@ pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) ->
         .iter()
         .map(AsRef::as_ref)
         .collect();
-    // The sort is stable, and objects come by namespace and name.
+    // The sort is stable, and `Objects` iterates by namespace and name.
     sets.sort_by_key(|set| set.metadata.creation_timestamp);
     let mut drafts = Vec::new();
     for set in sets {

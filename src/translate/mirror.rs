@@ -1,4 +1,4 @@
-//! RequestMirror filters of routes: the backend that gets the copies, and the fraction of requests that is copied.
+//! RequestMirror filters: the backend that gets copies, and the fraction of requests to copy.
 
 use std::num::NonZeroU32;
 
@@ -11,12 +11,12 @@ use crate::ir::route::Target;
 use super::filter::unsupported;
 use super::reason::Fault;
 
-/// Resolves the reference at a field to a backend for HTTP or gRPC requests; `None` is those of the route. A reference
-/// that cannot be resolved is a fault of the route, not of the filter.
+/// Resolves the reference at a field to a backend for HTTP or gRPC requests; `None` means the kind of the route. An
+/// unresolvable reference is a fault of the route (`ResolvedRefs`), not of the filter.
 pub(super) type ResolveBackend<'a> =
     &'a mut dyn FnMut(&BackendObjectRef, &str, Option<RouteKind>) -> Target;
 
-/// The denominator of a percentage, and of a fraction without one.
+/// The denominator of a percentage, and the default denominator of a fraction.
 const HUNDRED: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);
 
 /// Translates a mirror.
@@ -37,7 +37,7 @@ pub(super) fn translate(
     })
 }
 
-/// The fraction of requests that is copied; all by default.
+/// Returns the fraction of requests to copy; all by default.
 fn share(
     percent: Option<i32>,
     fraction: Option<&FractionSpec>,
@@ -64,7 +64,7 @@ fn share(
     let numerator = u32::try_from(numerator).ok();
     let numerator = numerator.filter(|numerator| *numerator <= denominator.get());
     let numerator = numerator.ok_or_else(|| {
-        let message = format!("the share of requests is not between 0 and {denominator}");
+        let message = format!("the fraction of requests is not between 0 and {denominator}");
         unsupported(&field, &message)
     })?;
     Ok(Fraction {
@@ -115,17 +115,17 @@ mod tests {
     }
 
     #[test]
-    fn share_outside_its_bounds_is_refused() {
+    fn refuses_share_outside_its_bounds() {
         for (percent, fraction, expected) in [
             (
                 Some(101),
                 None,
-                "f.percent: the share of requests is not between 0 and 100",
+                "f.percent: the fraction of requests is not between 0 and 100",
             ),
             (
                 Some(-1),
                 None,
-                "f.percent: the share of requests is not between 0 and 100",
+                "f.percent: the fraction of requests is not between 0 and 100",
             ),
             (
                 Some(1),
@@ -135,7 +135,7 @@ mod tests {
             (
                 None,
                 fraction(3, Some(2)),
-                "f.fraction: the share of requests is not between 0 and 2",
+                "f.fraction: the fraction of requests is not between 0 and 2",
             ),
             (
                 None,

@@ -1,5 +1,5 @@
-//! Snapshot in, IR and status report out. Pure and total: the same input gives the same bytes, and no object makes it
-//! panic. Knows no clock, randomness, file, socket or cluster.
+//! Translates a snapshot into the IR and the status report. Pure and total: the same input gives the same bytes, and no
+//! object causes a panic. Must not know clocks, randomness, files, sockets or clusters.
 
 mod attachment;
 mod authority;
@@ -57,19 +57,19 @@ use self::frontend::ClientAuthorities;
 use self::gateway_state::GatewayState;
 use self::routes::{Changed, RouteChange, Routes};
 
-/// The controllerName of GatewayClasses that are ours.
+/// The controllerName of our GatewayClasses.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway-controller";
 
-/// What a translation depends on beside objects.
+/// The inputs of a translation apart from objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// GatewayClasses with this `spec.controllerName` are ours.
+    /// This controller manages GatewayClasses with this `spec.controllerName`.
     pub controller_name: Arc<str>,
     /// Where the objects come from.
     pub mode: Mode,
-    /// What objects may do.
+    /// Permissions that the operator gives to objects.
     pub permissions: Permissions,
-    /// Where the data plane runs that serves the result.
+    /// The zone and node of the data plane that serves the result.
     pub location: Location,
 }
 
@@ -84,58 +84,59 @@ impl Default for Options {
     }
 }
 
-/// Where objects come from, as far as it changes their meaning.
+/// The source of objects, as far as it changes how they are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A folder that belongs to us alone: the class `portcullis` is implied, and what nobody serves is noted.
+    /// A folder without other controllers: the class `portcullis` exists implicitly, and objects that are not served
+    /// get notes.
     Standalone,
-    /// A cluster with other controllers, whose objects are none of our business.
+    /// A cluster with other controllers. Objects that other controllers manage are ignored.
     Kubernetes,
-    /// The same, where every Gateway has data planes of its own behind an address of its own: no Gateway takes a port
-    /// from another, and `spec.addresses` are not addresses to bind.
+    /// A cluster in which every Gateway has dedicated data planes and addresses: ports of different Gateways do not
+    /// conflict, and `spec.addresses` are not bound.
     Dedicated,
 }
 
-/// What became of a snapshot.
+/// The result of a translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// What to serve.
+    /// The configuration to serve.
     pub ir: Ir,
-    /// What to tell the authors of the objects.
+    /// The status of the objects.
     pub report: StatusReport,
-    /// What Gateways need in a cluster, with [`Mode::Dedicated`] only. One of ours that is in the report and not here
-    /// keeps what it has: its class or its parameters are at fault, which may pass.
+    /// The data planes that Gateways need, with [`Mode::Dedicated`] only. A Gateway that is in the report but not here
+    /// keeps its data plane: its class or its parameters are invalid, which may be temporary.
     pub data_planes: BTreeMap<ObjectRef, DataPlane>,
 }
 
-/// Translates all objects. `previous` is the IR that is being served: a Secret that has turned bad keeps its last good
-/// certificate from there.
+/// Translates all objects. `previous` is the IR that is being served: if a Secret becomes invalid, its last good
+/// certificate is taken from there.
 pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) -> Translation {
     Translator::new(options.clone()).translate(snapshot, previous)
 }
 
-/// Translates one snapshot after the other, at the price of what is different between them. Each translation equals the
-/// one of [`translate`]; parts of it that are equal to parts of the one before are the same nodes.
+/// Translates one snapshot after the other incrementally. Each result equals that of [`translate`]. Equal parts of
+/// consecutive results are the same `Arc`, so that later steps can compare pointers.
 ///
-/// What a step finds is kept together with what it was made of: Gateways and all that is theirs as a `GatewayState`, backends
-/// by identity, routes one by one.
+/// Keeps the results of each step with their inputs: Gateways and their listeners as one `GatewayState`, backends by
+/// identity, routes one by one.
 pub struct Translator {
     options: Options,
-    /// What the parts below were made of; nothing at first.
+    /// The snapshot from which the fields below were computed; `None` before the first translation.
     seen: Option<Snapshot>,
     gateways: GatewayState,
     certificates: Certificates,
     authorities: ClientAuthorities,
     backends: Backends,
     routes: Routes,
-    /// Those of [`GatewayState::listeners`] that are served, at the same indices.
+    /// The served listeners of [`GatewayState::listeners`], at the same indices.
     listeners: Vec<Option<Arc<Listener>>>,
     ports: Vec<Arc<Port>>,
     report: StatusReport,
 }
 
 impl Translator {
-    /// A translator that has seen nothing yet.
+    /// Creates a translator.
     pub fn new(options: Options) -> Self {
         Self {
             seen: None,
@@ -159,6 +160,7 @@ impl Translator {
         let options = self.options.clone();
         let input = Input::new(snapshot, previous, &options);
         let mut parents_changed = false;
+        // A bad Secret takes its certificate from `previous`, so the result can change although no object does.
         let gateways_changed = is_first
             || self.certificates.depend_on_past
             || !gateway_state::is_same(&before, snapshot)
@@ -172,6 +174,7 @@ impl Translator {
                 || before.gateways != snapshot.gateways
                 || before.listener_sets != snapshot.listener_sets;
         }
+        // Before routes, which resolve their references against the present backends.
         let backends = self.backends.follow(&input, &before);
         let around = Changed {
             objects: backends.objects,
@@ -189,7 +192,7 @@ impl Translator {
         let policies_changed = before.backend_tls_policies != snapshot.backend_tls_policies
             || before.backend_tls_overrides != snapshot.backend_tls_overrides
             || before.backend_traffic_policies != snapshot.backend_traffic_policies
-            // Conditions tell of targets that no route refers to.
+            // Conditions of policies also mention targets that no route refers to.
             || around.objects.iter().any(|object| self.backends.tls.target(object))
             || backends.have_other_statuses;
         if gateways_changed || routes_changed || policies_changed {
@@ -206,8 +209,8 @@ impl Translator {
         }
     }
 
-    /// The policies on TLS that target the backends of a rule, and what becomes of each for the requests of a listener. For
-    /// people who ask why; of the objects that were translated last.
+    /// Returns the policies on TLS that target the backends of a rule, with the verdict on each for requests of a
+    /// listener. Explains the objects that were translated last.
     pub fn backend_policies(
         &self,
         rule: &RuleId,
@@ -220,7 +223,7 @@ impl Translator {
         })
     }
 
-    /// Puts routes on listeners, listeners on ports, and what was found into the report.
+    /// Assembles listeners with their routes, ports with their listeners, and the report.
     fn assemble(&mut self, input: &Input<'_>) {
         let totals = &self.routes.totals;
         let mut report = self.gateways.report.clone();
@@ -247,14 +250,14 @@ impl Translator {
     }
 }
 
-/// Namespaces whose ReferenceGrants are different.
+/// Returns the namespaces whose ReferenceGrants changed.
 fn granting(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let changes = now.reference_grants.changes_since(&before.reference_grants);
     let namespaces = changes.iter().map(|change| &change.key.namespace);
     namespaces.cloned().collect()
 }
 
-/// Namespaces that are different.
+/// Returns the namespaces that changed.
 fn labelled(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let changes = now.namespaces.changes_since(&before.namespaces);
     changes
@@ -263,7 +266,7 @@ fn labelled(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
         .collect()
 }
 
-/// Everything that a step may look at.
+/// The inputs of every step.
 struct Input<'a> {
     snapshot: &'a Snapshot,
     previous: Option<&'a Ir>,

@@ -1,5 +1,5 @@
-//! TLS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
-//! connection to one of them for the other. Marks them, and changes nothing else.
+//! HTTPS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
+//! connection to one of them for the other. Sets only the condition `OverlappingTLSConfig`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::gateway::GatewayDraft;
 use super::listener::{ListenerDraft, Protocol};
 use super::reason::{Fault, Reason};
 
-/// Marks the listeners that overlap on both sides; shared certificates go before shared hostnames.
+/// Marks both listeners of each overlap. Shared certificates take precedence over shared hostnames.
 pub(super) fn mark(gateways: &mut [GatewayDraft<'_>]) {
     for gateway in gateways {
         let listeners = &gateway.listeners;
@@ -59,15 +59,15 @@ fn certified(listener: &ListenerDraft<'_>) -> Vec<Hostname> {
         .collect()
 }
 
-/// The first two listeners of an entry: enough to name one that is not the asker.
+/// The first two listeners of an entry: enough to find one that differs from a given listener.
 type FirstTwo = Vec<usize>;
 
-/// Sets of hosts by listener, indexed so that overlaps are found without comparing every pair.
+/// Sets of hosts by listener, indexed to find overlaps without comparing every pair.
 struct Overlaps {
     names: Vec<Vec<(u16, Hostname)>>,
-    /// Who has exactly this set.
+    /// Listeners with exactly this set.
     owners: BTreeMap<(u16, Hostname), FirstTwo>,
-    /// Who has a set that lies within this one, itself included.
+    /// Listeners with this set or a subset of it.
     within: BTreeMap<(u16, Hostname), FirstTwo>,
 }
 
@@ -102,7 +102,7 @@ impl Overlaps {
         overlaps
     }
 
-    /// The first other listener with a set that overlaps one of this listener's.
+    /// Returns the first other listener with a set that overlaps one of this listener's.
     fn of(&self, index: usize) -> Option<usize> {
         let names = self.names.get(index)?;
         let narrower = names.iter().filter_map(|key| self.within.get(key));
@@ -122,7 +122,7 @@ fn note(map: &mut BTreeMap<(u16, Hostname), FirstTwo>, key: (u16, Hostname), ind
     }
 }
 
-/// A set of hosts and all that contain it.
+/// Returns a set of hosts and all its supersets.
 fn covering(name: &Hostname) -> Vec<Hostname> {
     let mut sets = vec![name.clone()];
     let (Hostname::Exact(text) | Hostname::Wildcard(text)) = name else {

@@ -1,6 +1,5 @@
-//! Parameters of GatewayClasses and Gateways: which objects are named, and what comes of them when the Gateway's override
-//! those of its class.
-//! Knows nothing of what parameters are for.
+//! Parameters of GatewayClasses and Gateways: resolves references, and merges the Gateway's parameters over those of
+//! its class. Must not know what parameters are for.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::status::Note;
 use super::Input;
 use super::reason::{Fault, Reason};
 
-/// The parameters that a class gives to its Gateways.
+/// Returns the parameters of a class.
 pub(super) fn of_class(input: &Input<'_>, class: &GatewayClass) -> Result<Arc<Parameters>, Fault> {
     let Some(reference) = &class.spec.parameters_ref else {
         return Ok(Arc::default());
@@ -22,14 +21,14 @@ pub(super) fn of_class(input: &Input<'_>, class: &GatewayClass) -> Result<Arc<Pa
     let name = &reference.name;
     let Some(namespace) = &reference.namespace else {
         return Err(invalid(format!(
-            "{field}.namespace is missing: a GatewayClass has no namespace; set that of GatewayParameters {name}"
+            "{field}.namespace is missing: a GatewayClass has no namespace; set the namespace of GatewayParameters {name}"
         )));
     };
     let parameters = find(input, field, namespace, name)?;
     Ok(Arc::new(parameters.spec.clone()))
 }
 
-/// The parameters of a Gateway: its own over those of its class.
+/// Returns the parameters of a Gateway, merged over those of its class.
 pub(super) fn of_gateway(
     input: &Input<'_>,
     gateway: &Gateway,
@@ -49,7 +48,7 @@ pub(super) fn of_gateway(
     Ok(Arc::new(merged))
 }
 
-/// Notes on parameters where no pods are created.
+/// Returns notes on parameters in standalone mode, where no pods are created.
 pub(super) fn without_effect(input: &Input<'_>) -> Vec<Note> {
     let all = input.snapshot.gateway_parameters.iter();
     all.map(|parameters| Note {
@@ -87,7 +86,7 @@ fn find<'a>(
     })
 }
 
-/// The one rule between fields that two valid objects can break together.
+/// Checks the one rule that two valid objects can violate when they are merged.
 fn check_bounds(own: &GatewayParameters, merged: &Parameters, class: &str) -> Result<(), Fault> {
     let autoscaling = merged.autoscaling.as_ref();
     let bounds = autoscaling.and_then(|bounds| bounds.min_replicas.zip(bounds.max_replicas));

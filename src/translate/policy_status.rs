@@ -1,5 +1,5 @@
-//! What the status of all kinds of policies has in common: one entry per Gateway that sends requests to a target, and the
-//! condition Accepted.
+//! Status that all kinds of policies share: one entry per Gateway that sends requests to a target, and the condition
+//! `Accepted`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{Input, Mode};
 /// The statuses of policies.
 pub(super) type PolicyStatuses = BTreeMap<ObjectRef, Vec<AncestorStatus>>;
 
-/// A Gateway, as status names it.
+/// Returns the reference to a Gateway in a status.
 pub(super) fn parent_ref(gateway: &ObjectRef) -> ParentRef {
     ParentRef {
         group: gateway.group.to_string(),
@@ -24,7 +24,7 @@ pub(super) fn parent_ref(gateway: &ObjectRef) -> ParentRef {
     }
 }
 
-/// The entries of a policy, with its conditions for each Gateway.
+/// Returns the entries of a policy, one for each Gateway.
 pub(super) fn entries(
     input: &Input<'_>,
     of_gateways: BTreeMap<ObjectRef, Vec<Condition>>,
@@ -37,8 +37,8 @@ pub(super) fn entries(
     of_gateways.into_iter().map(entry).collect()
 }
 
-/// The condition Accepted of a policy for a Gateway that sends requests to `targets` of its targets: false when it cannot be
-/// applied, or when each of these has a fault.
+/// Returns the condition `Accepted` of a policy for a Gateway that sends requests to `targets` of its targets. It is
+/// False if the policy is unusable, or if each of these targets has a fault.
 pub(super) fn accepted(
     unusable: Option<&Fault>,
     faults: &[Fault],
@@ -48,7 +48,7 @@ pub(super) fn accepted(
     let kind = ConditionType::Accepted;
     match (unusable, merge(faults)) {
         (Some(fault), _) => fault.against(kind, generation),
-        // It applies to the other targets.
+        // The policy still applies to other targets.
         (None, Some(fault)) if faults.len() < targets => {
             let holds = Condition::holds(kind, Reason::Accepted, generation);
             holds.with_message(&fault.message)
@@ -57,7 +57,7 @@ pub(super) fn accepted(
     }
 }
 
-/// Notes on policies without a status, in a folder of ours: there is no other controller that they could be for.
+/// Returns notes on policies without a status. In a folder, no other controller can use them.
 pub(super) fn unused<'a>(
     input: &Input<'_>,
     policies: impl Iterator<Item = &'a ObjectRef>,
@@ -67,7 +67,7 @@ pub(super) fn unused<'a>(
         return Vec::new();
     }
     let unused = policies.filter(|name| !statuses.contains_key(*name));
-    let message = "without effect: none of the routes that are served here sends requests that spec.targetRefs mean";
+    let message = "without effect: no served route sends requests that spec.targetRefs select";
     let note = |name: &ObjectRef| Note {
         object: name.clone(),
         message: message.to_owned(),

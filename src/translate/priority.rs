@@ -1,4 +1,4 @@
-//! The annotation that puts the matches of a route before or behind those of others.
+//! The annotation that moves the matches of a route before or after those of other routes.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ const ANNOTATION: &str = "portcullis.dev/priority";
 /// Permitted priorities.
 const PERMITTED: RangeInclusive<i16> = -1000..=1000;
 
-/// The priority of a route, 0 without the annotation; an error ends a sentence that begins with the name of the route.
+/// Returns the priority of a route, 0 without the annotation. The error continues a sentence that begins with its name.
 pub(super) fn read(meta: &ObjectMeta) -> Result<i16, String> {
     let Some(value) = meta.annotations.get(ANNOTATION) else {
         return Ok(0);
@@ -20,12 +20,12 @@ pub(super) fn read(meta: &ObjectMeta) -> Result<i16, String> {
     let priority = priority.filter(|priority| PERMITTED.contains(priority));
     priority.ok_or_else(|| {
         format!(
-            "annotation {ANNOTATION} is {value:?} and counts as 0; set an integer from -1000 to 1000"
+            "annotation {ANNOTATION} is {value:?}, which is ignored (priority 0); set an integer from -1000 to 1000"
         )
     })
 }
 
-/// What to say of a priority that is not understood.
+/// Returns a note on an invalid priority.
 pub(super) fn note(meta: &ObjectMeta, object: &ObjectRef) -> Option<Note> {
     let message = read(meta).err()?;
     let object = object.clone();

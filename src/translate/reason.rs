@@ -1,10 +1,9 @@
-//! Why something is not as its author wanted it: a reason with a message, and how the two become a condition. Knows
-//! not what was checked.
+//! Faults: a reason with a message, and its conversion into a condition. Must not know what was checked.
 
 use crate::status::Condition;
 pub(super) use crate::status::{ConditionType, Reason};
 
-/// A finding against one object.
+/// A problem of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) reason: Reason,
@@ -19,13 +18,13 @@ impl Fault {
         }
     }
 
-    /// The condition that this finding makes false.
+    /// Returns the condition with status False.
     pub(super) fn against(&self, kind: ConditionType, generation: i64) -> Condition {
         Condition::fails(kind, self.reason, &self.message, generation)
     }
 }
 
-/// One finding from several: the first reason and all messages.
+/// Merges several faults: the first reason and all messages.
 pub(super) fn merge(faults: &[Fault]) -> Option<Fault> {
     let first = faults.first()?;
     let mut messages: Vec<&str> = Vec::new();
@@ -37,7 +36,7 @@ pub(super) fn merge(faults: &[Fault]) -> Option<Fault> {
     Some(Fault::new(first.reason, messages.join("; ")))
 }
 
-/// A good condition, or the finding against it.
+/// Returns a condition that is True, or False with the fault.
 pub(super) fn judge(
     kind: ConditionType,
     good: Reason,

@@ -1,4 +1,5 @@
-//! Whether an object may refer to an object of another namespace. Knows nothing of what the reference is for.
+//! ReferenceGrants: whether an object may refer to an object of another namespace. Must not know what the reference is
+//! for.
 
 use crate::api::gateway::ReferenceGrant;
 use crate::ir::ObjectRef;
@@ -14,8 +15,8 @@ impl<'a> Grants<'a> {
         Self(&snapshot.reference_grants)
     }
 
-    /// Whether `from` may refer to `to`: always within a namespace, else when any grant of the target's namespace says
-    /// so. `field` is the path of the reference in `from`.
+    /// Checks whether `from` may refer to `to`: always within a namespace, otherwise if a grant of the target's
+    /// namespace permits it. `field` is the path of the reference in `from`.
     pub(super) fn check(&self, from: &ObjectRef, to: &ObjectRef, field: &str) -> Result<(), Fault> {
         if from.namespace == to.namespace || self.permits(from, to) {
             return Ok(());
@@ -34,7 +35,7 @@ impl<'a> Grants<'a> {
         self.permitting(from, to).next().is_some()
     }
 
-    /// The grants that let `from` refer to `to`, an object of another namespace.
+    /// Returns the grants that permit `from` to refer to `to`, an object of another namespace.
     pub(super) fn permitting(
         &self,
         from: &ObjectRef,

@@ -1,5 +1,5 @@
-//! The status report of everything but routes and policies, composed from what all steps found. Judges nothing itself except which
-//! listeners make a whole.
+//! The status report of everything but routes and policies, composed from the faults that all steps found. Decides only
+//! how the validity of listeners determines that of their Gateway or ListenerSet.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,8 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
     }
 }
 
-/// Conditions of a Gateway are its own and never those of its ListenerSets, and the other way round.
+/// Returns the status of a ListenerSet. Its conditions do not depend on those of the Gateway's listeners, nor the other
+/// way round.
 fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
     let generation = set.generation;
     if let Some(fault) = &set.fault {
@@ -132,7 +133,8 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
         };
     }
     let listeners = &gateway.listeners[set.listeners.clone()];
-    // A listener that cannot be served is not valid here, as opposed to one of a Gateway (test ListenerSetReferenceGrant).
+    // Unlike in a Gateway, a listener that cannot be served is invalid here (conformance test
+    // ListenerSetReferenceGrant).
     let total = Validity::of(listeners, ListenerDraft::is_servable);
     let served = listeners.iter().any(|listener| gateway.serves(listener));
     let unprogrammed = (!served).then(|| {
@@ -165,7 +167,7 @@ fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
             .any(ListenerDraft::is_servable)
 }
 
-/// How many listeners of an object are valid.
+/// Whether some listeners of an object are valid, and the fault of the others.
 struct Validity {
     some: bool,
     fault: Option<Fault>,
@@ -188,7 +190,7 @@ impl Validity {
         }
     }
 
-    /// `Accepted` is true while one listener is valid, and its reason tells of the others.
+    /// Returns `Accepted`: True while one listener is valid, with a reason that reports the others.
     fn accepted(&self, fault: Option<&Fault>, generation: i64) -> Condition {
         match fault {
             Some(fault) if self.some => {
@@ -228,7 +230,7 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
     }
 }
 
-/// ListenerSets and routes of unserved kinds whose parent is nowhere.
+/// Returns notes on ListenerSets and on routes of unserved kinds whose parent does not exist.
 fn orphans(input: &Input<'_>) -> Vec<Note> {
     let mut notes = Vec::new();
     for set in input.snapshot.listener_sets.iter() {
@@ -247,14 +249,14 @@ fn orphans(input: &Input<'_>) -> Vec<Note> {
     notes
 }
 
-/// What to say of a route that asks for default Gateways where there is none.
+/// Returns notes on a route that requests default Gateways while there is none.
 pub(super) fn without_default(input: &Input<'_>, route: &ObjectRef) -> Vec<Note> {
     if input.options.mode != Mode::Standalone {
         return Vec::new();
     }
     let message = format!(
-        "spec.useDefaultGateways is {DEFAULT_SCOPE}, and no Gateway has spec.defaultScope {DEFAULT_SCOPE}: it is \
-         attached to its parentRefs alone"
+        "spec.useDefaultGateways is {DEFAULT_SCOPE}, but no Gateway has spec.defaultScope {DEFAULT_SCOPE}: the route is \
+         attached to its parentRefs only"
     );
     vec![Note {
         object: route.clone(),
@@ -262,7 +264,7 @@ pub(super) fn without_default(input: &Input<'_>, route: &ObjectRef) -> Vec<Note>
     }]
 }
 
-/// What to say of a route whose parents are nowhere: in a folder of ours that is a slip of the pen.
+/// Returns notes on a route whose parents do not exist. In a folder, no other controller can have them.
 pub(super) fn orphan_route(
     input: &Input<'_>,
     route: &ObjectRef,

@@ -8,12 +8,12 @@ use crate::ir::route::Retry;
 use super::duration;
 use super::reason::{Fault, Reason};
 
-/// Retries of a request where `attempts` is absent, which the API leaves to the implementation.
+/// Default of `attempts`, which the API leaves to the implementation.
 const DEFAULT_ATTEMPTS: u32 = 1;
-/// Delay before the first retry where `backoff` is absent, which the API leaves to the implementation.
+/// Default of `backoff`, which the API leaves to the implementation.
 const DEFAULT_BACKOFF: Duration = Duration::from_millis(25);
 
-/// Translates the `retry` of the rule at `field`; `None` if it allows no retry.
+/// Translates the `retry` of the rule at `field`; `None` if it permits no retry.
 pub(super) fn translate(spec: &HttpRetry, field: &str) -> Result<Option<Retry>, Fault> {
     let field = format!("{field}.retry");
     if let Some(code) = spec.codes.iter().find(|code| !(400..=599).contains(*code)) {

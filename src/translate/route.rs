@@ -1,5 +1,5 @@
-//! What a kind of route has to say of its objects, and what is the same for all kinds: hostnames, backendRefs, rules that
-//! cannot be served, and the route's conditions.
+//! The interface of route kinds, and the steps that all kinds share: hostnames, backendRefs, rules that cannot be
+//! served, and the route's conditions.
 
 use std::sync::Arc;
 
@@ -18,35 +18,35 @@ use super::listener::Protocol;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::{Input, priority};
 
-/// The largest weight of a backendRef.
+/// Maximum weight of a backendRef.
 const MAX_WEIGHT: u32 = 1_000_000;
 
-/// An object of a kind of route.
+/// A route object of any kind.
 pub(super) trait RouteObject: Resource + Eq + Send + Sync + Sized + 'static {
     /// The kind in the IR.
     const ROUTE_KIND: RouteKind;
     /// Protocols of the listeners that it can attach to.
     const PROTOCOLS: &'static [Protocol];
 
-    /// All objects of the kind.
+    /// Returns all objects of the kind.
     fn all(snapshot: &Snapshot) -> &Objects<Self>;
 
-    /// `spec.parentRefs`.
+    /// Returns `spec.parentRefs`.
     fn parent_refs(&self) -> &[ParentRef];
 
-    /// `spec.useDefaultGateways`, of the kinds that have it.
+    /// Returns `spec.useDefaultGateways`, for kinds that have it.
     fn use_default_gateways(&self) -> Option<&str> {
         None
     }
 
-    /// `spec.hostnames`; empty means the listeners'.
+    /// Returns `spec.hostnames`; empty means the listeners' hostnames.
     fn hostnames(&self) -> &[String];
 
-    /// Translates the rules, in order; a rule without matches that are understood is left out.
+    /// Translates the rules, in order. Omits a rule whose matches are invalid.
     fn rules(&self, builder: &mut RouteBuilder<'_>) -> Vec<Arc<Rule>>;
 }
 
-/// A route with what is wrong with it, whatever its parents.
+/// A translated route with its faults, independent of its parents.
 pub(super) struct Built {
     pub(super) route: Arc<Route>,
     /// Makes `Accepted` false: no rule is usable.
@@ -57,19 +57,19 @@ pub(super) struct Built {
     pub(super) unresolved: Option<Fault>,
     /// Backends that its rules and their filters send requests to.
     pub(super) backends: Vec<BackendId>,
-    /// Backends that it may refer to and refers to, whether they exist or not, each with the name of the rule. Policies may
-    /// target them.
+    /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
+    /// target these backends.
     pub(super) targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
-    /// Backends with a status that it may refer to and refers to, whether they exist or not.
+    /// Permitted references to backends with a status, whether or not the backends exist.
     pub(super) with_status: Vec<ObjectRef>,
-    /// Whether it is another one for another consumer.
+    /// Whether the translation differs between consumers.
     pub(super) depends_on_consumer: bool,
-    /// Objects that its references name, whether they exist or not: what it is made of beside the route itself.
+    /// Objects that its references name, whether or not they exist. A change of one requires a new translation.
     pub(super) references: Vec<ObjectRef>,
 }
 
 impl Built {
-    /// Translates a route for requests that come through a listener, or for nobody.
+    /// Translates a route for requests through the listener of `consumer`, or for none.
     pub(super) fn new<R: RouteObject>(
         input: &Input<'_>,
         object: &R,
@@ -94,7 +94,7 @@ impl Built {
         };
         let rules = match invalid_hostname(object.hostnames()) {
             None => object.rules(&mut builder),
-            // Nothing says which hosts such a route would be for.
+            // Without valid hostnames, it is unknown which hosts the route is for.
             Some(fault) => {
                 builder.faults.push(fault);
                 Vec::new()
@@ -106,7 +106,7 @@ impl Built {
         builder.finish(priority, created, rules)
     }
 
-    /// The same, with a known route in place of an equal one.
+    /// Reuses the route of a known translation that is equal.
     pub(super) fn like<'a>(mut self, mut known: impl Iterator<Item = &'a Self>) -> Self {
         if let Some(known) = known.find(|known| known.route == self.route) {
             self.route = known.route.clone();
@@ -114,7 +114,7 @@ impl Built {
         self
     }
 
-    /// The route's conditions under a parent.
+    /// Returns the route's conditions for one parent.
     pub(super) fn conditions(
         &self,
         attachment: &Attachment,
@@ -167,19 +167,19 @@ fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
     Some(Fault::new(Reason::UnsupportedValue, message))
 }
 
-/// A route under translation: what its references resolve to, and what was found in its rules.
+/// A route while it is translated: resolves references and collects faults.
 pub(super) struct RouteBuilder<'a> {
     input: &'a Input<'a>,
     pub(super) route: &'a ObjectRef,
     kind: RouteKind,
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
-    /// Backends that it may refer to and refers to, each with the name of the rule.
+    /// Permitted backend references, each with the name of the rule.
     targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
-    /// Backends with a status that it may refer to and refers to.
+    /// Permitted references to backends with a status.
     with_status: Vec<ObjectRef>,
     depends_on_consumer: bool,
-    /// Number of rules that do at least a part of what they say.
+    /// Number of rules that can be served at least in part.
     usable: usize,
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
@@ -189,7 +189,7 @@ pub(super) struct RouteBuilder<'a> {
     references: Vec<ObjectRef>,
 }
 
-/// A rule in its parts.
+/// The parts of a rule.
 pub(super) struct RuleParts<'a> {
     /// Index in `spec.rules`.
     pub(super) index: usize,
@@ -200,7 +200,7 @@ pub(super) struct RuleParts<'a> {
     pub(super) behaviour: Result<Behaviour, Fault>,
 }
 
-/// How a rule handles requests before and beside the choice of a backend.
+/// How a rule handles requests, apart from the choice of a backend.
 #[derive(Default)]
 pub(super) struct Behaviour {
     pub(super) filters: Vec<Filter>,
@@ -212,17 +212,18 @@ pub(super) struct Behaviour {
 /// The backendRefs of a rule.
 pub(super) struct Forward {
     targets: Vec<WeightedBackend>,
-    /// Whether they do at least a part of what they say.
+    /// Whether at least one backendRef can be served.
     is_usable: bool,
 }
 
 impl RouteBuilder<'_> {
-    /// Takes note of a rule whose matches are not understood. It is dropped: nothing says which requests it would be for.
+    /// Drops a rule with invalid matches: it is unknown which requests it is for.
     pub(super) fn drop_rule(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 
-    /// Resolves the backendRefs of the rule at `field`, of this name. `filters` translates those of one backendRef.
+    /// Resolves the backendRefs of the rule at `field`. `rule` is its name; `filters` translates the filters of one
+    /// backendRef.
     pub(super) fn forward<F>(
         &mut self,
         references: &[BackendRef<F>],
@@ -246,7 +247,7 @@ impl RouteBuilder<'_> {
                     broken += 1;
                     weighted.target = Target::Invalid(fault.message.as_str().into());
                     let message = format!(
-                        "{}; requests of this backend are answered with {}",
+                        "{}; requests for this backend get {}",
                         fault.message,
                         self.refusal()
                     );
@@ -261,7 +262,8 @@ impl RouteBuilder<'_> {
         }
     }
 
-    /// A rule. One that cannot be served as written matches and answers 500: no other rule may take its requests.
+    /// Builds a rule. A rule that cannot be served as written still matches and responds with 500, so that no other
+    /// rule serves its requests.
     pub(super) fn rule(&mut self, parts: RuleParts<'_>) -> Rule {
         let (behaviour, action) = match parts.behaviour {
             Ok(behaviour) => {
@@ -271,7 +273,7 @@ impl RouteBuilder<'_> {
             Err(fault) => {
                 let why = fault.message.as_str().into();
                 let message = format!(
-                    "{}; requests of this rule are answered with {}",
+                    "{}; requests that match this rule get {}",
                     fault.message,
                     self.refusal()
                 );
@@ -296,8 +298,8 @@ impl RouteBuilder<'_> {
         rule
     }
 
-    /// Resolves the reference at `field` to a backend, for requests of the rule of this name. They are HTTP or gRPC as
-    /// `requests` says, by default as those of the route.
+    /// Resolves the reference at `field` to a backend, for requests of the rule with this name. `requests` says whether
+    /// they are HTTP or gRPC; `None` means the kind of the route.
     pub(super) fn resolve(
         &mut self,
         reference: &BackendObjectRef,
@@ -336,7 +338,7 @@ impl RouteBuilder<'_> {
         }
     }
 
-    /// The response to requests that cannot be served as configured.
+    /// Returns the response to requests that cannot be served as configured.
     fn refusal(&self) -> &'static str {
         match self.kind {
             RouteKind::Http => "500",

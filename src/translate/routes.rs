@@ -1,5 +1,5 @@
-//! Routes from one translation to the next: which of them have to be translated or attached again, and what all of them
-//! add up to. A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
+//! Incremental translation of routes: which of them must be translated or attached again, and the totals of all routes.
+//! A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
 mod defaults;
 mod referrers;
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// The kinds of routes that can attach to a listener of this protocol.
+/// Returns the kinds of routes that can attach to a listener of this protocol.
 pub(super) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
     let kinds = KINDS.iter();
     kinds
@@ -59,18 +59,18 @@ pub(super) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
         .collect()
 }
 
-/// All routes, with what came of each.
+/// All routes with their translations.
 pub(super) struct Routes {
     kinds: Vec<Box<dyn Follow + Send>>,
     pub(super) totals: Totals,
     shadows: Shadows,
-    /// Those of routes of unserved kinds are among them.
+    /// Includes routes of unserved kinds.
     pub(super) statuses: RouteStatuses,
 }
 
-/// Follows the routes of one kind.
+/// Keeps the routes of one kind current.
 trait Follow {
-    /// Follows a change, and tells whether any route had to be looked at.
+    /// Applies a change. Returns whether any route was processed.
     fn follow(
         &mut self,
         change: &RouteChange<'_>,
@@ -79,83 +79,83 @@ trait Follow {
         shadows: &mut Shadows,
     ) -> bool;
 
-    /// The route of an object.
+    /// Returns the translation of an object.
     fn entry(&self, object: &ObjectRef) -> Option<&Entry>;
 
-    /// The routes that refer to an object.
+    /// Returns the routes that refer to an object.
     fn referrers_of<'a>(
         &'a self,
         object: &'a ObjectRef,
     ) -> Box<dyn Iterator<Item = &'a Entry> + 'a>;
 
-    /// The objects with a status that routes refer to as backends.
+    /// Returns the objects with a status that routes refer to as backends.
     fn backends_with_status(&self) -> Box<dyn Iterator<Item = &ObjectRef> + '_>;
 }
 
 /// The routes of one kind.
 struct RoutesOf<R> {
     entries: BTreeMap<Key, Entry>,
-    /// By the objects that their references name.
+    /// Routes by the objects that their references name.
     referrers: Referrers,
-    /// By backends with a status.
+    /// Routes by backends with a status.
     with_status: Referrers,
     kind: PhantomData<fn() -> R>,
 }
 
-/// A route, translated for those who use it: once for all, unless something of it depends on who does.
+/// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
 #[derive(Default)]
 struct Variants(Vec<(Option<Consumer>, Arc<Built>)>);
 
-/// What came of a route.
+/// The translation of one route object.
 struct Entry {
     name: ObjectRef,
-    /// The route itself, for each of those who use it; nothing while no parent is ours.
+    /// The route for each consumer; empty if this controller manages none of its parents.
     built: Variants,
     /// The listeners that it is attached to, each once.
     attached: Vec<(ListenerIndex, Arc<AttachedRoute>)>,
     /// Whether it counts as attached there.
     is_usable: bool,
-    /// Whether one of them is served, so that its backends are part of the configuration.
+    /// Whether one of these listeners is served, so that the route's backends are part of the configuration.
     is_served: bool,
-    /// Its conditions without those of [`Shadows`], if one of its parents is ours.
+    /// Its conditions without those of [`Shadows`], if this controller manages one of its parents.
     status: Option<Arc<[ParentStatus]>>,
     /// The listeners of each parent in `status`.
     reached: Vec<Vec<ListenerIndex>>,
     notes: Vec<Note>,
 }
 
-/// A change that routes have to follow.
+/// A change that affects routes.
 pub(super) struct RouteChange<'a> {
     pub(super) input: &'a Input<'a>,
-    /// The snapshot before that of `input`.
+    /// The snapshot before `input.snapshot`.
     pub(super) before: &'a Snapshot,
     pub(super) around: &'a Changed,
     pub(super) parents: &'a Parents,
 }
 
-/// What changed around routes since they were looked at.
+/// Changes other than those of routes.
 pub(super) struct Changed {
     /// Objects that references may name.
     pub(super) objects: FxHashSet<ObjectRef>,
-    /// Namespaces with other ReferenceGrants.
+    /// Namespaces with changed ReferenceGrants.
     pub(super) granting: BTreeSet<String>,
-    /// Namespaces with other labels.
+    /// Namespaces with changed labels.
     pub(super) labelled: BTreeSet<String>,
-    /// Whether it is what routes attach to.
+    /// Whether Gateways or their listeners changed.
     pub(super) parents: bool,
 }
 
-/// What has to be done with a route.
+/// The work that a change requires for a route.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// Its parents or their answer changed.
+    /// Attach again: its parents changed, or whether they accept it.
     Attach,
-    /// It changed itself, or something that its references reach.
+    /// Translate again: the route changed, or an object that it refers to.
     Translate,
 }
 
 impl Routes {
-    /// No routes yet.
+    /// Returns an empty set of routes.
     pub(super) fn new() -> Self {
         Self {
             kinds: KINDS.iter().map(|kind| (kind.follower)()).collect(),
@@ -165,10 +165,10 @@ impl Routes {
         }
     }
 
-    /// Follows a change. Returns whether any route had to be looked at.
+    /// Applies a change. Returns whether any route was processed.
     pub(super) fn follow(&mut self, change: &RouteChange<'_>, backends: &mut Backends) -> bool {
         if change.around.parents {
-            // Every route is attached again, to listeners with other indices.
+            // Indices of listeners change, so every route is attached again.
             self.totals = Totals::of(change.parents.listeners.len());
             self.shadows = Shadows::of(change.parents);
         }
@@ -185,7 +185,7 @@ impl Routes {
             let entry = self.entry(&name);
             let status = entry.and_then(|entry| self.shadows.status(entry));
             match status {
-                // What is equal stays the same node.
+                // Keep an equal status, so that later comparisons see the same pointer.
                 Some(status) if self.statuses.get(&name) == Some(&status) => {}
                 Some(status) => drop(self.statuses.insert(name, status)),
                 None => drop(self.statuses.remove(&name)),
@@ -193,7 +193,7 @@ impl Routes {
         }
     }
 
-    /// Takes over the conditions of routes of unserved kinds.
+    /// Replaces the conditions of routes of unserved kinds.
     pub(super) fn replace_unserved(&mut self, before: &RouteStatuses, now: &RouteStatuses) {
         if before != now {
             for (name, _) in before {
@@ -234,7 +234,7 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
             shadows.replace(attached, entry.as_ref());
             shadows.mark_changed(known.or(entry.as_ref()));
             self.index(&key, known, entry.as_ref());
-            // What both versions use must not be released in between.
+            // Claim before release: a backend that both versions use must not be dropped in between.
             if let Some(entry) = &entry {
                 let claims = entry.claims();
                 claims.for_each(|id| backends.claim(id, entry.is_served));
@@ -289,7 +289,7 @@ impl<R: RouteObject> RoutesOf<R> {
         self.with_status.replace(key, of.0, of.1);
     }
 
-    /// The routes that something around them affects, without those that changed themselves.
+    /// Returns the routes that are affected by other changes, except those that changed themselves.
     fn affected(&self, around: &Changed, changes: &[Change<'_, R>]) -> Vec<(Key, Work)> {
         if around.is_nothing() {
             return Vec::new();
@@ -331,7 +331,7 @@ impl Variants {
         self.0.iter().map(|(_, built)| built)
     }
 
-    /// The route for a consumer: as it is known, unless there is `work` to do on the route itself.
+    /// Returns the route for a consumer. Reuses the known translation, unless `work` requires a new one.
     fn get(
         &mut self,
         consumer: Option<&Consumer>,
@@ -356,7 +356,7 @@ impl Variants {
 }
 
 impl Entry {
-    /// Attaches a route and translates it where its former version will not do.
+    /// Attaches a route, and translates it unless its former translation can be reused.
     fn new<R: RouteObject>(
         change: &RouteChange<'_>,
         object: &R,
@@ -413,7 +413,7 @@ impl Entry {
             for (listener, hostnames) in listeners {
                 let built = build(Some(&parents.listeners[*listener].consumer));
                 attached.push((*listener, hostnames, built.clone()));
-                // What cannot be resolved for one of the listeners is told of the parent.
+                // Report unresolved references of any listener in the status of the parent.
                 if first.as_ref().is_none_or(|it| it.unresolved.is_none()) {
                     first = Some(built);
                 }
@@ -433,14 +433,14 @@ impl Entry {
         entry.is_served = listeners.any(|listener| parents.listeners[listener].is_served);
         let status: Arc<[_]> = status.into();
         let known = former.and_then(|former| former.status.as_ref());
-        // What is equal stays the same node, so that whoever compares need not look into it.
+        // Reuse the equal status, so that later comparisons see the same pointer.
         let same = known.filter(|known| **known == status).cloned();
         entry.status = Some(same.unwrap_or(status));
         entry.built = variants;
         entry
     }
 
-    /// Two parentRefs may reach one listener; it holds the route once. A route without rules is on none.
+    /// Attaches the route to a listener, once even if two parentRefs select it. A route without rules is not attached.
     fn attach(
         &mut self,
         listener: ListenerIndex,
@@ -468,12 +468,12 @@ impl Entry {
         self.built.iter().flat_map(|built| &built.backends)
     }
 
-    /// Any variant: the objects that a route refers to are the same for all.
+    /// Returns any variant. All of them refer to the same objects.
     fn any_variant(&self) -> Option<&Built> {
         self.built.iter().next().map(|built| &**built)
     }
 
-    /// Whether the route, of this key, refers to objects of other namespaces among these.
+    /// Reports whether the route with this key refers to objects in `namespaces` other than its own.
     fn refers_into(&self, key: &Key, namespaces: &BTreeSet<String>) -> bool {
         let references = self.any_variant().map_or(&[][..], |it| &it.references);
         references.iter().any(|target| {

@@ -1,5 +1,4 @@
-//! Which namespaces something may come from: `Same`, `All`, `Selector`, `None`. Whatever cannot be understood selects
-//! nothing.
+//! Namespace selection: `Same`, `All`, `Selector`, `None`. Values that are not known select nothing.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +6,10 @@ use crate::api::gateway::{LabelExpression, LabelSelector, NamespacesFrom};
 
 use super::Input;
 
-/// Label that every namespace carries, whether or not an object of it exists.
+/// Label that the API server sets on every namespace. In a folder, the Namespace object may be missing.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// Whether `from` lets objects of `namespace` through, with `own` the namespace that `Same` means.
+/// Reports whether `from` selects `namespace`. `own` is the namespace that `Same` selects.
 pub(super) fn allows(
     input: &Input<'_>,
     from: Option<&NamespacesFrom>,

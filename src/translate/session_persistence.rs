@@ -14,9 +14,9 @@ use crate::ir::session::{Carrier, SessionPersistence};
 use super::duration;
 use super::reason::{Fault, Reason};
 
-/// Name of the cookie or header where `sessionName` is absent, which the API leaves to the implementation.
+/// Default of `sessionName`, which the API leaves to the implementation.
 const DEFAULT_NAME: &str = "portcullis-session";
-/// Headers that requests need for something else.
+/// Headers that have another meaning in requests or responses.
 const RESERVED: [HeaderName; 6] = [
     http::header::AUTHORIZATION,
     http::header::CONTENT_LENGTH,
@@ -41,9 +41,9 @@ pub(super) fn of_rule(
     translate(spec, &owner, &format!("{field}.sessionPersistence"))
 }
 
-/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. The session
-/// is the same for all rules that send requests there, so that the path of its cookie is `/`. The
-/// default name depends on the backend: sessions at two backends of one host need two cookies.
+/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. All rules that send requests to
+/// the target share the session, so the path of its cookie is `/`. The default name depends on the backend: sessions at
+/// two backends of one host need two cookies.
 pub(super) fn of_backend(spec: &Spec, backend: &ObjectRef) -> Result<SessionPersistence, Fault> {
     let owner = Owner {
         object: backend,
@@ -53,7 +53,7 @@ pub(super) fn of_backend(spec: &Spec, backend: &ObjectRef) -> Result<SessionPers
     translate(spec, &owner, "spec.sessionPersistence")
 }
 
-/// What sessions belong to.
+/// The owner of sessions: a route or a backend.
 struct Owner<'a> {
     object: &'a ObjectRef,
     /// Default of `sessionName`.
@@ -62,8 +62,8 @@ struct Owner<'a> {
     path: &'a str,
 }
 
-/// [`DEFAULT_NAME`] and the first 8 hexadecimal digits of SHA-256 over the backend's name, which
-/// are equal in all replicas.
+/// Returns [`DEFAULT_NAME`] with the first 8 hexadecimal digits of SHA-256 over the backend's name, which are equal in
+/// all replicas.
 fn default_name(backend: &ObjectRef) -> String {
     let digest = digest(&SHA256, backend.to_string().as_bytes());
     let digits = digest.as_ref().iter().take(4);
@@ -71,7 +71,7 @@ fn default_name(backend: &ObjectRef) -> String {
     format!("{DEFAULT_NAME}-{digits}")
 }
 
-/// Translates a `sessionPersistence` at `field`.
+/// Translates the `sessionPersistence` at `field`.
 fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersistence, Fault> {
     let refused = |message: String| Err(Fault::new(Reason::UnsupportedValue, message));
     let absolute_timeout = spec.absolute_timeout.as_deref();
@@ -103,7 +103,7 @@ fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersi
         },
         (Some("Header"), None) if RESERVED.contains(&header) || HOP_BY_HOP.contains(&header) => {
             return refused(format!(
-                "{field}.sessionName: {name} cannot carry a session, because it has a meaning of its own"
+                "{field}.sessionName: {name} cannot be the header of a session, because HTTP uses it"
             ));
         }
         (Some("Header"), None) => Carrier::Header(header),
@@ -128,7 +128,7 @@ fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersi
     })
 }
 
-/// The longest path that all matches have in common in whole elements, as a cookie's `Path` (RFC 6265, 5.1.4).
+/// Returns the longest path of whole elements that all matches share, for a cookie's `Path` (RFC 6265, 5.1.4).
 fn common_path(matches: &[Match]) -> String {
     let mut paths = matches.iter().map(|one| match &one.path {
         PathMatch::Exact(path) | PathMatch::Prefix(path) => path.trim_end_matches('/'),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_path_is_what_all_matches_have_in_common() {
+    fn cookie_path_is_the_longest_common_path() {
         assert_eq!(path(&[prefix("")]), "/");
         assert_eq!(path(&[exact("/")]), "/");
         assert_eq!(path(&[prefix("/cart")]), "/cart");

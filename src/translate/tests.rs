@@ -1,5 +1,5 @@
-//! What goldens cannot show: the previous IR's certificates, values that no API server would store, and inputs that are
-//! too large to write down.
+//! Translations that goldens cannot cover: certificates of the previous IR, values that no API server would store, and
+//! inputs that are too large to write down.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! XBackendTrafficPolicies: which of them applies to a backend, what it asks for, and its status. Follows policies from one
+//! XBackendTrafficPolicies: which of them applies to a backend, its settings, and its status. Keeps policies from one
 //! translation to the next.
 
 use std::collections::BTreeMap;
@@ -35,45 +35,45 @@ pub(super) struct TrafficPolicies {
     by_target: BTreeMap<ObjectRef, Vec<Arc<Policy>>>,
 }
 
-/// A traffic policy, read.
+/// A parsed traffic policy.
 struct Policy {
     name: ObjectRef,
     generation: i64,
     created: Option<jiff::Timestamp>,
     targets: Vec<ObjectRef>,
-    /// What it asks for at each target, or why it is not applied.
+    /// Settings for each target, or why the policy is not applied.
     settings: Result<BTreeMap<ObjectRef, Arc<TrafficPolicy>>, Fault>,
 }
 
 impl TrafficPolicies {
-    /// Follows the change from one snapshot to the next. Returns the backends to which another policy may apply now; one may
-    /// come more than once.
+    /// Applies the changes between two snapshots. Returns the backends whose policy may have changed, some of them
+    /// repeatedly.
     pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<ObjectRef> {
         let now = &input.snapshot.backend_traffic_policies;
         let changes = now.changes_since(&before.backend_traffic_policies);
-        let mut touched = Vec::new();
+        let mut affected = Vec::new();
         if changes.is_empty() {
-            return touched;
+            return affected;
         }
         for change in changes {
             if let Some(former) = change.before {
                 let former = self.by_name.remove(&former.object_ref());
-                touched.extend(former.iter().flat_map(|policy| policy.targets.clone()));
+                affected.extend(former.iter().flat_map(|policy| policy.targets.clone()));
             }
             if let Some(object) = change.after {
                 let policy = Arc::new(Policy::read(input, object));
-                touched.extend(policy.targets.iter().cloned());
+                affected.extend(policy.targets.iter().cloned());
                 self.by_name.insert(policy.name.clone(), policy);
             }
         }
         self.index();
-        touched
+        affected
     }
 
     fn index(&mut self) {
         self.by_target.clear();
         let mut policies: Vec<_> = self.by_name.values().collect();
-        // Those of equal age are in order of namespace and name, and the sort is stable.
+        // The sort is stable, and `by_name` is in order of namespace and name.
         policies.sort_by_key(|policy| policy.created);
         for policy in policies {
             for target in &policy.targets {
@@ -83,23 +83,23 @@ impl TrafficPolicies {
         }
     }
 
-    /// The backends that policies target.
+    /// Returns the backends that policies target.
     pub(super) fn targets(&self) -> impl Iterator<Item = &ObjectRef> {
         self.by_target.keys()
     }
 
-    /// The policy that applies to a backend. One that cannot be applied is not passed over.
+    /// Returns the policy that applies to a backend. An unusable policy does not let the next one apply.
     pub(super) fn of(&self, backend: &ObjectRef) -> Option<&Arc<TrafficPolicy>> {
         let winner = self.by_target.get(backend)?.first()?;
         winner.settings.as_ref().ok()?.get(backend)
     }
 
-    /// The names of all policies.
+    /// Returns the names of all policies.
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectRef> {
         self.by_name.keys()
     }
 
-    /// The entries of every policy, one for each Gateway that sends requests to its targets.
+    /// Returns the entries of every policy, one for each Gateway that sends requests to its targets.
     pub(super) fn statuses(&self, input: &Input<'_>, uses: &Uses) -> PolicyStatuses {
         let of_policy = |policy: &Arc<Policy>| {
             let mut targets: BTreeMap<ObjectRef, Vec<&ObjectRef>> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl TrafficPolicies {
         policy_status::accepted(unusable, &faults, targets.len(), policy.generation)
     }
 
-    /// Why a policy does not apply to one of its targets.
+    /// Returns why a policy does not apply to one of its targets.
     fn fault_of(&self, input: &Input<'_>, policy: &Policy, target: &ObjectRef) -> Option<Fault> {
         if input.snapshot.object(target).is_none() {
             let message = format!("spec.targetRefs: {target} does not exist");
@@ -171,13 +171,13 @@ impl Policy {
     }
 }
 
-/// What a policy asks for at each of its targets.
+/// Returns the settings of a policy for each of its targets.
 fn settings(
     policy: &ObjectRef,
     spec: &BackendTrafficSpec,
     targets: &[ObjectRef],
 ) -> Result<BTreeMap<ObjectRef, Arc<TrafficPolicy>>, Fault> {
-    // Taken apart by name, so that a new field is not forgotten.
+    // Destructured, so that a new field fails to compile until it is handled here.
     let BackendTrafficSpec {
         target_refs: _,
         retry_constraint,
@@ -197,7 +197,7 @@ fn settings(
     targets.iter().map(at).collect()
 }
 
-/// Checks what the CRD of the API checks too: an object may come from an API server without its rules.
+/// Validates the same as the CRD: an API server with another version of the CRD may accept other values.
 fn retry_budget(constraint: &RetryConstraint) -> Result<RetryBudget, Fault> {
     let RetryConstraint {
         budget,

@@ -98,7 +98,7 @@ pub(crate) fn service_import() -> impl Strategy<Value = Value> {
     })
 }
 
-/// It may have endpoints of a Service, of a ServiceImport, of both or of neither.
+/// An EndpointSlice of a Service, of a ServiceImport, of both or of neither.
 pub(crate) fn slice() -> impl Strategy<Value = Value> {
     let owners = (weighted(0.8, named("v")), weighted(0.4, named("v")));
     (metadata("slice"), owners, vec((1..9_u8, of(named("pod"))), 0..3)).prop_map(|(mut metadata, owners, hosts)| {
@@ -124,7 +124,7 @@ pub(crate) fn slice() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The configuration of a load balancer, mostly a good one.
+/// The configuration of a load balancer, mostly a valid one.
 fn load_balancer() -> impl Strategy<Value = Value> {
     let selector = prop_oneof![
         3 => Just(json!({})),

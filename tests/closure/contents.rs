@@ -1,4 +1,4 @@
-//! What is in a closure and what is not, by example.
+//! Examples of objects that are in a closure, and of objects that are not.
 
 use portcullis::api::ObjectRef;
 use portcullis::permissions::BackendKinds;
@@ -119,7 +119,7 @@ impl Followed {
         followed
     }
 
-    /// What a change makes different, as `Gateway: +put -delete`.
+    /// Applies an object. Returns the changes of closures, as `Gateway: +put -delete`.
     pub(crate) fn put(&mut self, object: &Value) -> Vec<String> {
         self.cluster.insert(decode(object));
         self.follow()
@@ -140,7 +140,7 @@ impl Followed {
             .collect()
     }
 
-    /// The names of what is in the closure of a Gateway, without the Gateway and its class.
+    /// Returns the names of the objects in the closure of a Gateway, without the Gateway and its class.
     pub(crate) fn of(&self, gateway: &str) -> Vec<String> {
         let name = ObjectRef::gateway_api("Gateway", "infra", gateway);
         let closure = self.closures.get(&name).unwrap();
@@ -172,7 +172,7 @@ fn shown(difference: Difference) -> String {
 }
 
 #[test]
-fn gateways_do_not_see_what_others_have() {
+fn closure_excludes_objects_of_other_gateways() {
     let backend = |name: &str| json!({"name": name, "port": 80});
     let followed = Followed::new([
         class(),
@@ -227,7 +227,7 @@ fn objects_of_other_namespaces_need_a_grant() {
 }
 
 #[test]
-fn overrides_go_to_the_gateways_of_their_namespace_and_to_those_of_their_services() {
+fn overrides_are_in_closures_of_gateways_of_their_namespace_and_of_their_services() {
     let policy = |namespace: &str, name: &str| {
         let target = json!({"group": "", "kind": "Service", "name": "app", "namespace": "apps"});
         let authority = json!({"group": "", "kind": "ConfigMap", "name": "ca"});
@@ -259,7 +259,7 @@ fn overrides_go_to_the_gateways_of_their_namespace_and_to_those_of_their_service
         "Service apps/app",
     ];
     assert_eq!(followed.of("one"), all);
-    // A Gateway that comes later gets what is for all Gateways of its namespace.
+    // A new Gateway gets the objects that apply to all Gateways of its namespace.
     followed.put(&http("two"));
     assert_eq!(followed.of("two"), own);
     followed.delete(&policy("infra", "consumer"));
@@ -271,7 +271,7 @@ fn imported(name: &str) -> Value {
 }
 
 #[test]
-fn a_service_import_brings_its_endpoints_and_policies_where_a_grant_permits_it() {
+fn closure_includes_endpoints_and_policies_of_granted_service_import() {
     let label = json!({"multicluster.kubernetes.io/service-name": "shop"});
     let mut own = slice("apps", "import", "10.0.0.1");
     own["metadata"]["labels"] = label;
@@ -287,7 +287,7 @@ fn a_service_import_brings_its_endpoints_and_policies_where_a_grant_permits_it()
             "shop",
             json!({"type": "Headless", "ports": [{"port": 80}]}),
         ),
-        // A Service of that name has nothing to do with it.
+        // A Service with the same name is unrelated.
         service("apps", "shop"),
         slice("apps", "shop", "10.0.0.2"),
         own,
@@ -306,7 +306,7 @@ fn a_service_import_brings_its_endpoints_and_policies_where_a_grant_permits_it()
 }
 
 #[test]
-fn objects_of_kinds_that_are_not_enabled_are_no_backends() {
+fn closure_excludes_backends_of_disabled_kinds() {
     let mut options = Options::default();
     options.permissions.backend_kinds = BackendKinds::Only(["v1.Service"].into());
     let service = json!({"name": "app", "port": 80});
@@ -331,7 +331,7 @@ fn objects_of_kinds_that_are_not_enabled_are_no_backends() {
 }
 
 #[test]
-fn an_xbackend_brings_its_authorities_and_its_client_certificate_to_routes_of_its_namespace() {
+fn closure_includes_authorities_and_client_certificate_of_xbackend() {
     let reference = |namespace: Option<&str>| {
         let group = "gateway.networking.x-k8s.io";
         json!({"group": group, "kind": "XBackend", "name": "x", "namespace": namespace})
@@ -369,7 +369,7 @@ fn an_xbackend_brings_its_authorities_and_its_client_certificate_to_routes_of_it
 }
 
 #[test]
-fn secrets_are_named_by_gateways_and_listener_sets_alone() {
+fn closure_includes_only_secrets_of_gateways_and_listener_sets() {
     let backend = json!({"kind": "Secret", "name": "backend"});
     let authority = |kind: &str| json!({"group": "", "kind": kind, "name": "authority"});
     let policy = json!({
@@ -400,7 +400,7 @@ fn secrets_are_named_by_gateways_and_listener_sets_alone() {
 }
 
 #[test]
-fn a_listener_set_brings_its_secrets_when_its_gateway_takes_it() {
+fn closure_includes_secrets_of_accepted_listener_set() {
     let parent = json!({"name": "g", "namespace": "infra"});
     let spec = json!({"parentRef": parent, "listeners": https("key", None)});
     let mut gateway = http("g");
@@ -423,7 +423,7 @@ fn a_listener_set_brings_its_secrets_when_its_gateway_takes_it() {
 }
 
 #[test]
-fn namespaces_are_of_interest_while_something_selects_them() {
+fn closure_includes_namespaces_while_a_selector_needs_them() {
     let mut followed = Followed::new([
         class(),
         http("g"),
@@ -446,7 +446,7 @@ fn namespaces_are_of_interest_while_something_selects_them() {
 }
 
 #[test]
-fn a_change_goes_to_those_who_need_it() {
+fn change_reaches_only_the_closures_that_contain_the_object() {
     let backend = json!({"name": "app", "port": 80});
     let mut followed = Followed::new([
         class(),
@@ -473,7 +473,7 @@ fn a_change_goes_to_those_who_need_it() {
 }
 
 #[test]
-fn gateways_are_ours_while_their_class_is() {
+fn gateway_has_a_closure_while_its_class_is_ours() {
     let mut followed = Followed::new([class(), http("g")]);
     let foreign = json!({"controllerName": "example.com/other"});
     let foreign = object("GatewayClass", "", "ours", foreign);

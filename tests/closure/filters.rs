@@ -1,4 +1,4 @@
-//! The backends that filters refer to are in a closure like those of backendRefs.
+//! Backends that filters refer to are in a closure in the same way as those of backendRefs.
 
 use portcullis::api::http_route::HttpFilter;
 use portcullis::api::reference::{BackendObjectRef, BackendRef};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, grant, http, route, service, slice};
 
-/// The backends that a rule of these backendRefs and filters refers to.
+/// Returns the references to backends in these backendRefs and filters of a rule.
 pub(crate) fn references<'a>(
     backend_refs: &'a [BackendRef<HttpFilter>],
     filters: &'a [HttpFilter],
@@ -28,7 +28,7 @@ fn reference(namespace: &str) -> Value {
 }
 
 #[test]
-fn backends_of_filters_are_in_the_closure_where_a_grant_permits_it() {
+fn closure_includes_granted_backends_of_filters() {
     let mirror = |namespace: &str| {
         let backend = reference(namespace);
         json!([{"type": "RequestMirror", "requestMirror": {"backendRef": backend}}])

@@ -1,5 +1,6 @@
-//! What a Gateway's closure has to be: translating it gives what translating the cluster gives for that Gateway, no Secret
-//! is in it that the Gateway's own objects may not use, and following changes ends where starting anew ends.
+//! Requirements of a Gateway's closure: translating it gives the same result for the Gateway as translating the
+//! cluster; it contains no Secret that the Gateway's objects may not use; and incremental updates give the same closure
+//! as a new start.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,7 +19,7 @@ use portcullis::api::{Kind, Object};
 use portcullis::snapshot::Snapshot;
 use serde_json::Value;
 
-/// Reads an object without validation: closures have to bear what no API server would store.
+/// Decodes an object without validation: closures must accept objects that no API server would store.
 fn decode(value: &Value) -> Object {
     let text = |name: &str| value[name].as_str().unwrap();
     let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();

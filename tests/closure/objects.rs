@@ -1,4 +1,4 @@
-//! Random objects of a small cluster, in which names meet often.
+//! Random objects of a small cluster. There are few names, so that references often match.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use crate::backends::{backend, pod, release_backend, service, service_import, sl
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 pub(crate) const CONTROLLER: &str = "portcullis.dev/gateway-controller";
 
-/// Certificates with their keys: made once, since that takes long.
+/// Certificates with their keys, generated once because that is slow.
 static CERTIFICATES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     let certificate = |name: &str| {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
@@ -22,7 +22,7 @@ static CERTIFICATES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     ["a.example", "b.example"].map(certificate).into()
 });
 
-/// An object of any kind; those that decide about others come more often.
+/// An object of any kind. Kinds that affect others are more frequent.
 pub(crate) fn object() -> impl Strategy<Value = Value> {
     prop_oneof![
         2 => class(),
@@ -95,7 +95,7 @@ pub(crate) fn metadata(prefix: &'static str) -> impl Strategy<Value = Value> {
     })
 }
 
-/// Which namespaces something may come from.
+/// A selection of namespaces.
 fn namespaces() -> impl Strategy<Value = Option<Value>> {
     of(prop_oneof![
         Just(json!({"from": "All"})),
@@ -146,7 +146,7 @@ fn authority() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Whether a Gateway is a default one, or a route asks for those.
+/// Whether a Gateway is a default Gateway, or a route requests default Gateways.
 fn default_scope() -> impl Strategy<Value = Option<&'static str>> {
     weighted(0.3, select(vec!["All", "All", "None"]))
 }
@@ -387,7 +387,7 @@ fn traffic_policy() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Whose requests an override is for.
+/// The sender whose requests an override selects.
 fn from() -> impl Strategy<Value = Value> {
     let object = prop_oneof![
         named("g").prop_map(|name| ("Gateway", name)),

@@ -1,4 +1,4 @@
-//! Over random clusters and random changes of them.
+//! Properties of closures over random clusters and random changes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,12 +28,12 @@ use crate::stories::cluster;
 use crate::xbackends;
 use crate::{decode, snapshot};
 
-/// What happens to a cluster.
+/// A change of a cluster.
 #[derive(Clone, Debug)]
 enum Step {
-    /// An object comes, or takes the place of another version of it.
+    /// Adds or replaces an object.
     Put(Value),
-    /// Any object goes.
+    /// Deletes an object.
     Delete(Index),
 }
 
@@ -76,7 +76,7 @@ fn run(objects: &Snapshot) -> Translation {
     translate(objects, None, &options())
 }
 
-/// What policies on TLS come to in a cluster, each once.
+/// Returns how policies on TLS apply in a cluster, each way once.
 fn tls_of(cluster: &Snapshot) -> BTreeSet<String> {
     let mut translator = Translator::new(options());
     let ir = translator.translate(cluster, None).ir;
@@ -111,7 +111,7 @@ fn tls_of(cluster: &Snapshot) -> BTreeSet<String> {
     found
 }
 
-/// All of a translation that is about one Gateway.
+/// The part of a translation that concerns one Gateway.
 #[derive(Debug, PartialEq)]
 struct Part {
     ports: Vec<Arc<Port>>,
@@ -122,13 +122,13 @@ struct Part {
     routes: BTreeMap<ObjectRef, Vec<ParentStatus>>,
     policies: BTreeMap<ObjectRef, AncestorStatus>,
     xbackends: BTreeMap<ObjectRef, ParentStatus>,
-    /// Without the condition Programmed, which is about all Gateways.
+    /// Without the condition Programmed, which depends on all Gateways.
     release_backends: BTreeMap<ObjectRef, (Vec<Condition>, Vec<ReleaseStatus>)>,
     data_plane: Option<DataPlane>,
 }
 
 impl Part {
-    /// `cluster` tells which ListenerSets are the Gateway's.
+    /// Extracts the part of a Gateway. `cluster` defines which ListenerSets belong to the Gateway.
     fn new(translation: &Translation, cluster: &Snapshot, gateway: &Gateway) -> Self {
         let Translation {
             ir,
@@ -175,7 +175,7 @@ pub(crate) fn sets_of<'a>(
     })
 }
 
-/// The backends that get traffic of these ports.
+/// Returns the backends with traffic from these ports.
 fn backends(ports: &[Arc<Port>], ir: &Ir) -> BTreeMap<BackendId, Option<Arc<Backend>>> {
     let listeners = ports.iter().flat_map(|port| &port.listeners);
     let routes = listeners.flat_map(|listener| listener.routes.iter());
@@ -206,8 +206,9 @@ fn routes(
     routes
 }
 
-/// The status of policies for a Gateway, without TargetNotFound: a closure has neither Services that no route of its Gateway
-/// refers to nor routes of other Gateways. Only the controller, which has the whole cluster, writes conditions.
+/// Returns the status of policies for a Gateway, without TargetNotFound. A closure contains neither Services that no
+/// route of its Gateway refers to nor routes of other Gateways, and only the controller, which has the whole cluster,
+/// writes conditions.
 fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, AncestorStatus> {
     let mut policies = BTreeMap::new();
     for (policy, ancestors) in &report.policies {
@@ -225,7 +226,7 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
     policies
 }
 
-/// The status entries of XBackends for a Gateway.
+/// Returns the status entries of XBackends for a Gateway.
 fn xbackends(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, ParentStatus> {
     let of_gateway = |status: &&ParentStatus| {
         let parent = &status.parent_ref;
@@ -240,7 +241,7 @@ fn xbackends(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, 
         .collect()
 }
 
-/// The statuses of ReleaseBackends that routes of a Gateway refer to.
+/// Returns the statuses of ReleaseBackends that routes of a Gateway refer to.
 fn release_backends(
     report: &StatusReport,
     gateway: &ObjectRef,
@@ -254,7 +255,8 @@ fn release_backends(
     .collect()
 }
 
-/// Every closure translates to what the cluster translates to for its Gateway, and there is one for each Gateway of ours.
+/// Checks that every closure translates to the same as the cluster for its Gateway, and that each of our Gateways has
+/// one.
 fn check_translations(cluster: &Snapshot, closures: &Closures) {
     let whole = run(cluster);
     for gateway in cluster.gateways.iter() {
@@ -274,15 +276,15 @@ fn check_translations(cluster: &Snapshot, closures: &Closures) {
         assert_eq!(Part::new(&alone, cluster, gateway), expected, "{name}");
         let own: BTreeSet<_> = expected.backends.into_keys().collect();
         let unknown = alone.ir.backends.iter().find(|it| !own.contains(&it.id));
-        // Rules that are answered with 500 have backends too, which get no traffic.
+        // Rules that respond with 500 have backends as well, which get no traffic.
         assert!(unknown.is_none_or(|it| whole.ir.backend(&it.id).is_some()));
         check_secrets(cluster, closure, &whole.report, gateway);
         check_pods(closure);
     }
 }
 
-/// Every Secret of a closure is one that the Gateway, a ListenerSet that it takes or an XBackend of its routes refers to and
-/// may refer to.
+/// Checks that the Gateway, a ListenerSet that it accepts or an XBackend of its routes refers with permission to every
+/// Secret of the closure.
 fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, gateway: &Gateway) {
     let name = gateway.object_ref();
     let tls = gateway.spec.tls.iter();
@@ -361,7 +363,7 @@ fn is_granted(cluster: &Snapshot, from: &ObjectRef, to: &ObjectRef) -> bool {
     })
 }
 
-/// Does to copies of closures what differences say.
+/// Applies differences to copies of closures.
 fn apply(copies: &mut BTreeMap<ObjectRef, Snapshot>, differences: BTreeMap<ObjectRef, Difference>) {
     for (gateway, difference) in differences {
         match difference {
@@ -374,7 +376,10 @@ fn apply(copies: &mut BTreeMap<ObjectRef, Snapshot>, differences: BTreeMap<Objec
                         ObjectChange::Put(object) => copy.insert(object),
                         ObjectChange::Delete(name) => copy.remove(&name),
                     };
-                    assert!(is_news, "a difference tells what was known");
+                    assert!(
+                        is_news,
+                        "a difference contains an object that did not change"
+                    );
                 }
             }
         }
@@ -401,7 +406,7 @@ fn runner(cases: u32) -> TestRunner {
 }
 
 #[test]
-fn closures_translate_to_what_their_gateways_are_in_the_cluster() {
+fn closure_translates_to_the_same_as_the_cluster() {
     let seen = RefCell::new(BTreeMap::new());
     let result = runner(400).run(&cluster(10..80), |objects| {
         let cluster = snapshot(objects);
@@ -431,7 +436,7 @@ fn closures_translate_to_what_their_gateways_are_in_the_cluster() {
 }
 
 #[test]
-fn following_changes_ends_where_starting_anew_ends() {
+fn incremental_closures_equal_new_ones() {
     let steps = (cluster(0..60), vec(step(), 1..100), 1..4_usize);
     let result = runner(150).run(&steps, |(objects, steps, burst)| {
         let mut cluster = snapshot(objects);

@@ -1,4 +1,4 @@
-//! ReleaseBackends: which pods are in a closure.
+//! ReleaseBackends: the pods in a closure.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, slice};
 
-/// Every pod of a closure is an endpoint of a ReleaseBackend of it: its labels are selected, or an EndpointSlice names it.
+/// Checks that every pod of a closure is an endpoint of one of its ReleaseBackends: its labels are selected, or an
+/// EndpointSlice names it.
 pub(crate) fn check_pods(closure: &Snapshot) {
     for pod in closure.pods.iter() {
         let namespace = &pod.metadata.namespace;
@@ -57,7 +58,7 @@ fn has_endpoint(closure: &Snapshot, backend: &ReleaseBackend, pod: &Pod) -> bool
     )
 }
 
-/// The labels of the pods that a configuration selects.
+/// Returns the labels of the pods that a configuration selects.
 fn selector(configured: &Value, service: &Service) -> Option<BTreeMap<String, String>> {
     if let Some(labels) = configured["selector"].as_object() {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -123,7 +124,7 @@ const WITHOUT_PODS: [&str; 3] = [
 ];
 
 #[test]
-fn pods_that_endpoint_slices_name_come_with_a_release_backend_alone() {
+fn closure_includes_pods_of_endpoint_slices_only_for_release_backends() {
     let mut followed = scene(json!({"v1.Service": {"name": "shop"}}));
     let expected = [
         "EndpointSlice apps/shop-x",
@@ -144,7 +145,7 @@ fn pods_that_endpoint_slices_name_come_with_a_release_backend_alone() {
 }
 
 #[test]
-fn pods_that_are_selected_come_and_go_with_their_labels() {
+fn closure_follows_labels_of_selected_pods() {
     let mut followed = scene(json!({"v1.Service": {"name": "shop", "removeKeys": ["release"]}}));
     let expected = [
         "EndpointSlice apps/shop-x",
@@ -164,7 +165,7 @@ fn pods_that_are_selected_come_and_go_with_their_labels() {
 }
 
 #[test]
-fn all_marked_services_come_where_none_is_named() {
+fn closure_includes_all_labelled_services_without_a_configuration() {
     let mut followed = scene(json!({}));
     let mark = || json!({"shipper-lb": "production"});
     let expected = ["HTTPRoute apps/r", "ReleaseBackend apps/shop"];
@@ -181,7 +182,7 @@ fn all_marked_services_come_where_none_is_named() {
         changes.iter().map(|it| sorted(it)).collect::<Vec<_>>(),
         [sorted(one)]
     );
-    // With two, none serves, so that a pod of the Gateway has to see both.
+    // With two labelled Services, none is used. A data plane needs both to report that.
     let changes = followed.put(&service("other", mark()));
     assert_eq!(changes, ["one: -Pod apps/a +Service apps/other"]);
 }

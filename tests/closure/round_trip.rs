@@ -1,4 +1,4 @@
-//! What is streamed of an object is the whole object: reading what is written gives it again.
+//! Streaming keeps the whole object: decoding the encoded form gives an equal object.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::decode;
 use crate::objects::object;
 
-/// All YAML files below a folder.
+/// Collects all YAML files below a folder.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -27,7 +27,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn objects_are_read_as_they_are_written() {
+fn objects_of_goldens_survive_a_round_trip() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();
     files(&root.join("tests/golden"), &mut paths);
@@ -53,7 +53,7 @@ fn objects_are_read_as_they_are_written() {
 }
 
 #[test]
-fn random_objects_are_read_as_they_are_written() {
+fn random_objects_survive_a_round_trip() {
     let mut runner = TestRunner::new(ProptestConfig {
         cases: 2_000,
         failure_persistence: None,

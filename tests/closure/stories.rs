@@ -1,4 +1,4 @@
-//! Objects that fit together, so that a policy on TLS applies to requests: random objects rarely do.
+//! Objects that match, so that a policy on TLS applies to requests. Random objects rarely do.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::objects::{self, CONTROLLER};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 
-/// What requests a policy means.
+/// The requests that a policy selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     Route,
@@ -27,7 +27,7 @@ const SENDERS: [Sender; 5] = [
     Sender::Producer,
 ];
 
-/// What a policy asks for.
+/// The settings of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Tls,
@@ -35,7 +35,7 @@ enum Asked {
     Broken,
 }
 
-/// Random objects, and some that fit together.
+/// Random objects, and some that match.
 pub(crate) fn cluster(
     sizes: impl Into<proptest::collection::SizeRange>,
 ) -> impl Strategy<Value = Vec<Value>> {
@@ -135,7 +135,7 @@ fn consumers(
     ]
 }
 
-/// The Service that the route refers to, and the permission to do so.
+/// Returns the Service that the route refers to, and the grant for that.
 fn backends(app: &str, route: &str, number: u8) -> Vec<Value> {
     let from =
         json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": route});
@@ -155,7 +155,7 @@ fn backends(app: &str, route: &str, number: u8) -> Vec<Value> {
     ]
 }
 
-/// The policy, with the authority that it names.
+/// Returns the policy, with its authority.
 fn policy(
     (edge, route, app): (&str, &str, &str),
     number: u8,

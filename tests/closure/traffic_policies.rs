@@ -1,11 +1,11 @@
-//! Which closures a traffic policy is in.
+//! The closures that contain a traffic policy.
 
 use serde_json::json;
 
 use crate::contents::{Followed, class, http, object, route, service};
 
 #[test]
-fn a_traffic_policy_is_with_the_gateways_that_send_requests_to_its_targets() {
+fn traffic_policy_is_in_closures_of_gateways_that_send_requests_to_its_targets() {
     let target =
         |group: &str, kind: &str, name: &str| json!({"group": group, "kind": kind, "name": name});
     let external = "gateway.networking.x-k8s.io";
@@ -40,7 +40,7 @@ fn a_traffic_policy_is_with_the_gateways_that_send_requests_to_its_targets() {
         let of = |gateway| format!("{gateway}: {sign}XBackendTrafficPolicy apps/p");
         [of("one"), of("two")]
     };
-    // One of another namespace targets other objects.
+    // A policy of another namespace targets other objects.
     assert!(followed.put(&policy("infra")).is_empty());
     assert_eq!(followed.put(&policy("apps")), change("+"));
     assert_eq!(followed.delete(&policy("apps")), change("-"));

@@ -1,4 +1,4 @@
-//! What a closure may have of the XBackends of a Gateway's routes.
+//! The objects of XBackends that a closure may contain.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use portcullis::snapshot::Snapshot;
 use crate::filters;
 use crate::properties::sets_of;
 
-/// The client certificates of XBackends that routes of their namespaces refer to, which name the Gateway or a ListenerSet
-/// of it, or ask for default Gateways where it is one.
+/// Returns the client certificates of XBackends that routes of their namespaces refer to. The routes name the Gateway
+/// or one of its ListenerSets, or request default Gateways while it is one.
 pub(crate) fn client_certificates(
     cluster: &Snapshot,
     gateway: &Gateway,

@@ -1,4 +1,4 @@
-//! A golden file, taken apart: its objects, its settings and what it expects.
+//! A parsed golden file: its objects, its settings and the expected result.
 
 use portcullis::api::{self, Object};
 use portcullis::ir::{Bind, BindReport};
@@ -9,26 +9,26 @@ use serde_json::{Map, Value};
 
 use crate::certificates::with_certificates;
 
-/// Fields that the last document may begin with.
+/// Fields with which the last document can begin.
 const RESULT: [&str; 3] = ["dataPlanes:", "ir:", "status:"];
 
-/// A golden, taken apart.
+/// A parsed golden.
 pub(crate) struct Golden<'a> {
-    /// The text of everything but the last document.
+    /// The text of all documents but the last.
     pub(crate) input: &'a str,
-    /// The objects, as they are written.
+    /// The objects, as written.
     pub(crate) values: Vec<Value>,
     /// The text of the last document.
     pub(crate) expected: &'a str,
     pub(crate) options: Options,
-    /// What binding came to, where the golden says so.
+    /// The results of binding, if the golden sets them.
     pub(crate) binds: Option<BindReport>,
 }
 
 impl<'a> Golden<'a> {
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
         if !text.starts_with("# ") {
-            return Err("the first line has to tell the rule: # …".to_owned());
+            return Err("the first line must state the rule: # …".to_owned());
         }
         let (input, expected) = match text.rsplit_once("\n---\n") {
             Some((input, last)) if RESULT.iter().any(|field| last.starts_with(field)) => {
@@ -66,7 +66,7 @@ impl<'a> Golden<'a> {
         })
     }
 
-    /// The objects, admitted as a provider admits them.
+    /// Returns the objects, admitted as a provider does it.
     pub(crate) fn objects(&self) -> Result<Vec<Object>, String> {
         let admit = |value: &Value| {
             let admission = api::admit(value.clone());

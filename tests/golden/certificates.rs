@@ -1,4 +1,4 @@
-//! Certificates that goldens name by a placeholder, made when first asked for.
+//! Certificates for the placeholders in goldens, generated on first use.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 thread_local! {
-    /// Certificate and key by names, made once: no key is in the repository.
+    /// Certificate and key by names. Generated, so that the repository contains no key.
     static CERTIFICATES: RefCell<BTreeMap<String, (String, String)>> = const { RefCell::new(BTreeMap::new()) };
 }
 
@@ -48,7 +48,7 @@ fn expand(text: &str) -> String {
     format!("{before}{value}{}", expand(after))
 }
 
-/// A self-signed certificate. A part `cn=NAME` is the subject's common name and no alternative name.
+/// Generates a self-signed certificate. A part `cn=NAME` is the subject's common name and not an alternative name.
 fn generate(names: &str) -> (String, String) {
     let (common, alternative): (Vec<&str>, Vec<&str>) =
         names.split(',').partition(|name| name.starts_with("cn="));

@@ -1,5 +1,5 @@
-//! Compares docs/gateway-api.md with the schemas of the API: every field has a row, every row a field, and what a row
-//! names as its proof exists.
+//! Compares docs/gateway-api.md with the schemas of the API: every field has a row, every row has a field, and the
+//! goldens and tests that a row names exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The paths of a kind's fields, each with whether it has no fields below.
+/// Returns the paths of a kind's fields, each with whether it is a leaf.
 fn fields(kind: &str) -> BTreeMap<String, bool> {
     let file = root("src/api/schema").join(format!("{}.json", kind.to_lowercase()));
     let text = fs::read_to_string(file).expect("a schema");
@@ -33,7 +33,7 @@ fn fields(kind: &str) -> BTreeMap<String, bool> {
     fields
 }
 
-/// Adds the fields below a node, and returns whether there are any.
+/// Collects the fields below a node. Returns whether there are any.
 fn collect(schema: &Value, node: &Value, path: &str, fields: &mut BTreeMap<String, bool>) -> bool {
     if let Some(shared) = node["ref"].as_u64() {
         let shared = usize::try_from(shared).expect("an index");
@@ -57,10 +57,10 @@ fn collect(schema: &Value, node: &Value, path: &str, fields: &mut BTreeMap<Strin
     true
 }
 
-/// A row of a table: paths, and what shows them.
+/// A row of a table: the paths, and the goldens and tests that cover them.
 type Row = (Vec<String>, Vec<String>);
 
-/// The rows of the tables by kind.
+/// Returns the rows of the tables by kind.
 fn rows() -> BTreeMap<String, Vec<Row>> {
     let text = fs::read_to_string(root("docs/gateway-api.md")).expect("the page");
     let mut rows: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -84,13 +84,13 @@ fn rows() -> BTreeMap<String, Vec<Row>> {
     rows
 }
 
-/// The texts between backquotes.
+/// Returns the texts in backquotes.
 fn quoted(cell: &str) -> Vec<String> {
     let parts = cell.split('`').skip(1).step_by(2);
     parts.map(str::to_owned).collect()
 }
 
-/// `a.{b,c}` as `a.b` and `a.c`.
+/// Expands `a.{b,c}` to `a.b` and `a.c`.
 fn expanded(path: &str) -> Vec<String> {
     let Some((before, rest)) = path.split_once('{') else {
         return vec![path.to_owned()];

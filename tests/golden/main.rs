@@ -1,6 +1,6 @@
-//! Rules pinned by example: every `<area>/<rule>.yaml` beside this file holds Kubernetes objects and, as its last
-//! document, the IR and the status that they translate to. `UPDATE_GOLDEN=1` rewrites that document. Also holds the
-//! properties that must be true of every such input: order does not matter, and no object makes the translation panic.
+//! Rules by example: every `<area>/<rule>.yaml` beside this file contains Kubernetes objects and, in its last document,
+//! the expected IR and status. `UPDATE_GOLDEN=1` rewrites that document. Also contains the properties that hold for
+//! every such input: the order of objects does not matter, and no object causes a panic.
 
 mod case;
 mod certificates;
@@ -20,9 +20,9 @@ use portcullis::translate::{Options, Translation, translate};
 use crate::case::Golden;
 use crate::shown::{difference, shown};
 
-/// Longer files pin more than one rule.
+/// Longer files cover more than one rule.
 const MAX_LINES: usize = 150;
-/// Fewer files mean that some were lost.
+/// Fewer files mean that some are missing.
 const MIN_FILES: usize = 60;
 
 #[test]
@@ -42,7 +42,7 @@ fn goldens() {
     );
 }
 
-/// All goldens; whatever else lies in the folder is an error, but for the sources of this test.
+/// Returns all goldens. Other files in the folder are an error, except for the sources of this test.
 fn files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut files = Vec::new();

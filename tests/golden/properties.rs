@@ -1,4 +1,4 @@
-//! What must be true of every input: the order of objects does not matter, and no object makes the translation panic.
+//! Properties of every input: the order of objects does not matter, and no object causes a panic.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::case::Golden;
 use crate::{files, run};
 
-/// The parsed inputs of all goldens.
+/// Returns the parsed inputs of all goldens.
 pub(crate) fn corpus() -> Vec<Vec<Value>> {
     files().iter().map(|path| parse(path)).collect()
 }
@@ -36,8 +36,8 @@ fn bytes(translation: &Translation) -> String {
     format!("{ir}\n{report}\n{:?}", translation.data_planes)
 }
 
-/// The objects of all goldens together, each golden in namespaces of its own where it names none. Of equal names the
-/// first counts; classes are left out, so that `portcullis` stays ours.
+/// Returns the objects of all goldens together. Each golden gets its own namespaces where it names none. The first of
+/// equal names counts. Classes are omitted, so that the class `portcullis` stays ours.
 fn everything(corpus: &[Vec<Value>]) -> Vec<Object> {
     let mut objects = BTreeMap::new();
     for (index, values) in corpus.iter().enumerate() {
@@ -58,7 +58,7 @@ fn everything(corpus: &[Vec<Value>]) -> Vec<Object> {
     objects.into_values().collect()
 }
 
-/// Changes one place of a value to something its author did not mean.
+/// Replaces the value at a path.
 fn mutate(value: &mut Value, path: &[usize], replacement: &Value) {
     let step = path.first().copied().unwrap_or_default();
     let deeper = path.get(1..).unwrap_or_default();
@@ -90,7 +90,7 @@ fn mutate(value: &mut Value, path: &[usize], replacement: &Value) {
     }
 }
 
-/// Reads an object without validation: translation has to bear what no API server would store.
+/// Decodes an object without validation: translation must accept objects that no API server would store.
 pub(crate) fn decode(value: &Value) -> Option<Object> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let kind = Kind::find(text("apiVersion")?, text("kind")?)?;
@@ -116,7 +116,7 @@ fn replacement() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn the_order_of_objects_does_not_matter() {
+fn result_does_not_depend_on_the_order_of_objects() {
     let objects = everything(&corpus());
     let options = Options::default();
     let expected = bytes(&run(&objects, None, &options));

@@ -1,5 +1,5 @@
-//! A translator that follows a long sequence of changes comes, at every step, to what a translation from nothing comes
-//! to. The changes are those of a few goldens that meet in one world: objects come, go, and take over parts of others.
+//! Incremental translation: after every change of a long random sequence, a translator gives the same result as a new
+//! translation. The changes mix the objects of a few goldens: objects are added, deleted, and get parts of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +18,18 @@ use serde_json::{Value, json};
 use crate::properties::{corpus, corpus_of, decode};
 use crate::shown::{difference, shown};
 
-/// What happens to one object.
+/// A change of one object.
 #[derive(Clone, Debug)]
 enum Step {
-    /// It comes as it was written, or goes if it is there.
+    /// Adds the object as written, or deletes it if it exists.
     Toggle,
-    /// It is applied again, over whatever has its name.
+    /// Applies the object again, replacing the one with its name.
     Apply,
-    /// A part of it becomes that of another object of its kind.
+    /// Replaces a part by that of another object of its kind.
     Borrow(Index, Vec<Index>),
-    /// Its labels change.
+    /// Changes its labels.
     Label(u8),
-    /// Its generation is another.
+    /// Changes its generation.
     Renew(u8),
 }
 
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Puts an object into the snapshot, unless it cannot be read.
+    /// Inserts an object into the snapshot, unless it cannot be decoded.
     fn apply(&mut self, index: usize) {
         if let Some(object) = decode(&self.values[index]) {
             self.snapshot.insert(object);
@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-/// Follows the steps and compares at each. `burst` steps come at once.
+/// Applies the steps and compares after each `burst` of steps.
 fn follow(world: &mut World, options: &Options, steps: &[(Index, Step)], burst: usize) {
     let mut translator = Translator::new(options.clone());
     let mut served = Ir::default();
@@ -214,7 +214,7 @@ fn follow_sequences(cases: u32, corpus: &[Vec<Value>]) {
 }
 
 #[test]
-fn a_sequence_of_changes_is_followed_exactly() {
+fn incremental_translation_equals_a_new_one() {
     follow_sequences(300, &corpus());
 }
 

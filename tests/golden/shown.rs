@@ -1,4 +1,4 @@
-//! A translation as goldens write it down: short, and with the first difference when it is another one.
+//! The form of a translation in goldens: short, with the first difference from another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ pub(crate) fn shown(translation: &Translation, binds: &Option<BindReport>) -> Va
     shorten(shown).unwrap_or(Value::Null)
 }
 
-/// Leaves out what is empty, and writes on one line what reads well so. `None` when nothing is left.
+/// Omits empty parts, and writes some objects on one line. `None` if nothing is left.
 fn shorten(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -61,7 +61,7 @@ fn shorten(value: Value) -> Option<Value> {
                     let value = match name.as_str() {
                         "sha256" | "not_after" => return None,
                         "ir" | "status" => shorten(value).unwrap_or(json!({})),
-                        // Here nothing means something: 500, 503, no route at all.
+                        // Empty values of these fields have a meaning: 500, 503, no route at all.
                         "Forward" | "endpoints" | "supportedKinds" => {
                             shorten(value).unwrap_or(json!([]))
                         }

@@ -1,4 +1,4 @@
-//! Random configurations, small enough that their parts meet.
+//! Random configurations, small enough that their parts interact.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -24,7 +24,7 @@ use crate::{BIND, HOSTNAMES, PATHS};
 pub(crate) static GATEWAY: LazyLock<ObjectRef> =
     LazyLock::new(|| ObjectRef::gateway_api("Gateway", "ns", "gateway"));
 
-/// One of these patterns, compiled once.
+/// A pattern with one of these texts, compiled once.
 fn pattern(texts: &[&str]) -> impl Strategy<Value = Pattern> + use<> {
     let patterns = texts.iter().map(|text| Pattern::new(text).unwrap());
     select(patterns.collect::<Vec<_>>())
@@ -77,7 +77,7 @@ fn condition() -> impl Strategy<Value = Match> {
     })
 }
 
-/// A condition on service and method, each with its characters where the path is no full one.
+/// A condition on service and method, with their lengths.
 fn grpc_path() -> impl Strategy<Value = (PathMatch, GrpcMatch)> {
     let lengths = |service, method| GrpcMatch { service, method };
     let prefix = move |service: &str| {
@@ -148,7 +148,7 @@ pub(crate) fn named_route(
                 },
             }))
         };
-        // Backends without a weight get copies of all requests, and backend 3 those of backend 2.
+        // Backends without a weight get copies of all requests, and backend 3 gets those of backend 2.
         let unweighted = shares.iter().filter(|(_, weight)| *weight == 0);
         let filters = unweighted.map(|(backend, _)| mirror(*backend)).collect();
         let share = |(backend, weight)| WeightedBackend {
@@ -180,7 +180,7 @@ pub(crate) fn named_route(
     }
 }
 
-/// Mostly none.
+/// A priority, mostly 0.
 pub(crate) fn priority() -> impl Strategy<Value = i16> {
     prop_oneof![4 => Just(0), 1 => select(vec![-1000, -1, 1, 1000])]
 }
@@ -241,7 +241,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
         0..6,
     );
     let endpoints = subsequence(vec![1_u16, 2, 3], 0..=3);
-    // Backend 3 is referred to and never there.
+    // Rules refer to backend 3, which never exists.
     let backends = vec((any::<bool>(), endpoints), 3);
     (routes(), hostnames, vec(attached, 3), backends).prop_map(
         |(routes, hostnames, attached, backends)| {
@@ -278,7 +278,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
     )
 }
 
-/// `now` with some routes and backends of `before`, as the very same nodes, and some backends of neither.
+/// Returns `now` with some routes and backends of `before`, as the same nodes, and some backends of neither.
 pub(crate) fn mixed(before: &Ir, now: &Ir, choices: &[u8]) -> Ir {
     let mut choices = choices.iter().cycle().copied();
     let mut choose = |among: u8| choices.next().unwrap_or_default() % among;
@@ -315,7 +315,7 @@ pub(crate) fn mixed(before: &Ir, now: &Ir, choices: &[u8]) -> Ir {
     ir
 }
 
-/// An equal IR without a single node in common.
+/// Returns an equal IR that shares no node.
 pub(crate) fn copy(ir: &Ir) -> Ir {
     let route = |route: &Route| {
         let rules = route.rules.iter();

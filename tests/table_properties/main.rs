@@ -1,5 +1,5 @@
-//! Properties of the table over random configurations: the index finds what a plain scan in the API's order finds, and a
-//! table built from its predecessor serves what one built from nothing serves. Must not look inside the index.
+//! Properties of the table over random configurations: the index finds the same as a scan in the API's order, and a
+//! table built from its predecessor serves the same as a new one. Must not use the internals of the index.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

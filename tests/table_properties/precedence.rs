@@ -1,5 +1,5 @@
-//! The order of matches as the API's text states it, clause by clause, and the table's order compared with it. Must not
-//! use the project's own order: neither `Precedence` nor the order of `Hostname`.
+//! Precedence by the text of the API, clause by clause, compared with the order of the table. Must not use our own
+//! order: neither `Precedence` nor the order of `Hostname`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// Which of two hostnames is more specific; the more specific one is `Less`, because it is tried first.
+/// Compares two hostnames; the more specific one is `Less`, because it is tried first.
 ///
 /// Of hostnames that match one host: "Characters in a matching non-wildcard hostname", then "Characters in a matching
 /// hostname".
@@ -48,12 +48,13 @@ pub(crate) fn by_hostname(one: &Hostname, two: &Hostname) -> Ordering {
     more(non_wildcard(&one), non_wildcard(&two)).then(more(length(&one), length(&two)))
 }
 
-/// The order of two matches, as the text has it for HTTPRoutes (HTTPRouteRule.matches). What it leaves open for regular
-/// expressions is settled as it suggests: after `Exact`, before `PathPrefix`, longer ones first.
+/// Compares two matches by the text for HTTPRoutes (HTTPRouteRule.matches). Where the text leaves the rank of regular
+/// expressions open, follows its suggestion: after `Exact`, before `PathPrefix`, longer ones first.
 ///
 /// The text for GRPCRoutes (GRPCRouteRule.matches) counts characters of the service, then of the method, then headers.
-/// Service and method in full are an exact path, and a service is a prefix of one more character. Of equal ones the match
-/// of a GRPCRoute is first. The priority of a route, which is not of the API, is compared first within a hostname.
+/// A complete service and method are an exact path, and a service is a prefix with one more character. Of equal matches
+/// the one of the GRPCRoute is first. The priority of a route, an extension of ours, is compared first within a
+/// hostname.
 pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
     let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 13] = [
         |one, two| by_hostname(one.hostname, two.hostname),
@@ -97,7 +98,7 @@ fn is_exact(ranked: Ranked<'_>) -> bool {
     matches!(ranked.condition().path, PathMatch::Exact(_))
 }
 
-/// One more than the characters of a pattern, so that an empty one still comes before every prefix.
+/// Returns the characters of a pattern plus one, so that an empty pattern still precedes every prefix.
 fn pattern_length(ranked: Ranked<'_>) -> usize {
     match &ranked.condition().path {
         PathMatch::Regex(pattern) if ranked.condition().grpc.is_none() => {
@@ -123,7 +124,7 @@ fn has_method(ranked: Ranked<'_>) -> bool {
     ranked.condition().method.is_some()
 }
 
-/// A route of a file, without a time, counts as older than any.
+/// Compares ages. A route without a time, as in files, counts as oldest.
 fn older(one: Option<i64>, two: Option<i64>) -> Ordering {
     let age = |created: Option<i64>| created.map_or(i64::MIN, |created| created);
     age(one).cmp(&age(two))
@@ -137,7 +138,7 @@ fn alphabetical(one: &Route, two: &Route) -> Ordering {
 const HOST: &str = "c.b.a";
 const PATH: &str = "/a/é/b";
 
-/// The one request that all matches of [`fitting`] fit.
+/// Returns the one request that meets all matches of [`fitting`].
 fn request() -> Request {
     let mut headers = HeaderMap::new();
     for name in ["x-a", "x-b"] {
@@ -153,7 +154,8 @@ fn request() -> Request {
     }
 }
 
-/// A match that fits, so that only its place decides. Most parts are equal, so that late clauses decide often.
+/// A match that the request meets, so that only precedence decides. Most parts are equal, so that late clauses decide
+/// often.
 fn fitting() -> impl Strategy<Value = Match> {
     let prefix = |text: &str| PathMatch::Prefix(text.into());
     let pattern = |text| PathMatch::Regex(Pattern::new(text).unwrap());
@@ -162,7 +164,7 @@ fn fitting() -> impl Strategy<Value = Match> {
         pattern(".*"),
         pattern("/a/.*"),
         pattern("/./é/b"),
-        // As many characters as the pattern before, and fewer bytes.
+        // The same number of characters as the pattern before, and fewer bytes.
         pattern("/a/./b"),
         prefix("/a/é/b"),
         prefix("/a/é"),
@@ -192,7 +194,7 @@ fn fitting() -> impl Strategy<Value = Match> {
     })
 }
 
-/// The same of a GRPCRoute.
+/// Like [`fitting`], for a GRPCRoute.
 fn fitting_grpc() -> impl Strategy<Value = Match> {
     let prefix = |text: &str| PathMatch::Prefix(text.into());
     let pattern = || PathMatch::Regex(Pattern::new(".*").unwrap());
@@ -217,7 +219,7 @@ fn fitting_grpc() -> impl Strategy<Value = Match> {
     })
 }
 
-/// Routes whose names, ages and places in the list are unrelated, with matches among few, so that many are equal.
+/// Routes with unrelated names, ages and positions, with matches from a small set, so that many are equal.
 fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
     let names = vec![("a", "x"), ("a", "y"), ("a-b", "x"), ("b", "a"), ("b", "x")];
     let names = (2_usize..=5).prop_flat_map(move |count| {
@@ -243,7 +245,7 @@ fn routes() -> impl Strategy<Value = Vec<Arc<Route>>> {
     })
 }
 
-/// One listener with these routes, each under its hostnames.
+/// Returns an IR with one listener and these routes, each under its hostnames.
 fn ir(routes: &[Arc<Route>], hostnames: &[Vec<&str>]) -> Ir {
     let attached: Vec<_> = hostnames.iter().cloned().enumerate().collect();
     let port = Port {
@@ -261,13 +263,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn orders_matches_as_the_api_says(
+    fn orders_matches_as_the_api_specifies(
         routes in routes(),
         hostnames in vec(subsequence(vec!["", "c.b.a", "*.a", "*.b.a"], 1..=2), 5),
         first_built in any::<bool>(),
     ) {
         let ir = Arc::new(ir(&routes, &hostnames));
-        // The second way adds the last route to a table that has the others.
+        // The second table adds the last route to a table with the others.
         let table = if first_built {
             Table::build(ir, None)
         } else {

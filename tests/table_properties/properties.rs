@@ -1,4 +1,4 @@
-//! What must be true of the table of every configuration.
+//! Properties of the table of every configuration.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn find<'a>(
     Some((&listener.ir.key, rule.map(|rule| &**rule)))
 }
 
-/// What a table does with a request, in words that can be compared.
+/// Returns a comparable description of what a table does with a request.
 fn outcome(table: &Table, request: &Request) -> String {
     let Some((listener, rule)) = find(table, request) else {
         return "no listener".into();
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn serves_the_same_whatever_it_was_built_from(
+    fn result_does_not_depend_on_the_previous_table(
         one in ir(),
         two in ir(),
         requests in vec(request(), 20),
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn keeps_every_node_of_an_equal_configuration(ir in ir()) {
+    fn reuses_every_node_of_an_equal_configuration(ir in ir()) {
         let first = Table::build(Arc::new(copy(&ir)), None);
         let second = Table::build(Arc::new(ir), Some(&first));
         prop_assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));

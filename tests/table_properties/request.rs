@@ -48,7 +48,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
     let headers = vec((names, values), 0..4).prop_map(|fields| {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
-            // The one value that is no valid field stands for one that is not UTF-8.
+            // The one value that is invalid as a header represents one that is not UTF-8.
             let value = HeaderValue::from_bytes(value.as_bytes())
                 .unwrap_or_else(|_| HeaderValue::from_bytes(b"\xff").unwrap());
             headers.append(name, value);

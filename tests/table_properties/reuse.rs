@@ -1,4 +1,4 @@
-//! What a table keeps of its predecessor when one thing changes.
+//! The nodes that a table reuses from its predecessor when one thing changes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn plain(path: &str) -> Match {
     }
 }
 
-/// Listeners `a` and `b`, each with a route of its own to a backend of its own.
+/// Listeners `a` and `b`, each with its own route to its own backend.
 fn pair() -> Ir {
     let one = Arc::new(route(0, None, vec![(vec![plain("")], vec![(0, 1)])]));
     let two = Arc::new(route(1, None, vec![(vec![plain("")], vec![(1, 1)])]));
@@ -73,7 +73,7 @@ fn rule<'a>(table: &'a Table, host: &str) -> &'a Arc<table::Rule> {
 }
 
 #[test]
-fn addresses_of_a_hostname_stay_until_the_backend_is_at_another_one() {
+fn keeps_resolved_addresses_until_the_hostname_changes() {
     let at = |name: &str| Endpoints::Hostname {
         hostname: name.into(),
         port: 443,
@@ -106,7 +106,7 @@ fn addresses_of_a_hostname_stay_until_the_backend_is_at_another_one() {
 }
 
 #[test]
-fn a_change_of_endpoints_changes_no_node() {
+fn change_of_endpoints_reuses_every_node() {
     let first = Table::build(Arc::new(pair()), None);
     let before = first.backends().next().unwrap().endpoints()[0].clone();
     let mut ir = pair();
@@ -122,7 +122,7 @@ fn a_change_of_endpoints_changes_no_node() {
     assert!(Arc::ptr_eq(&after[0], &before));
 }
 
-/// Releases `v1` and `v2` with an endpoint each.
+/// Releases `v1` and `v2` with one endpoint each.
 fn releases(weights: [u64; 2]) -> Endpoints {
     let release = |name: &str, weight, port| Release {
         name: name.into(),
@@ -137,7 +137,7 @@ fn releases(weights: [u64; 2]) -> Endpoints {
 }
 
 #[test]
-fn a_change_of_releases_changes_no_node() {
+fn change_of_releases_reuses_every_node() {
     let first = Table::build(Arc::new(pair()), None);
     let before = first.backends().next().unwrap().endpoints()[0].clone();
     let mut ir = pair();
@@ -168,7 +168,7 @@ fn a_change_of_releases_changes_no_node() {
 }
 
 #[test]
-fn a_change_of_protocol_reaches_what_uses_it_and_nothing_else() {
+fn change_of_protocol_replaces_only_the_nodes_that_use_the_backend() {
     let first = Table::build(Arc::new(pair()), None);
     let mut ir = pair();
     change_backend(&mut ir, 0, |backend| {
@@ -192,7 +192,7 @@ fn a_change_of_protocol_reaches_what_uses_it_and_nothing_else() {
 }
 
 #[test]
-fn a_changed_rule_keeps_its_counters() {
+fn changed_rule_keeps_its_counters() {
     let first = Table::build(Arc::new(pair()), None);
     rule(&first, "a").state.stats.enter();
     let mut ir = pair();
@@ -209,7 +209,7 @@ fn a_changed_rule_keeps_its_counters() {
 }
 
 #[test]
-fn an_empty_table_serves_nothing() {
+fn empty_table_serves_nothing() {
     let table = Table::empty();
     assert_eq!(table.generation, 0);
     assert!(table.port(&BIND).is_none());
@@ -217,7 +217,7 @@ fn an_empty_table_serves_nothing() {
 }
 
 #[test]
-fn a_change_of_slow_start_changes_no_node() {
+fn change_of_slow_start_reuses_every_node() {
     let first = Table::build(Arc::new(pair()), None);
     let mut ir = pair();
     let window = Some(Duration::from_secs(30));

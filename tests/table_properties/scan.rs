@@ -1,4 +1,4 @@
-//! The listener and rule of a request, found as the specification is read: no index, every condition asked.
+//! The listener and rule of a request, found literally as specified: without an index, checking every condition.
 
 use http::{HeaderValue, Method};
 use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
@@ -65,7 +65,7 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
         && condition.query.iter().all(query)
 }
 
-/// A wildcard stands for one or more whole labels (Hostname).
+/// Reports whether a hostname matches. A wildcard matches one or more whole labels (Hostname).
 fn contains(hostname: &Hostname, host: &str) -> bool {
     match hostname {
         Hostname::Exact(name) => **name == *host,
@@ -77,7 +77,7 @@ fn contains(hostname: &Hostname, host: &str) -> bool {
     }
 }
 
-/// The listener and rule that a request belongs to, by the words of the specification.
+/// Returns the listener and rule of a request, as the specification words it.
 pub(crate) fn scan<'a>(
     ir: &'a Ir,
     request: &Request,

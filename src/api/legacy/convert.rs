@@ -1,12 +1,12 @@
-//! Values of shapes of the past as their authors would write them today. Best effort: what cannot be told is left as
-//! it is, since the result is only shown.
+//! Conversion of former shapes into released ones. Best effort: values that cannot be converted stay as they are,
+//! because the result is only shown.
 
 use serde_json::{Map, Value, json};
 
-/// Fields that named a backend before the entry itself did.
+/// Fields that named a backend before the entry of `backendRefs` itself did.
 pub(super) const BACKEND_NAMES: [&str; 3] = ["backendRef", "serviceName", "backendName"];
 
-/// An entry of `backendRefs` from one of `forwardTo`.
+/// Converts an entry of `forwardTo` into one of `backendRefs`.
 pub(super) fn backend(target: &Value) -> Value {
     let Value::Object(target) = target else {
         return json!({"name": target, "port": 80});
@@ -15,7 +15,7 @@ pub(super) fn backend(target: &Value) -> Value {
     if let Some(Value::Object(reference)) = target.get("backendRef") {
         entry.extend(reference.clone());
     }
-    // A serviceName took precedence over a backendRef.
+    // A `serviceName` took precedence over a `backendRef`.
     for name in ["backendName", "serviceName"] {
         if let Some(service) = target.get(name) {
             entry.retain(|key, _| key == "port");
@@ -35,7 +35,7 @@ pub(super) fn backend(target: &Value) -> Value {
     Value::Object(entry)
 }
 
-/// The object `allowedListeners` from the list of it.
+/// Converts the list `allowedListeners` into the object.
 pub(super) fn allowed_listeners(entries: &[Value]) -> Value {
     let first = entries.first();
     let namespaces = first
@@ -50,7 +50,7 @@ pub(super) fn allowed_listeners(entries: &[Value]) -> Value {
     }
 }
 
-/// `allowedRoutes` from a listener's `routes`.
+/// Converts a listener's `routes` into `allowedRoutes`.
 pub(super) fn allowed_routes(routes: &Value) -> Value {
     let mut allowed = Map::new();
     if let Some(kind) = routes.get("kind").or_else(|| routes.get("routeType")) {
@@ -64,7 +64,7 @@ pub(super) fn allowed_routes(routes: &Value) -> Value {
     Value::Object(allowed)
 }
 
-/// A route's kind, in today's spelling.
+/// Returns the present name of a route kind.
 pub(super) fn route_kind(kind: &Value) -> Value {
     let Some(name) = kind.as_str() else {
         return json!("HTTPRoute");
@@ -77,7 +77,7 @@ pub(super) fn route_kind(kind: &Value) -> Value {
     json!(known.iter().find(same).unwrap_or(&"HTTPRoute"))
 }
 
-/// `parentRefs` from a route's `gateways`.
+/// Converts a route's `gateways` into `parentRefs`.
 pub(super) fn parents(gateways: &Value) -> Value {
     match gateways.get("gatewayRefs") {
         Some(references @ Value::Array(_)) => references.clone(),
@@ -85,7 +85,7 @@ pub(super) fn parents(gateways: &Value) -> Value {
     }
 }
 
-/// A policy's target without what the released policy does not have.
+/// Converts a policy's target. Omits fields that the released policy does not have.
 pub(super) fn policy_target(target: &Value) -> Value {
     let mut entry = json!({"group": "", "kind": "Service"});
     if let (Value::Object(entry), Some(target)) = (&mut entry, target.as_object()) {
@@ -100,7 +100,7 @@ pub(super) fn policy_target(target: &Value) -> Value {
     entry
 }
 
-/// A policy's `validation` from its `tls`.
+/// Converts a policy's `tls` into `validation`.
 pub(super) fn validation(tls: &Value) -> Value {
     let Value::Object(tls) = tls else {
         return json!({"hostname": "example.com", "wellKnownCACertificates": "System"});
@@ -117,7 +117,7 @@ pub(super) fn validation(tls: &Value) -> Value {
     )
 }
 
-/// A list of headers from a map of them.
+/// Converts a map of headers into a list.
 pub(super) fn headers(headers: &Value) -> Value {
     let Value::Object(headers) = headers else {
         return json!([]);
@@ -128,7 +128,7 @@ pub(super) fn headers(headers: &Value) -> Value {
         .collect()
 }
 
-/// Conditions as a list from `{type, values}`.
+/// Converts `{type, values}` into a list of conditions.
 pub(super) fn conditions(conditions: &Value) -> Value {
     let kind = conditions
         .get("type")

@@ -1,4 +1,4 @@
-//! Shapes of the past: what is said of each, and what is made of it.
+//! Former shapes: the message for each, and the released shape in it.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ const POLICY: &str =
 const CLASS: &str =
     "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: a}\n";
 
-/// Header of the object, its rest, the field that is named, the snippet that is shown.
+/// Header of the object, its rest, the field in the finding, the snippet in the message.
 const SHAPES: &[(&str, &str, &str, &str)] = &[
     (
         ROUTE,
@@ -157,7 +157,7 @@ const SHAPES: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// `apiVersion` and `kind` of the past, with those of today.
+/// Former `apiVersion` and `kind`, with the present ones.
 const KINDS: &[(&str, &str, &str)] = &[
     ("networking.x-k8s.io/v1alpha1", "HTTPRoute", "HTTPRoute"),
     ("networking.x-k8s.io/v1alpha1", "Gateway", "Gateway"),
@@ -206,7 +206,7 @@ fn parse(text: &str) -> Value {
 }
 
 #[test]
-fn every_shape_of_the_past_shows_todays() {
+fn former_shapes_show_the_released_ones() {
     for (header, rest, field, snippet) in SHAPES {
         let admission = admit(parse(&format!("{header}{rest}\n")));
         assert!(admission.object.is_none(), "{rest}");
@@ -231,7 +231,7 @@ fn every_shape_of_the_past_shows_todays() {
 }
 
 #[test]
-fn every_kind_of_the_past_is_told_todays() {
+fn former_kinds_show_the_released_ones() {
     for (api_version, kind, today) in KINDS {
         let admission = admit(parse(&format!(
             "{{apiVersion: {api_version}, kind: {kind}, metadata: {{name: a}}}}"
@@ -248,7 +248,7 @@ fn every_kind_of_the_past_is_told_todays() {
 }
 
 #[test]
-fn an_old_version_shows_its_old_fields_too() {
+fn former_version_also_reports_former_fields() {
     let text = "{apiVersion: gateway.networking.k8s.io/v1alpha2, kind: HTTPRoute, metadata: {name: a}, \
                 spec: {rules: [{forwardTo: [{serviceName: a, port: 1}]}]}}";
     let fields: Vec<_> = admit(parse(text))
@@ -260,13 +260,13 @@ fn an_old_version_shows_its_old_fields_too() {
 }
 
 #[test]
-fn a_policy_mode_that_is_none_is_refused() {
+fn refuses_unknown_policy_mode() {
     let findings = admit(parse(&format!("{POLICY}spec: {{mode: Disable}}"))).findings;
     assert!(findings.iter().any(|finding| finding.field == "spec.mode"));
 }
 
 #[test]
-fn released_versions_and_foreign_kinds_are_no_errors() {
+fn accepts_released_versions_and_foreign_kinds() {
     for text in [
         "{apiVersion: gateway.networking.k8s.io/v1beta1, kind: HTTPRoute, metadata: {name: a}, spec: {}}",
         "{apiVersion: gateway.networking.k8s.io/v1beta1, kind: GatewayClass, metadata: {name: a}, spec: {controllerName: a.b/c}}",

@@ -147,7 +147,7 @@ fn preflight_needs_method_origin_and_requested_method() {
 }
 
 #[test]
-fn preflight_of_an_allowed_origin_gets_all_headers() {
+fn preflight_of_allowed_origin_gets_all_headers() {
     let fields = [
         ("origin", "https://a.com"),
         ("access-control-request-method", "DELETE"),
@@ -172,7 +172,7 @@ fn preflight_of_an_allowed_origin_gets_all_headers() {
 }
 
 #[test]
-fn preflight_of_another_origin_gets_no_headers() {
+fn preflight_of_other_origin_gets_no_headers() {
     let method = ("access-control-request-method", "PUT");
     let other = [("origin", "https://b.com"), method];
     assert_eq!(preflight(exact(), &other), ["vary: Origin"]);
@@ -187,7 +187,7 @@ fn preflight_of_another_origin_gets_no_headers() {
 }
 
 #[test]
-fn preflight_names_what_is_requested_instead_of_a_wildcard() {
+fn preflight_echoes_requested_names_instead_of_a_wildcard() {
     let named = || Cors {
         methods: Some(CorsValue::Named),
         headers: Some(CorsValue::Named),
@@ -242,7 +242,7 @@ fn response_headers_of_the_backend_are_replaced() {
 }
 
 #[test]
-fn responses_for_everyone_do_not_vary() {
+fn public_responses_do_not_vary() {
     let expected = ["allow-origin: *", "expose-headers: x-c"];
     for origin in [Some("https://a.com"), Some("null"), None] {
         assert_eq!(after(any(false), origin, &mut HeaderMap::new()), expected);

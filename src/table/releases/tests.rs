@@ -1,4 +1,4 @@
-//! Tests of releases: shares, cookies, and what outlives a change.
+//! Releases: shares, cookies, and state that survives a change.
 
 use std::net::SocketAddr;
 
@@ -61,7 +61,7 @@ fn name(release: &Arc<Release>) -> &str {
 }
 
 #[test]
-fn every_release_has_as_many_points_as_its_weight() {
+fn each_release_has_as_many_points_as_its_weight() {
     let mut random = StdRng::seed_from_u64(1);
     for _ in 0..200 {
         let count = random.random_range(1..=16);
@@ -111,7 +111,7 @@ fn draws_by_weight() {
 }
 
 #[test]
-fn draws_nothing_without_weights_and_survives_huge_ones() {
+fn draws_nothing_without_weights_and_does_not_overflow() {
     assert!(of_weights(&[]).draw().is_none());
     assert!(of_weights(&[0, 0]).draw().is_none());
     let huge = of_weights(&[u64::MAX, u64::MAX]);
@@ -154,7 +154,7 @@ fn cookie_selects_release_with_weight_and_endpoints() {
 }
 
 #[test]
-fn empty_token_is_no_cookie() {
+fn empty_token_is_not_a_cookie() {
     let mut without_token = release("one", 1, &[1]);
     without_token.token = "".into();
     let backend = backend(endpoints(vec![without_token]));

@@ -1,4 +1,4 @@
-//! EndpointSlices by the objects whose endpoints they have, kept current from one snapshot to the next.
+//! An index from backends to their EndpointSlices, updated from one snapshot to the next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use super::registry::owners;
 pub(super) struct SlicesByOwner(BTreeMap<ObjectRef, Vec<Arc<EndpointSlice>>>);
 
 impl SlicesByOwner {
-    /// The EndpointSlices of an object.
+    /// Returns the EndpointSlices of an object.
     pub(super) fn of(&self, owner: &ObjectRef) -> &[Arc<EndpointSlice>] {
         self.0.get(owner).map_or(&[], Vec::as_slice)
     }
 
-    /// Follows the change from `before` to `now`, and returns the objects whose EndpointSlices changed; one may come more
-    /// than once.
+    /// Applies the changes from `before` to `now`. Returns the objects whose EndpointSlices changed, some of them
+    /// repeatedly.
     pub(super) fn follow(
         &mut self,
         before: &Objects<EndpointSlice>,
         now: &Objects<EndpointSlice>,
     ) -> Vec<ObjectRef> {
-        let mut touched = Vec::new();
+        let mut changed = Vec::new();
         for change in now.changes_since(before) {
             for owner in change.before.into_iter().flat_map(|slice| owners(slice)) {
-                self.take_out(&owner, &change.key.name);
-                touched.push(owner);
+                self.remove(&owner, &change.key.name);
+                changed.push(owner);
             }
             if let Some(slice) = change.after {
                 for owner in owners(slice) {
-                    self.put_in(owner.clone(), slice);
-                    touched.push(owner);
+                    self.insert(owner.clone(), slice);
+                    changed.push(owner);
                 }
             }
         }
-        touched
+        changed
     }
 
-    fn take_out(&mut self, owner: &ObjectRef, name: &str) {
+    fn remove(&mut self, owner: &ObjectRef, name: &str) {
         if let Some(slices) = self.0.get_mut(owner) {
             slices.retain(|slice| slice.metadata.name != name);
             if slices.is_empty() {
@@ -51,7 +51,7 @@ impl SlicesByOwner {
         }
     }
 
-    fn put_in(&mut self, owner: ObjectRef, slice: &Arc<EndpointSlice>) {
+    fn insert(&mut self, owner: ObjectRef, slice: &Arc<EndpointSlice>) {
         let name = slice.metadata.name.as_str();
         let slices = self.0.entry(owner).or_default();
         let at = slices.partition_point(|known| known.metadata.name.as_str() < name);

@@ -1,5 +1,5 @@
-//! What balances the load of an application whose endpoints come in releases. A kind of backend that can do so reads its own
-//! part of `spec.loadBalancer` of a ReleaseBackend, and tells which ports and pods it comes to.
+//! Load balancers of applications whose endpoints are in releases. A kind of backend that supports this parses its part
+//! of `spec.loadBalancer` of a ReleaseBackend, and returns the ports and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,56 +12,56 @@ use crate::snapshot::Snapshot;
 use super::super::reason::{Fault, Reason};
 use super::registry::{BackendKind, backend_kind, balancing_kinds};
 
-/// How objects of a kind of backend balance the load of releases.
+/// The load-balancer support of a kind of backend.
 pub(super) struct LoadBalancerKind {
-    /// Reads the configuration of a ReleaseBackend of a namespace. Each fault continues the path of the configuration, such
-    /// as `.name is missing`.
+    /// Parses the configuration of a ReleaseBackend in a namespace. Each fault is appended to the path of the
+    /// configuration, for example `.name is missing`.
     pub(super) read: fn(&str, &Value) -> Result<LoadBalancer, Vec<String>>,
-    /// Objects of a namespace that a label marks, for ReleaseBackends without any configuration.
+    /// Returns the labelled objects of a namespace, for ReleaseBackends without a configuration.
     pub(super) marked: fn(&Snapshot, &str) -> Vec<LoadBalancer>,
-    /// The labels that mark objects, in words.
+    /// The labels of such objects, for messages.
     pub(super) marks: &'static str,
-    /// Finds what a load balancer comes to. A fault with the reason `Invalid` is one of the configuration.
+    /// Finds the ports and pods of a load balancer. Reason `Invalid` means that the configuration is at fault.
     pub(super) find: for<'a> fn(&'a Snapshot, &LoadBalancer) -> Result<Balanced<'a>, Fault>,
 }
 
-/// A configuration, read.
+/// A parsed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoadBalancer {
-    /// The object that has the ports.
+    /// The object with the ports.
     pub(super) object: ObjectRef,
-    /// Which pods are its endpoints.
+    /// The pods that are its endpoints.
     pub(super) pods: PodSelection,
 }
 
-/// Which pods are endpoints.
+/// The pods that are endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PodSelection {
-    /// Those that the EndpointSlices of the object name.
+    /// The pods that the EndpointSlices of the object name.
     OfObject,
-    /// Those with these labels.
+    /// The pods with these labels.
     Labels(BTreeMap<String, String>),
-    /// Those that the object selects, these keys left out.
+    /// The pods with the labels in the selector of the object, except for these keys.
     WithoutKeys(BTreeSet<String>),
 }
 
-/// What a load balancer comes to.
+/// The ports and pods of a load balancer.
 #[derive(Clone, Debug)]
 pub(super) struct Balanced<'a> {
     /// Its ports.
     pub(super) ports: &'a [ServicePort],
-    /// The labels of the pods that are its endpoints; `None` where its EndpointSlices name them.
+    /// The labels of the pods that are its endpoints; `None` if its EndpointSlices name them.
     pub(super) labels: Option<BTreeMap<String, String>>,
 }
 
-/// The load balancer that serves of those that an object configures.
+/// The load balancer that is used, of those that an object configures.
 pub(super) struct Chosen {
     pub(super) result: Result<(&'static LoadBalancerKind, LoadBalancer), Fault>,
-    /// Why other configurations do not serve.
+    /// Why other configurations are not used.
     pub(super) unused: Vec<String>,
 }
 
-/// Chooses among the configurations of an object of a namespace, by kind: the first in the order of these kinds serves.
+/// Selects one of the configurations of an object in `namespace`: the first in the order of `kinds`.
 pub(super) fn choose(
     kinds: &[&'static BackendKind],
     snapshot: &Snapshot,
@@ -100,7 +100,7 @@ pub(super) fn choose(
         Some((_, reader, read)) => Ok((reader, read)),
         None => {
             let message = format!(
-                "no key of spec.loadBalancer can serve: {}",
+                "no key of spec.loadBalancer is usable: {}",
                 unused.join("; ")
             );
             unused.clear();
@@ -110,12 +110,12 @@ pub(super) fn choose(
     Chosen { result, unused }
 }
 
-/// The path of the configuration of a kind.
+/// Returns the path of the configuration of a kind.
 pub(super) fn path(gvk: &str) -> String {
     format!("spec.loadBalancer[{gvk:?}]")
 }
 
-/// The objects of a namespace that a label marks.
+/// Returns the labelled objects of a namespace.
 pub(super) fn marked(
     kinds: &[&'static BackendKind],
     snapshot: &Snapshot,
@@ -129,7 +129,7 @@ pub(super) fn marked(
     readers.flat_map(of_kind).collect()
 }
 
-/// The one object of a namespace that a label marks.
+/// Returns the only labelled object of a namespace.
 fn only_marked(
     kinds: &[&'static BackendKind],
     snapshot: &Snapshot,
@@ -159,10 +159,7 @@ fn only_marked(
         (_, Some(last)) => {
             found.push(last);
             let names: Vec<_> = found.iter().map(|(_, it)| it.object.to_string()).collect();
-            format!(
-                "several objects are marked by a label: {}",
-                names.join(", ")
-            )
+            format!("several objects have the label: {}", names.join(", "))
         }
     };
     let message = format!(

@@ -1,5 +1,5 @@
-//! Backends, whatever their kinds: everything that refers to a backend resolves it here. Keeps backends from one translation
-//! to the next, and tells what of theirs changed in between.
+//! Backends of all kinds: resolves every reference to a backend. Keeps backends from one translation to the next, and
+//! reports which of them changed.
 
 #[cfg(test)]
 mod config_map;
@@ -43,7 +43,7 @@ use super::reason::{Fault, Reason};
 use super::traffic_policy::TrafficPolicies;
 use super::{Input, Options};
 
-/// What a backend is made of.
+/// The inputs from which a backend is resolved.
 struct Sources<'a> {
     snapshot: &'a Snapshot,
     slices: &'a SlicesByOwner,
@@ -51,28 +51,28 @@ struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// The EndpointSlices that have the endpoints of an object.
+    /// Returns the EndpointSlices with the endpoints of an object.
     fn slices(&self, object: &ObjectRef) -> &'a [Arc<EndpointSlice>] {
         self.slices.of(object)
     }
 }
 
-/// A port of an object that requests can be sent to.
+/// A port of an object to which requests can be sent.
 struct Found {
-    /// In plain text, unless the port has TLS of its own.
+    /// In plain text, unless the kind of the object has TLS settings.
     backend: Backend,
     port: Port,
 }
 
-/// What a reference to a backend comes to.
+/// The result of resolving a reference to a backend.
 pub(super) enum Resolution {
     /// A backend.
     Backend(Arc<Backend>),
-    /// A backend to which nothing may be sent, for this reason: not the fault of who refers to it.
+    /// A backend to which nothing may be sent, for this reason. The reference itself is valid.
     Refused(String),
 }
 
-/// The backends that routes refer to; each is resolved once, and again when something that it is made of changes.
+/// The backends that routes refer to. Each is resolved once, and again when one of its inputs changes.
 pub(super) struct Backends {
     kinds: Vec<EnabledKind>,
     location: Location,
@@ -80,28 +80,27 @@ pub(super) struct Backends {
     pub(super) tls: TlsPolicies,
     pub(super) traffic: TrafficPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
-    /// Whether some may be resolved that nobody has claimed.
+    /// Whether a resolved backend may have no claims.
     has_unclaimed: bool,
-    /// All that get traffic, as long as nothing about them changes.
+    /// All backends with traffic; `None` after one of them changed.
     listed: Option<Arc<[Arc<Backend>]>>,
-    /// The Gateways that sent requests to backends with a status when these were last asked for.
+    /// The Gateways that sent requests to backends with a status, as of the last call of `statuses`.
     senders: BackendSenders,
     /// The statuses of ReleaseBackends.
     pub(super) release_statuses: ReleaseBackendStatuses,
 }
 
-/// A kind whose objects may be backends.
+/// A kind of backend that the operator enables.
 struct EnabledKind {
     kind: &'static BackendKind,
     resolver: Box<dyn Resolver + Send>,
 }
 
-/// What became of backends.
+/// The changes of backends between two snapshots.
 pub(super) struct BackendChanges {
-    /// The objects that backends are found through, their endpoints aside, and that are not what they were: what refers to
-    /// them has to be resolved again.
+    /// Objects whose backends changed, apart from endpoints: references to them must be resolved again.
     pub(super) objects: FxHashSet<ObjectRef>,
-    /// Whether objects with a status are among them.
+    /// Whether one of these objects has a status.
     pub(super) have_other_statuses: bool,
 }
 
@@ -110,12 +109,12 @@ struct Resolved {
     port: Port,
     /// Number of claims.
     claims: usize,
-    /// How many of them are for traffic.
+    /// Number of these claims that serve traffic.
     served: usize,
 }
 
 impl Backends {
-    /// Nothing yet, for these kinds.
+    /// Creates an empty set of backends of the enabled kinds.
     pub(super) fn new(options: &Options) -> Self {
         let kinds = enabled(&options.permissions.backend_kinds).map(|kind| EnabledKind {
             kind,
@@ -135,7 +134,7 @@ impl Backends {
         }
     }
 
-    /// Follows the change from one snapshot to the next.
+    /// Applies the changes between two snapshots.
     pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> BackendChanges {
         let now = input.snapshot;
         let mut objects = self.tls.follow(input, before);
@@ -146,13 +145,14 @@ impl Backends {
             let names = changed.iter();
             objects.extend(names.map(|key| kind.object_ref(&key.namespace, &key.name)));
         }
+        // After `follow` of all kinds, because parts may be backends of any kind.
         let slices = (&before.endpoint_slices, &now.endpoint_slices);
-        let mut moved = self.slices.follow(slices.0, slices.1);
+        let mut endpoint_changes = self.slices.follow(slices.0, slices.1);
         let parts = PartChanges {
             input,
             before,
             objects: &objects,
-            moved: &moved,
+            endpoint_changes: &endpoint_changes,
             slices: &self.slices,
         };
         let mut followed = Vec::new();
@@ -164,10 +164,10 @@ impl Backends {
             objects.extend(changes.objects.iter().map(name));
             let changed: Vec<_> = changes.endpoints.iter().map(name).collect();
             self.update_statuses(&changed);
-            moved.extend(changed);
+            endpoint_changes.extend(changed);
         }
-        moved.extend(self.traffic.follow(input, before));
-        for object in objects.iter().chain(&moved) {
+        endpoint_changes.extend(self.traffic.follow(input, before));
+        for object in objects.iter().chain(&endpoint_changes) {
             self.resolve_again(now, object);
         }
         BackendChanges {
@@ -181,12 +181,13 @@ impl Backends {
         kinds.find(|it| it.kind.is_named(&object.group, &object.kind))
     }
 
-    /// The kind of an object, if objects of it may be backends.
+    /// Returns the kind of an object, if its objects may be backends.
     pub(super) fn kind_of(&self, object: &ObjectRef) -> Option<&'static BackendKind> {
         self.enabled(object).map(|enabled| enabled.kind)
     }
 
-    /// The backend at a port of an object, for requests of the route that refers to it; `field` is the path of the reference.
+    /// Resolves a reference to a port of an object, for requests of the route that holds it. `field` is the path of the
+    /// reference.
     pub(super) fn resolve(
         &mut self,
         input: &Input<'_>,
@@ -197,23 +198,25 @@ impl Backends {
     ) -> Result<Resolution, Fault> {
         let enabled = self.enabled(name);
         let EnabledKind { kind, resolver } = enabled.ok_or_else(|| unusable(name, field))?;
-        // Permission comes first: whether an object of another namespace exists is not for everyone to know.
+        // Check the permission first: without one, the status must not disclose whether the object exists.
         if kind.is_local && name.namespace != requests.route.namespace {
             return Err(elsewhere(name, requests.route, field));
         }
         input.grants.check(requests.route, name, field)?;
-        let told =
+        let with_reference =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
         let mut found = None;
         let at = match port.and_then(|port| self.known(name, port)) {
             Some(known) => known.port.clone(),
             None => {
                 let sources = self.sources(input.snapshot);
-                let new = resolver.resolve(&sources, name, port).map_err(told)?;
+                let new = resolver
+                    .resolve(&sources, name, port)
+                    .map_err(with_reference)?;
                 found.insert(new).port.clone()
             }
         };
-        let protocol = at.protocol_for(requests.are_grpc).map_err(told)?;
+        let protocol = at.protocol_for(requests.are_grpc).map_err(with_reference)?;
         let (policy, tls) = match self.decide(name, &at, protocol, requests) {
             Decision::Plain(policy) => (policy, None),
             Decision::Tls(policy, tls) => (Some(policy), Some(tls)),
@@ -221,7 +224,7 @@ impl Backends {
                 return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
             }
         };
-        at.permits(policy.as_ref(), kind).map_err(told)?;
+        at.permits(policy.as_ref(), kind).map_err(with_reference)?;
         let used = BackendUse {
             for_grpc: protocol != at.protocol,
             protocol,
@@ -232,7 +235,7 @@ impl Backends {
             Some(found) => Some(self.add(found, used)),
             None => self.of_known(name, port.unwrap_or_default(), used),
         };
-        let missing = || told(Fault::new(Reason::BackendNotFound, "is gone"));
+        let missing = || with_reference(Fault::new(Reason::BackendNotFound, "is gone"));
         Ok(Resolution::Backend(backend.ok_or_else(missing)?))
     }
 
@@ -256,8 +259,9 @@ impl Backends {
         }
     }
 
-    /// Any use of a port that is known.
+    /// Returns any use of a port, if it has been resolved.
     fn known(&self, object: &ObjectRef, port: u16) -> Option<&Resolved> {
+        // The least identity of the port: `None` and `false` precede other values.
         let first = BackendId {
             object: object.clone(),
             port,
@@ -268,7 +272,7 @@ impl Backends {
         (id.object == *object && id.port == port).then_some(resolved)
     }
 
-    /// The backend of a use of a port that is known by this or another use.
+    /// Returns the backend for a use of a port that has been resolved for this or another use.
     fn of_known(
         &mut self,
         object: &ObjectRef,
@@ -320,8 +324,8 @@ impl Backends {
         backend
     }
 
-    /// Keeps a backend until it is released as often as it was claimed. It is part of the configuration while one of the
-    /// claims is for traffic.
+    /// Keeps a backend until it is released as often as it was claimed. While one of the claims serves traffic, the
+    /// backend is part of the configuration.
     pub(super) fn claim(&mut self, id: &BackendId, serves: bool) {
         if let Some(resolved) = self.resolved.get_mut(id) {
             resolved.claims += 1;
@@ -332,7 +336,7 @@ impl Backends {
         }
     }
 
-    /// Takes one claim back.
+    /// Undoes one claim.
     pub(super) fn release(&mut self, id: &BackendId, serves: bool) {
         if let Some(resolved) = self.resolved.get_mut(id) {
             resolved.claims = resolved.claims.saturating_sub(1);
@@ -346,7 +350,7 @@ impl Backends {
         }
     }
 
-    /// All backends that get traffic, in order. Forgets those that nobody claims.
+    /// Returns all backends with traffic, in order. Drops backends without claims.
     pub(super) fn served(&mut self) -> Arc<[Arc<Backend>]> {
         if std::mem::take(&mut self.has_unclaimed) {
             self.resolved.retain(|_, one| one.claims > 0);
@@ -356,7 +360,7 @@ impl Backends {
         self.listed.get_or_insert_with(list).clone()
     }
 
-    /// All uses of an object.
+    /// Returns all uses of an object.
     fn of_object(&self, object: &ObjectRef) -> impl Iterator<Item = (&BackendId, &Resolved)> {
         let first = BackendId {
             object: object.clone(),
@@ -376,7 +380,7 @@ impl Backends {
         }
     }
 
-    /// Brings the backends of an object up to date; those that are no more are forgotten.
+    /// Resolves the backends of an object again. Drops those that no longer exist.
     fn resolve_again(&mut self, now: &Snapshot, object: &ObjectRef) {
         let known = self.of_object(object);
         let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
@@ -397,7 +401,7 @@ impl Backends {
         }
     }
 
-    /// A use of a port that has changed; `None` when it cannot be used so any more.
+    /// Resolves one use of a port again; `None` if the port no longer permits it.
     fn renew(&self, now: &Snapshot, id: &BackendId) -> Option<(Backend, Port)> {
         let EnabledKind { kind, resolver } = self.enabled(&id.object)?;
         let sources = self.sources(now);

@@ -1,4 +1,4 @@
-//! What a port of a backend says of itself, and what that comes to for those who send requests there.
+//! The properties of a backend port, and their effect on requests to it.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::ir::{Backend, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 use super::super::reason::{Fault, Reason};
 use super::BackendKind;
 
-/// What a port says of itself.
+/// The properties of a port.
 #[derive(Clone)]
 pub(super) struct Port {
     pub(super) name: Option<Arc<str>>,
     pub(super) protocol: UpstreamProtocol,
-    /// What it says to speak, if no gRPC can be sent there.
+    /// The declared protocol, for messages, if gRPC cannot be sent there.
     pub(super) refuses_grpc: Option<Arc<str>>,
     pub(super) tls: PortTls,
 }
 
-/// What decides on TLS to a port.
+/// Where the TLS settings for a port come from.
 #[derive(Clone)]
 pub(super) enum PortTls {
     /// Policies on TLS.
     OfPolicies {
-        /// What the port speaks, if that is TLS: plain text must not go there.
+        /// The declared protocol, if it is TLS: requests must not go there in plain text.
         speaks_tls: Option<Arc<str>>,
     },
     /// The object itself: TLS, plain text, or why no request may go there.
@@ -32,17 +32,17 @@ pub(super) enum PortTls {
 
 /// A use of a port.
 pub(super) struct BackendUse {
-    /// What is spoken.
+    /// The protocol of the requests.
     pub(super) protocol: UpstreamProtocol,
-    /// Whether that is another one than the port's, for gRPC.
+    /// Whether gRPC changes the protocol of the port to HTTP/2.
     pub(super) for_grpc: bool,
-    /// What decides on TLS.
+    /// Where the TLS settings come from.
     pub(super) policy: Option<TlsUse>,
     pub(super) tls: Option<Arc<ClientTls>>,
 }
 
 impl BackendUse {
-    /// Makes a backend one of this use.
+    /// Applies this use to a backend.
     pub(super) fn put_into(self, backend: &mut Backend) {
         backend.protocol = self.protocol;
         backend.tls = self.tls;
@@ -52,22 +52,22 @@ impl BackendUse {
 }
 
 impl Port {
-    /// What is spoken to it for requests of a GRPCRoute, or of another kind of route. gRPC needs HTTP/2: it is spoken where
-    /// the port does not say otherwise.
+    /// Returns the protocol for requests of a GRPCRoute or another kind of route. gRPC needs HTTP/2, which is used
+    /// unless the port declares another protocol.
     pub(super) fn protocol_for(&self, is_grpc: bool) -> Result<UpstreamProtocol, Fault> {
         match &self.refuses_grpc {
             _ if !is_grpc => Ok(self.protocol),
             None => Ok(UpstreamProtocol::H2c),
             Some(stated) => {
                 let message = format!(
-                    "has {stated}, and gRPC needs HTTP/2; say kubernetes.io/h2c for a Service, H2C or HTTP2 for an XBackend"
+                    "has {stated}, but gRPC needs HTTP/2; use kubernetes.io/h2c for a Service, H2C or HTTP2 for an XBackend"
                 );
                 Err(Fault::new(Reason::UnsupportedProtocol, message))
             }
         }
     }
 
-    /// TLS of its own to a port that is spoken to in this protocol.
+    /// Returns the object's own TLS settings, adapted to the protocol of the requests.
     pub(super) fn own_tls(
         &self,
         tls: &Arc<ClientTls>,
@@ -83,8 +83,8 @@ impl Port {
         })
     }
 
-    /// Whether requests may be sent to it so: plain text must not go to a port that speaks TLS, unless a policy asks for
-    /// that.
+    /// Checks whether such requests may be sent to the port: plain text must not go to a port that declares TLS, unless
+    /// a policy asks for it.
     pub(super) fn permits(&self, used: Option<&TlsUse>, kind: &BackendKind) -> Result<(), Fault> {
         match &self.tls {
             PortTls::OfPolicies {
@@ -102,7 +102,7 @@ impl Port {
     }
 }
 
-/// The use of a backend that says itself what TLS to it is like.
+/// Returns the use of a backend whose object has TLS settings.
 pub(super) fn own_use(name: &ObjectRef) -> TlsUse {
     TlsUse {
         policy: name.clone(),

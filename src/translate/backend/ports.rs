@@ -1,5 +1,4 @@
-//! Backends at a port of a Service or of what has ports like one: the port that is meant, what it speaks, and its endpoints
-//! from EndpointSlices.
+//! Ports of Services and similar objects: finds the port, its protocol, and its endpoints from EndpointSlices.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use super::super::reason::{Fault, Reason};
 use super::port::{Port, PortTls};
 use super::{Found, Sources, topology};
 
-/// Finds a port of an object that has these, and the endpoints of the port. Messages continue a sentence that begins with
+/// Finds a port of an object with these ports, and the port's endpoints. Messages continue a sentence that begins with
 /// the name of the object.
 pub(super) fn resolve(
     sources: &Sources<'_>,
@@ -24,7 +23,7 @@ pub(super) fn resolve(
     })
 }
 
-/// The same with endpoints from elsewhere.
+/// Like [`resolve`], with other endpoints.
 pub(super) fn resolve_with(
     name: &ObjectRef,
     ports: &[ServicePort],
@@ -77,13 +76,13 @@ fn find_port(ports: &[ServicePort], port: Option<u16>) -> Result<&ServicePort, F
         })
 }
 
-/// Whether a port is for TCP.
+/// Reports whether a port uses TCP.
 pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
 }
 
-/// What a port speaks (GEP-1911), and the name of that if it is TLS. Names outside `kubernetes.io/` that are not TLS say
-/// nothing that matters here.
+/// Returns the protocol of a port (GEP-1911), and its declared name if that means TLS. Other names outside
+/// `kubernetes.io/` have no effect.
 fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), Fault> {
     let name = port.app_protocol.as_deref().unwrap_or_default();
     let lower = name.to_ascii_lowercase();
@@ -104,7 +103,7 @@ fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), 
     }
 }
 
-/// What a port says to speak, if that is WebSocket.
+/// Returns the declared protocol of a port, if that is WebSocket.
 fn websocket(port: &ServicePort) -> Option<Arc<str>> {
     let name = port.app_protocol.as_deref()?;
     let websocket = ["kubernetes.io/ws", "kubernetes.io/wss", "ws", "wss"];
@@ -113,16 +112,16 @@ fn websocket(port: &ServicePort) -> Option<Arc<str>> {
     is_one.then(|| format!("appProtocol {name}").into())
 }
 
-/// What may be sent to an endpoint.
+/// The requests that an endpoint may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointState {
-    /// Requests.
+    /// All requests.
     Ready,
-    /// Requests while no other endpoint is ready: it still serves while it terminates.
+    /// Requests only while no endpoint is ready: it is terminating but still serves.
     Draining,
 }
 
-/// What may be sent to an endpoint of an EndpointSlice; `None` for nothing.
+/// Returns the state of an endpoint of an EndpointSlice; `None` if it may get no requests.
 pub(super) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
     let conditions = &endpoint.conditions;
     let is_ready = conditions.ready.unwrap_or(true);
@@ -134,8 +133,8 @@ pub(super) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
     }
 }
 
-/// Endpoints that may get traffic: the ready ones that are near, or, when none is ready, those that still serve while
-/// terminating.
+/// Returns the endpoints that may get requests: the ready ones that topology hints select, or, if none is ready, those
+/// that still serve while terminating.
 fn endpoints(sources: &Sources<'_>, name: &ObjectRef, port: &ServicePort) -> Vec<SocketAddr> {
     let slices = sources.slices(name);
     let select = |wanted| -> Vec<_> {
@@ -156,7 +155,7 @@ fn endpoints(sources: &Sources<'_>, name: &ObjectRef, port: &ServicePort) -> Vec
     usable
 }
 
-/// The endpoints of a port, whatever their state.
+/// Returns the endpoints of a port in any state.
 pub(super) fn addresses<'a>(
     slices: &'a [Arc<EndpointSlice>],
     port: &'a ServicePort,
@@ -170,7 +169,7 @@ pub(super) fn addresses<'a>(
         let numbers = ports.filter_map(|port| port.port);
         numbers.flat_map(|number| {
             slice.endpoints.iter().filter_map(move |endpoint| {
-                // All addresses of an endpoint mean the same one; the API tells consumers to use the first.
+                // The API defines the addresses of an endpoint as equivalent and recommends the first one.
                 let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
                 Some((endpoint, SocketAddr::new(address, number)))
             })

@@ -1,5 +1,5 @@
-//! The kinds of backends that are built in: what each of them reads of a snapshot, how it is resolved and what ties its
-//! objects to others. A new kind is a file beside this one and a line in [`KINDS`].
+//! The registry of backend kinds: what each kind reads of a snapshot, how it is resolved, and its links to other
+//! objects. A new kind is a file beside this one and a line in [`KINDS`].
 
 use rustc_hash::FxHashSet;
 
@@ -27,48 +27,48 @@ const KINDS: &[&BackendKind] = &[
     &super::config_map::KIND,
 ];
 
-/// Kinds of objects that are read for other purposes than backends too.
+/// Kinds of objects that are also read for other purposes than backends.
 const SHARED: &[KindName] = &[name_of::<ConfigMap>(), name_of::<Secret>()];
-/// Kinds of objects that the addresses of a Gateway with data planes of its own are made of.
+/// Kinds of objects from which the addresses of a Gateway with dedicated data planes are computed.
 const ADDRESSES: &[KindName] = &[name_of::<Service>(), name_of::<EndpointSlice>()];
 
 /// Group and kind of objects.
 pub(super) type KindName = (&'static str, &'static str);
 
-/// The ports of an object; `None` when it does not exist.
+/// Returns the ports of an object; `None` if it does not exist.
 type Ports = for<'a> fn(&'a Snapshot, &BackendKinds, &ObjectRef) -> Option<&'a [ServicePort]>;
 
 /// A kind of backend.
 pub(in crate::translate) struct BackendKind {
     /// `group/version.Kind`, without `group/` for the core group.
     pub(super) gvk: &'static str,
-    /// Group and kind, as references have them.
+    /// Group and kind, as in references.
     pub(super) name: KindName,
-    /// The kinds of other objects that its backends are made of.
+    /// Kinds of other objects that its backends depend on.
     pub(super) reads: &'static [KindName],
-    /// The label by which an EndpointSlice names the object of its namespace whose endpoints it has.
+    /// The label by which an EndpointSlice names its object, in the same namespace.
     pub(super) endpoint_label: Option<&'static str>,
-    /// Whether objects are for routes of their own namespace alone; no ReferenceGrant changes that.
+    /// Whether only routes of the same namespace may refer to objects, whatever ReferenceGrants permit.
     pub(in crate::translate) is_local: bool,
-    /// The ports of an object, where policies on TLS may target the kind.
+    /// Returns the ports of an object, if policies on TLS may target the kind.
     pub(super) target_ports: Option<Ports>,
-    /// How objects balance the load of the releases of a ReleaseBackend, where they can.
+    /// Support as a load balancer of ReleaseBackends, if any.
     pub(super) load_balancer: Option<&'static LoadBalancerKind>,
-    /// Whether the status of objects tells of the Gateways that send requests to them.
+    /// Whether the status of objects lists the Gateways that send requests to them.
     pub(in crate::translate) has_status: bool,
-    /// Collects what an object refers to.
+    /// Collects the references of an object.
     pub(super) links: fn(&Object, &mut Collector<'_>),
-    /// Makes a resolver that has seen nothing yet.
+    /// Creates a resolver.
     pub(super) resolver: fn() -> Box<dyn Resolver + Send>,
 }
 
-/// Resolves references to objects of one kind. May keep what it has read of them from one translation to the next.
+/// Resolves references to objects of one kind. May keep parsed objects from one translation to the next.
 pub(super) trait Resolver {
-    /// Follows the change from one snapshot to the next. Returns the objects of the kind that are not what they were, their
-    /// endpoints aside.
+    /// Applies the changes between two snapshots. Returns the objects of the kind that changed, apart from their
+    /// endpoints.
     fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key>;
 
-    /// Finds a backend, or tells what is wrong with it as the end of a sentence that begins with its name.
+    /// Finds a backend. The message of a fault continues a sentence that begins with the name of the object.
     fn resolve(
         &self,
         sources: &Sources<'_>,
@@ -76,60 +76,62 @@ pub(super) trait Resolver {
         port: Option<u16>,
     ) -> Result<Found, Fault>;
 
-    /// The conditions of an object for a Gateway that sends requests to it, of a kind that has a status.
+    /// Returns the conditions of an object for a Gateway that sends requests to it, for kinds with a status per
+    /// Gateway.
     fn conditions(&self, _: &Key) -> Option<Vec<Condition>> {
         None
     }
 
-    /// Follows what objects of a kind that is made of backends of other kinds have become with these. Comes after `follow` of
-    /// all kinds.
+    /// Applies changes of other kinds' backends, for a kind whose objects consist of them. Called after `follow` of all
+    /// kinds.
     fn follow_parts(&mut self, _: &PartChanges<'_>) -> Followed {
         Followed::default()
     }
 
-    /// Faults of objects that are served all the same, each as the end of a sentence that begins with the name of the object.
+    /// Returns faults of objects that are served nevertheless. Each continues a sentence that begins with the object's
+    /// name.
     fn notes(&self) -> Vec<(Key, String)> {
         Vec::new()
     }
 
-    /// The status of an object with these users, of a kind with one status for all Gateways.
+    /// Returns the status of an object with these users, for kinds with one status for all Gateways.
     fn status(&self, _: &Key, _: &Users<'_>) -> Option<ReleaseBackendStatus> {
         None
     }
 }
 
-/// What became of backends and their endpoints.
+/// Changes of backends and their endpoints.
 pub(super) struct PartChanges<'a> {
     pub(super) input: &'a Input<'a>,
     pub(super) before: &'a Snapshot,
-    /// Backends that are not what they were, their endpoints aside.
+    /// Objects whose backends changed, apart from their endpoints.
     pub(super) objects: &'a FxHashSet<ObjectRef>,
     /// Objects whose EndpointSlices changed.
-    pub(super) moved: &'a [ObjectRef],
+    pub(super) endpoint_changes: &'a [ObjectRef],
     pub(super) slices: &'a SlicesByOwner,
 }
 
-/// What became of objects of a kind that is made of others.
+/// Changes of objects that consist of backends of other kinds.
 #[derive(Default)]
 pub(super) struct Followed {
-    /// Those that are not what they were, their endpoints aside.
+    /// Objects that changed, apart from their endpoints.
     pub(super) objects: Vec<Key>,
-    /// Those whose endpoints or whose status may be different.
+    /// Objects whose endpoints or status may have changed.
     pub(super) endpoints: Vec<Key>,
 }
 
 impl BackendKind {
-    /// Whether references name the kind so.
+    /// Reports whether this is the group and kind of a reference.
     pub(super) fn is_named(&self, group: &str, kind: &str) -> bool {
         self.name == (group, kind)
     }
 
-    /// The name of an object of the kind.
+    /// Returns the name of an object of the kind.
     pub(super) fn object_ref(&self, namespace: &str, name: &str) -> ObjectRef {
         ObjectRef::new(self.name.0, self.name.1, namespace, name)
     }
 
-    /// Whether policies on TLS may target objects of the kind.
+    /// Reports whether policies on TLS may target objects of the kind.
     pub(in crate::translate) fn may_be_target(&self) -> bool {
         self.target_ports.is_some()
     }
@@ -139,18 +141,18 @@ impl BackendKind {
     }
 }
 
-/// Group and kind of a type of object.
+/// Returns group and kind of a type of object.
 pub(super) const fn name_of<T: Resource>() -> KindName {
     (T::GROUP, T::KIND)
 }
 
-/// The kinds of backends that are built in, each as `group/version.Kind`, without `group/` for the core group.
+/// Returns the built-in kinds of backends as `group/version.Kind`, without `group/` for the core group.
 pub fn backend_kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.gvk)
 }
 
-/// The kinds of objects that have to be watched for translations with these options: not those that only backends of other
-/// kinds than the enabled ones are made of.
+/// Returns the kinds of objects to watch for translations with these options. Omits kinds that only disabled kinds of
+/// backends depend on.
 pub fn watched_kinds(options: &Options) -> impl Iterator<Item = &'static api::Kind> {
     let is_watched = |kind: &&'static api::Kind| {
         let name = (kind.group, kind.kind);
@@ -164,9 +166,7 @@ pub fn watched_kinds(options: &Options) -> impl Iterator<Item = &'static api::Ki
     api::Kind::all().iter().filter(is_watched)
 }
 
-/// The kinds that objects may be backends of.
-///
-/// In the order in which the operator names them.
+/// Returns the enabled kinds of backends, in the order in which the operator names them.
 pub(super) fn enabled(kinds: &BackendKinds) -> impl Iterator<Item = &'static BackendKind> {
     let (all, only) = match kinds {
         BackendKinds::All => (KINDS, &[][..]),
@@ -176,19 +176,19 @@ pub(super) fn enabled(kinds: &BackendKinds) -> impl Iterator<Item = &'static Bac
     all.iter().copied().chain(only)
 }
 
-/// The kind with this key.
+/// Returns the kind with this key.
 pub(super) fn backend_kind(gvk: &str) -> Option<&'static BackendKind> {
     let mut all = KINDS.iter().copied();
     all.find(|kind| kind.gvk == gvk)
 }
 
-/// The kinds that can be load balancers of ReleaseBackends, by key.
+/// Returns the keys of kinds that can be load balancers of ReleaseBackends.
 pub(super) fn balancing_kinds() -> impl Iterator<Item = &'static str> {
     let can = KINDS.iter().filter(|kind| kind.load_balancer.is_some());
     can.map(|kind| kind.gvk)
 }
 
-/// The kind of this name, if objects of it may be backends.
+/// Returns the kind with this name, if it is enabled.
 pub(in crate::translate) fn find_enabled(
     kinds: &BackendKinds,
     group: &str,
@@ -202,7 +202,7 @@ fn find(group: &str, kind: &str) -> Option<&'static BackendKind> {
     all.find(|known| known.is_named(group, kind))
 }
 
-/// The objects whose endpoints an EndpointSlice has.
+/// Returns the objects whose endpoints an EndpointSlice contains.
 pub(in crate::translate) fn owners(slice: &EndpointSlice) -> impl Iterator<Item = ObjectRef> {
     let metadata = &slice.metadata;
     KINDS.iter().filter_map(|kind| {
@@ -211,7 +211,7 @@ pub(in crate::translate) fn owners(slice: &EndpointSlice) -> impl Iterator<Item 
     })
 }
 
-/// Collects what an object that may be a backend refers to.
+/// Collects the references of an object that may be a backend.
 pub(in crate::translate) fn links(object: &Object, collector: &mut Collector<'_>) {
     let kind = object.kind();
     if let Some(kind) = find(kind.group, kind.kind) {
@@ -219,12 +219,12 @@ pub(in crate::translate) fn links(object: &Object, collector: &mut Collector<'_>
     }
 }
 
-/// Whether policies on TLS may target objects of a kind.
+/// Reports whether policies on TLS may target objects of a kind.
 pub(in crate::translate) fn is_target(kinds: &BackendKinds, group: &str, kind: &str) -> bool {
     find_enabled(kinds, group, kind).is_some_and(BackendKind::may_be_target)
 }
 
-/// The ports of an object that policies on TLS may target; `None` when it does not exist.
+/// Returns the ports of an object that policies on TLS may target; `None` if it does not exist.
 pub(in crate::translate) fn target_ports<'a>(
     snapshot: &'a Snapshot,
     kinds: &BackendKinds,
@@ -234,7 +234,7 @@ pub(in crate::translate) fn target_ports<'a>(
     ports(snapshot, kinds, object)
 }
 
-/// Why objects of a kind are no backends.
+/// Returns the fault of a reference to an object that is not an enabled backend.
 pub(super) fn unusable(name: &ObjectRef, field: &str) -> Fault {
     let group = match &*name.group {
         "" => "core",
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gvk_is_that_of_a_watched_kind() {
+    fn gvk_names_a_watched_kind() {
         for kind in KINDS {
             let (group_version, name) = kind.gvk.rsplit_once('.').unwrap();
             let known = api::Kind::find(group_version, name).unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_only_disabled_backends_are_made_of_are_not_watched() {
+    fn kinds_that_only_disabled_backends_need_are_not_watched() {
         let (cluster, dedicated) = (Mode::Kubernetes, Mode::Dedicated);
         let only = |gvk| BackendKinds::Only([gvk].into());
         let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
@@ -301,7 +301,7 @@ mod tests {
             "EndpointSlice",
         ];
         assert_eq!(unwatched(only(external), cluster), others);
-        // The addresses of Gateways are made of Services and EndpointSlices.
+        // The addresses of Gateways come from Services and EndpointSlices.
         let others = ["ReleaseBackend", "ServiceImport", "Pod"];
         assert_eq!(unwatched(only(external), dedicated), others);
     }

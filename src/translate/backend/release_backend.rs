@@ -1,5 +1,5 @@
-//! ReleaseBackends as backends: the endpoints of an application in releases that share the requests by weight. Keeps what was
-//! read of them from one translation to the next; a change of a weight or of a pod is one of endpoints alone.
+//! ReleaseBackends as backends: the endpoints of an application in releases that share the requests by weight. Keeps
+//! parsed objects from one translation to the next. A change of a weight or of a pod changes only endpoints.
 
 mod endpoints;
 mod links;
@@ -47,7 +47,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     resolver: || Box::new(ReleaseBackends::default()),
 };
 
-/// The ports of the load balancer; none while there is no load balancer.
+/// Returns the ports of the load balancer; none while it does not exist.
 fn target_ports<'a>(
     snapshot: &'a Snapshot,
     kinds: &BackendKinds,
@@ -66,33 +66,33 @@ fn chosen(kinds: &BackendKinds, snapshot: &Snapshot, object: &ReleaseBackend) ->
     choose(&kinds, snapshot, namespace, &object.spec.load_balancer)
 }
 
-/// The ReleaseBackends of a snapshot, read.
+/// The parsed ReleaseBackends of a snapshot.
 #[derive(Default)]
 struct ReleaseBackends(BTreeMap<Key, Entry>);
 
-/// A ReleaseBackend, read.
+/// A parsed ReleaseBackend.
 struct Entry {
     object: Arc<ReleaseBackend>,
-    /// The load balancer that is configured, whether or not it exists.
+    /// The configured load balancer, whether or not it exists.
     named: Option<ObjectRef>,
-    /// A fault with the reason `Invalid` is one of the object itself.
+    /// Reason `Invalid` means that the object itself is at fault.
     load_balancer: Result<FoundBalancer, Fault>,
-    /// Configurations of load balancers that do not serve.
+    /// Configurations of load balancers that are not used.
     unused: Vec<String>,
     counted: Counted,
 }
 
-/// What balances the load.
+/// A load balancer that exists.
 #[derive(PartialEq, Eq)]
 struct FoundBalancer {
     object: ObjectRef,
     ports: Vec<ServicePort>,
-    /// The labels of its pods; `None` where its EndpointSlices name them.
+    /// The labels of its pods; `None` if its EndpointSlices name them.
     labels: Option<BTreeMap<String, String>>,
 }
 
 impl Resolver for ReleaseBackends {
-    /// All that a ReleaseBackend is made of may be backends of other kinds: see [`Self::follow_parts`].
+    /// Returns nothing: its parts may be backends of other kinds, see [`Self::follow_parts`].
     fn follow(&mut self, _: &Input<'_>, _: &Snapshot) -> Vec<Key> {
         Vec::new()
     }
@@ -113,7 +113,7 @@ impl Resolver for ReleaseBackends {
         }
         let is_changed = |key: &&Key| self.read(parts.input, key);
         let objects = keys.iter().filter(is_changed).cloned().collect();
-        for object in parts.moved {
+        for object in parts.endpoint_changes {
             let entries = self.in_namespace(&object.namespace);
             let dependent = entries.filter(|(_, entry)| entry.has_slices_of(object));
             keys.extend(dependent.map(|(key, _)| key.clone()));
@@ -170,7 +170,7 @@ impl ReleaseBackends {
         entries.take_while(move |(key, _)| key.namespace == namespace)
     }
 
-    /// Reads an object again. Returns whether what refers to it has to be resolved again.
+    /// Parses an object again. Returns whether references to it must be resolved again.
     fn read(&mut self, input: &Input<'_>, key: &Key) -> bool {
         let objects = &input.snapshot.release_backends;
         let Some(object) = objects.get(&key.namespace, &key.name) else {
@@ -210,18 +210,19 @@ impl Entry {
         }
     }
 
-    /// Whether a backend of another kind decides about the load balancer. Any of the namespace may be marked by a label.
+    /// Reports whether a backend of another kind affects the load balancer. Without a configuration, any object of the
+    /// namespace may have the label.
     fn depends_on(&self, object: &ObjectRef) -> bool {
         self.object.spec.load_balancer.is_empty() || self.named.as_ref() == Some(object)
     }
 
-    /// Whether the endpoints are in EndpointSlices of an object.
+    /// Reports whether the endpoints are in the EndpointSlices of an object.
     fn has_slices_of(&self, object: &ObjectRef) -> bool {
         let found = self.load_balancer.as_ref();
         found.is_ok_and(|it| it.labels.is_none() && it.object == *object)
     }
 
-    /// Whether a change of a pod may be one of the endpoints.
+    /// Reports whether a change of a pod may change the endpoints.
     fn is_affected(&self, change: &Change<'_, Pod>) -> bool {
         let Ok(found) = &self.load_balancer else {
             return false;
@@ -236,7 +237,7 @@ impl Entry {
         }
     }
 
-    /// The endpoints of a port by release.
+    /// Returns the endpoints of a port, by release.
     fn groups(&self, found: &FoundBalancer, sources: &Sources<'_>, port: &ServicePort) -> Groups {
         let split_by = &self.object.spec.split_by;
         let namespace = &self.object.metadata.namespace;
@@ -268,7 +269,7 @@ impl Entry {
         }
     }
 
-    /// The value of the cookie for a release: it tells outsiders nothing, and is the same in all replicas.
+    /// Returns the cookie value of a release: opaque to clients, and equal in all replicas.
     fn token(&self, release: &str) -> Arc<str> {
         let metadata = &self.object.metadata;
         let text = format!("{}/{}/{release}", metadata.namespace, metadata.name);

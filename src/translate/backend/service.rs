@@ -36,15 +36,15 @@ fn target_ports<'a>(
     Some(&service.spec.ports)
 }
 
-/// Whether a Service is a name in DNS, without endpoints.
+/// Reports whether a Service is a DNS name without endpoints.
 pub(super) fn is_external(service: &Service) -> bool {
     service.spec.kind.as_deref() == Some("ExternalName")
 }
 
-/// Reads Services as they are needed.
+/// Reads Services on demand.
 #[derive(Default)]
 struct Services {
-    /// What is wrong with the annotations of Services.
+    /// Faults in the annotations of Services.
     notes: BTreeMap<Key, String>,
 }
 

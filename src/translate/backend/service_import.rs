@@ -38,7 +38,7 @@ fn ports_of<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [Service
     Some(&import.spec.ports)
 }
 
-/// Reads ServiceImports as they are needed.
+/// Reads ServiceImports on demand.
 struct ServiceImports;
 
 impl Resolver for ServiceImports {

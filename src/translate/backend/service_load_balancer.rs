@@ -1,4 +1,4 @@
-//! Services as load balancers of releases: the configuration `v1.Service` of ReleaseBackends.
+//! Services as load balancers of ReleaseBackends: the configuration with key `v1.Service`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(super) const LOAD_BALANCER: LoadBalancerKind = LoadBalancerKind {
     find,
 };
 
-/// Labels with the value `production` of the Service that serves where none is named. The first is that of Shipper.
+/// Labels of the default load balancer, with the value `production`. The first is the label of Shipper.
 const MARKS: [&str; 2] = ["shipper-lb", "portcullis.dev/lb"];
 const PRODUCTION: &str = "production";
 
@@ -31,7 +31,7 @@ fn service(namespace: &str, name: &str) -> ObjectRef {
 fn read(namespace: &str, value: &Value) -> Result<LoadBalancer, Vec<String>> {
     let Some(fields) = value.as_object() else {
         return Err(vec![
-            " is no object; its fields are name, selector and removeKeys".to_owned(),
+            " is not an object; its fields are name, selector and removeKeys".to_owned(),
         ]);
     };
     let mut reader = Reader {
@@ -59,7 +59,7 @@ fn read(namespace: &str, value: &Value) -> Result<LoadBalancer, Vec<String>> {
     Ok(LoadBalancer { object, pods })
 }
 
-/// Reads a configuration. A null means the same as no field.
+/// Parses a configuration. A null means the same as an absent field.
 struct Reader<'a> {
     fields: &'a Map<String, Value>,
     faults: Vec<String>,
@@ -77,8 +77,10 @@ impl Reader<'_> {
     fn name(&mut self) -> String {
         match self.get("name") {
             Some(Value::String(name)) if !name.is_empty() => return name.clone(),
-            None => self.fault(".name is missing; it is the name of a Service of the namespace"),
-            Some(_) => self.fault(".name has to be the name of a Service of the namespace"),
+            None => {
+                self.fault(".name is missing; set it to the name of a Service in the namespace")
+            }
+            Some(_) => self.fault(".name must be the name of a Service in the namespace"),
         }
         String::new()
     }
@@ -93,7 +95,7 @@ impl Reader<'_> {
         match labels.and_then(|it| it.iter().map(label).collect()) {
             Some(labels) => labels,
             None => {
-                self.fault(".selector has to be a map of labels to texts");
+                self.fault(".selector must be a map of labels to strings");
                 BTreeMap::new()
             }
         }
@@ -108,7 +110,7 @@ impl Reader<'_> {
         match keys.and_then(|it| it.iter().map(text).collect()) {
             Some(keys) => keys,
             None => {
-                self.fault(".removeKeys has to be a list of keys of labels");
+                self.fault(".removeKeys must be a list of label keys");
                 BTreeSet::new()
             }
         }
@@ -160,21 +162,20 @@ fn find<'a>(snapshot: &'a Snapshot, load_balancer: &LoadBalancer) -> Result<Bala
     })
 }
 
-/// The selector of a Service without some keys. One that selects nothing in particular would select all pods.
+/// Returns the selector of a Service without some keys. An empty result is refused: it would select all pods.
 fn without(service: &Service, keys: &BTreeSet<String>) -> Result<BTreeMap<String, String>, Fault> {
     let field = format!("{}.removeKeys", path(service::KIND.gvk));
     let invalid = |why: String| Fault::new(Reason::Invalid, why);
     let name = service.object_ref();
     if service.spec.selector.is_empty() {
-        let why =
-            format!("{field}: {name} has no selector to remove keys from; leave removeKeys out");
+        let why = format!("{field}: {name} has no selector to remove keys from; omit removeKeys");
         return Err(invalid(why));
     }
     let mut labels = service.spec.selector.clone();
     labels.retain(|key, _| !keys.contains(key));
     if labels.is_empty() {
         let why =
-            format!("{field}: it removes every key of the selector of {name}; leave one there");
+            format!("{field}: it removes every key of the selector of {name}; keep at least one");
         return Err(invalid(why));
     }
     Ok(labels)

@@ -1,4 +1,4 @@
-//! The annotation that asks for a slow start of the endpoints of a Service.
+//! The annotation for slow start of the endpoints of a Service.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,8 +11,8 @@ const ANNOTATION: &str = "portcullis.dev/slow-start";
 /// Permitted durations.
 const PERMITTED: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(15 * 60);
 
-/// How long the share of an added endpoint grows. `None` without the annotation; an error ends a sentence that begins with
-/// the name of the Service.
+/// Returns how long the share of an added endpoint grows. `None` without the annotation. The error continues a sentence
+/// that begins with the name of the Service.
 pub(super) fn read(service: &Service) -> Result<Option<Duration>, String> {
     let Some(value) = service.metadata.annotations.get(ANNOTATION) else {
         return Ok(None);
@@ -20,7 +20,7 @@ pub(super) fn read(service: &Service) -> Result<Option<Duration>, String> {
     let window = duration::parse(value).filter(|window| PERMITTED.contains(window));
     window.map(Some).ok_or_else(|| {
         format!(
-            "annotation {ANNOTATION} is {value:?}, and no slow start takes place; set a duration from 1s to 15m, such as 30s"
+            "annotation {ANNOTATION} is {value:?}, which is ignored (no slow start); set a duration from 1s to 15m, such as 30s"
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The statuses of backends that have one, and notes on those that have none.
+//! Statuses of backends that have one, and notes on those that have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::super::Input;
 use super::super::policy_status::parent_ref;
 use super::{Backends, EnabledKind};
 
-/// Who sends requests to a backend.
+/// The users of a backend.
 pub(super) struct Users<'a> {
     /// The Gateways whose routes refer to it.
     pub(super) gateways: Option<&'a BTreeSet<ObjectRef>>,
@@ -23,7 +23,7 @@ pub(super) struct Users<'a> {
 pub(super) type BackendSenders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
 
 impl Backends {
-    /// What is wrong with objects that routes refer to, and that are served all the same.
+    /// Returns faults of objects that routes refer to and that are served nevertheless.
     pub(in crate::translate) fn notes(&self) -> impl Iterator<Item = Note> {
         let note = |EnabledKind { kind, resolver }: &EnabledKind| {
             let notes = resolver.notes().into_iter();
@@ -37,8 +37,8 @@ impl Backends {
         notes.filter(move |note| is_claimed(&note.object))
     }
 
-    /// The statuses of backends that have one for each Gateway, for the Gateways that send requests to them. Brings those
-    /// with one status up to date.
+    /// Returns the statuses of backends with one status per Gateway, for the Gateways in `senders`. Updates the
+    /// statuses of backends with one status for all Gateways.
     pub(in crate::translate) fn statuses(
         &mut self,
         input: &Input<'_>,
@@ -61,7 +61,7 @@ impl Backends {
         self.senders.iter().filter_map(of_backend).collect()
     }
 
-    /// Brings statuses that are one for all Gateways up to date.
+    /// Updates statuses that are one for all Gateways.
     pub(super) fn update_statuses(&mut self, names: &[ObjectRef]) {
         for name in names {
             match self.release_status(name) {
@@ -86,7 +86,7 @@ impl Backends {
         self.enabled(name)?.resolver.status(&key, &users)
     }
 
-    /// Whether a port of an object gets traffic.
+    /// Reports whether a port of an object gets traffic.
     fn is_served(&self, name: &ObjectRef) -> bool {
         let first = BackendId {
             object: name.clone(),

@@ -1,4 +1,4 @@
-//! The kind of docs/adding-a-backend-kind.md works everywhere once its file and its line are there.
+//! The kind of docs/adding-a-backend-kind.md works everywhere once its file and its line exist.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn put_address(snapshot: &mut Snapshot, namespace: &str, address: &str) {
     put(snapshot, "v1", "ConfigMap", &object);
 }
 
-/// A route to the ConfigMap `b` of a namespace.
+/// Returns a snapshot with a route to the ConfigMap `b` of a namespace.
 fn scene(namespace: &str) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let version = "gateway.networking.k8s.io/v1";
@@ -64,7 +64,7 @@ fn resolved(translation: &Translation) -> Condition {
 }
 
 #[test]
-fn new_kind_is_resolved_and_followed() {
+fn resolves_new_kind_and_applies_its_changes() {
     let mut snapshot = scene("default");
     let mut translator = Translator::new(Options::default());
     let translation = translator.translate(&snapshot, None);
@@ -81,7 +81,7 @@ fn new_kind_is_resolved_and_followed() {
 }
 
 #[test]
-fn new_kind_needs_to_be_enabled_and_granted() {
+fn new_kind_must_be_enabled_and_granted() {
     let mut options = Options::default();
     options.permissions.backend_kinds = BackendKinds::Only(["v1.Service"].into());
     let condition = resolved(&translate(&scene("default"), None, &options));
@@ -104,7 +104,7 @@ fn new_kind_needs_to_be_enabled_and_granted() {
 }
 
 #[test]
-fn new_kind_reaches_the_pods_of_the_gateway() {
+fn new_kind_is_in_the_closure_of_the_gateway() {
     let gateway = ObjectRef::gateway_api("Gateway", "default", "web");
     let is_in_closure = |options| {
         let mut closures = Closures::new(options);
@@ -119,7 +119,7 @@ fn new_kind_reaches_the_pods_of_the_gateway() {
 }
 
 #[test]
-fn page_shows_the_kind() {
+fn documentation_shows_the_file_of_the_kind() {
     let page = include_str!("../../../docs/adding-a-backend-kind.md");
     let file = include_str!("config_map.rs");
     let (_, code) = file.split_once("\n\n").unwrap();

@@ -1,16 +1,17 @@
-//! Which endpoints of a port are near: those whose hints name the location of the data plane. Applies the rules of
-//! kube-proxy, which reads hints alone and never the zones or nodes of endpoints.
+//! Topology hints: selects the endpoints whose hints name the location of the data plane. Follows the rules of
+//! kube-proxy, which reads only hints and not the zones or nodes of endpoints.
 
 use std::net::SocketAddr;
 
 use crate::api::core::{EndpointHints, Hint, SliceEndpoint};
 use crate::location::Location;
 
-/// The hints of an endpoint for one scope.
+/// Returns the hints of an endpoint for one scope.
 type HintsOf = fn(&EndpointHints) -> &[Hint];
 
-/// Keeps the endpoints that are meant for a location, of the ready ones of a port. Hints for nodes come first, then those
-/// for zones. Each count only if all endpoints have some and one is for the location; otherwise all endpoints stay.
+/// Keeps the ready endpoints of a port that are hinted for a location. Hints for nodes take precedence over hints for
+/// zones. A scope counts only if all endpoints have hints for it and one of them names the location; otherwise all
+/// endpoints stay.
 pub(super) fn narrow(ready: &mut Vec<(&SliceEndpoint, SocketAddr)>, location: &Location) {
     let scopes: [(_, HintsOf); 2] = [
         (&location.node, |hints| &hints.for_nodes),

@@ -1,5 +1,5 @@
-//! XBackends as backends: a name in DNS, what is spoken there, and TLS of its own (GEP-4894). Keeps what was read of them
-//! from one translation to the next. Resolves no name.
+//! XBackends as backends: a DNS name, its protocol, and TLS settings (GEP-4894). Keeps parsed objects from one
+//! translation to the next. Does not resolve names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,35 +35,36 @@ pub(super) const KIND: BackendKind = BackendKind {
     resolver: || Box::new(XBackends::default()),
 };
 
-/// The domain of the Services of a cluster, which are no external hosts.
+/// The domain of the Services of a cluster, which are not external hosts.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// The XBackends of a snapshot, read.
+/// The parsed XBackends of a snapshot.
 #[derive(Default)]
 struct XBackends(BTreeMap<Key, External>);
 
-/// An XBackend, read.
+/// A parsed XBackend.
 #[derive(PartialEq, Eq)]
 struct External {
     generation: i64,
     hostname: Arc<str>,
     port: u16,
     protocol: UpstreamProtocol,
-    /// What it says to speak, if no gRPC can be sent there.
+    /// The declared protocol, for messages, if gRPC cannot be sent there.
     refuses_grpc: Option<Arc<str>>,
-    /// Why no HTTP can go there: it is for TCP.
+    /// Why no HTTP can be sent there: the protocol is TCP.
     unsupported: Option<Fault>,
-    /// TLS, plain text, or why no request may go there, which makes `Accepted` false.
+    /// TLS, plain text, or why no request may be sent, which makes `Accepted` false.
     tls: Result<Option<Arc<ClientTls>>, Fault>,
     /// Makes `ResolvedRefs` false.
     unresolved: Option<Fault>,
     /// ConfigMaps and Secrets that it refers to.
     references: BTreeSet<ObjectRef>,
-    /// Whether its Secret is bad, so that what is presented depends on what it was before.
+    /// Whether its Secret is bad, so that the result depends on the last good certificate.
     depends_on_past: bool,
 }
 
-/// The client certificate goes with the backend: its author decides what requests to it present.
+/// Collects the links, including the client certificate: the author of an XBackend decides which certificate is
+/// presented.
 fn links(object: &Object, collector: &mut Collector<'_>) {
     let Object::XBackend(backend) = object else {
         return;
@@ -239,7 +240,7 @@ fn invalid(message: impl Into<String>) -> Fault {
     Fault::new(Reason::Invalid, message)
 }
 
-/// What is spoken there. `MCP` is HTTP whose requests are not looked into.
+/// Returns the protocol of an XBackend. `MCP` is HTTP, and its requests are not inspected.
 fn protocol(name: Option<&str>) -> Result<UpstreamProtocol, Fault> {
     match name.unwrap_or_default() {
         "" | "HTTP" | "HTTP11" | "MCP" => Ok(UpstreamProtocol::Http1),
@@ -253,7 +254,7 @@ fn protocol(name: Option<&str>) -> Result<UpstreamProtocol, Fault> {
     }
 }
 
-/// Whether an XBackend says where it is, and that is outside of the cluster.
+/// Checks that an XBackend has a hostname outside the cluster.
 fn check(object: &XBackend) -> Result<(), Fault> {
     let spec = &object.spec;
     if spec.kind != "ExternalHostname" {
@@ -268,7 +269,7 @@ fn check(object: &XBackend) -> Result<(), Fault> {
     };
     let hostname = host.hostname.as_str();
     let last = hostname.rsplit('.').next().unwrap_or_default();
-    // What ends with a number is read as an address by some.
+    // Some resolvers parse a name that ends with a number as an IP address.
     let is_address = last.bytes().all(|byte| byte.is_ascii_digit());
     if is_address || !backend_tls::is_dns_name(hostname) || !hostname.contains('.') {
         return Err(invalid(format!(
@@ -287,7 +288,7 @@ fn check(object: &XBackend) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads TLS of one XBackend.
+/// Parses the TLS settings of one XBackend.
 struct Reader<'a> {
     input: &'a Input<'a>,
     object: &'a XBackend,
@@ -317,7 +318,7 @@ impl Reader<'_> {
         Ok(Some(settings.with(protocol, client.transpose()?)))
     }
 
-    /// Without a validation the certificate has to be for the hostname, and of an authority that the platform trusts.
+    /// Returns the TLS settings. By default, a system authority must have issued the certificate for the hostname.
     fn settings(&mut self, tls: &XBackendTls) -> Result<TlsSettings, Fault> {
         let default = BackendTlsValidation {
             hostname: self.hostname.to_owned(),
@@ -332,7 +333,7 @@ impl Reader<'_> {
         backend_tls::validated(self.input, namespace, validation, &mut self.unresolved)
     }
 
-    /// What is presented: that of the XBackend, whatever the Gateway presents to others.
+    /// Returns the client certificate of the XBackend, which takes precedence over that of the Gateway.
     fn client(&mut self, tls: &XBackendTls) -> Result<Arc<Certificate>, Fault> {
         let field = "spec.tls.clientCertificateRef";
         let Some(reference) = &tls.client_certificate_ref else {

@@ -1,4 +1,4 @@
-//! Status of policies whose targets do not exist and that therefore mean no requests: which Gateways get an entry, and with
+//! Status of policies that select no requests because their targets do not exist: which Gateways get an entry, and with
 //! which message.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,12 +12,12 @@ use super::super::reason::{Fault, Reason};
 use super::policy::{From, Policy};
 use super::status::{Uses, missing};
 
-/// The Gateways of ours that send the requests of the objects that `from` names.
+/// The Gateways of this controller that send the requests of objects in `from`.
 pub(in crate::translate) type Senders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
 
-/// What to say of targets that do not exist, by the Gateway to say it for. `from` says which Gateways it is: the one that
-/// sends its requests or, where the object does not exist, all that send requests to the backend and that the policy could
-/// mean.
+/// Returns the faults of targets that do not exist, by the Gateway that gets the entry. If the object in `from` exists,
+/// it is the Gateway that sends its requests. Otherwise it is every Gateway that sends requests to the backend and that
+/// the policy could select.
 pub(super) fn absent(
     input: &Input<'_>,
     policy: &Policy,
@@ -33,14 +33,14 @@ pub(super) fn absent(
         let own = &policy.name.namespace;
         let (fault, gateways) = if !exists(input.snapshot, from) {
             let message = format!(
-                "spec.targetRefs: {} of from does not exist, so that no requests to {backend} are meant",
+                "spec.targetRefs: {} of from does not exist, so no requests to {backend} are selected",
                 from.object
             );
             let all = uses.get(backend).into_iter().flatten();
             let gateways = all.map(|one| &one.gateway);
-            let meant = gateways.filter(|it| it.namespace == *own || backend.namespace == *own);
-            let meant: BTreeSet<_> = meant.cloned().collect();
-            (Fault::new(Reason::TargetNotFound, message), meant)
+            let selected = gateways.filter(|it| it.namespace == *own || backend.namespace == *own);
+            let selected: BTreeSet<_> = selected.cloned().collect();
+            (Fault::new(Reason::TargetNotFound, message), selected)
         } else if let Some(fault) = missing(input, target) {
             let gateways = senders.get(&from.object);
             (fault, gateways.cloned().unwrap_or_default())

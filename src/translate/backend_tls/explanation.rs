@@ -1,4 +1,4 @@
-//! Why one policy applies to requests for a backend and others do not, for people. Decides nothing.
+//! Explains to people why a policy applies to requests for a backend and others do not. Makes no decisions.
 
 use std::cmp::Ordering;
 
@@ -13,56 +13,57 @@ use super::policy::{Candidate, Path, Policy, Target};
 pub struct BackendPolicies {
     /// The backend.
     pub backend: ObjectRef,
-    /// The port that the rule names.
+    /// The port in the backendRef.
     pub port: Option<u16>,
-    /// One for each target that is the backend: the one that applies first, then by precedence, then those that do not mean
-    /// these requests.
+    /// One entry for each target with this backend: first the policy that applies, then the others by precedence, then
+    /// those that do not select these requests.
     pub policies: Vec<ConsideredPolicy>,
 }
 
-/// A policy with what became of it.
+/// A policy, with the verdict on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsideredPolicy {
     /// The policy.
     pub policy: ObjectRef,
-    /// How precisely the target means requests.
+    /// The level of the target.
     pub level: PolicyLevel,
-    /// What became of it.
+    /// The verdict.
     pub verdict: PolicyVerdict,
 }
 
-/// What became of a policy.
+/// The verdict on a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyVerdict {
     /// It applies.
     Applies,
-    /// It is the one that would apply, and requests are refused for this reason.
+    /// It would apply, but requests are refused for this reason.
     Refuses(String),
-    /// It means the requests, and the one that applies goes before it by this criterion.
+    /// It selects the requests, but the one that applies takes precedence by this criterion.
     Outranked(Criterion),
-    /// It means the requests, and the operator does not permit what it asks for.
+    /// It selects the requests, but the operator does not permit its settings.
     NotPermitted(String),
-    /// It does not mean the requests, for this reason.
+    /// It does not select the requests, for this reason.
     OtherRequests(String),
 }
 
-/// What decides between two policies, in this order.
+/// The criterion that decides between two policies, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Criterion {
     /// The level.
     Level,
-    /// A section of `from` goes before the whole object.
+    /// A section of `from` takes precedence over the whole object.
     FromSection,
-    /// One port goes before all.
+    /// One port takes precedence over all ports.
     Port,
-    /// The older one goes first.
+    /// The older policy takes precedence.
     Age,
     /// Namespace and name.
     Name,
 }
 
 impl TlsPolicies {
-    /// What becomes of every policy that targets a backend, for requests to a port of this name, or of none.
+    /// Returns the verdict on every policy that targets a backend, for requests to a port with this name or without
+    /// one.
     pub(super) fn explain(
         &self,
         backend: &ObjectRef,
@@ -133,7 +134,7 @@ fn not_permitted(one: &Candidate<'_>) -> PolicyVerdict {
     PolicyVerdict::NotPermitted(fault.map(|fault| fault.message).unwrap_or_default())
 }
 
-/// Why a target does not mean requests.
+/// Returns why a target does not select requests.
 fn other(policy: &Policy, target: &Target, port: Option<&str>, path: &Path<'_>) -> String {
     if let Some(section) = target
         .section
@@ -143,7 +144,7 @@ fn other(policy: &Policy, target: &Target, port: Option<&str>, path: &Path<'_>) 
         return format!("it is for port {section}");
     }
     match &target.from {
-        Some(from) if !from.means(path) => format!("it is for requests of {from}"),
+        Some(from) if !from.selects(path) => format!("it is for requests of {from}"),
         _ => format!(
             "namespace {} is neither that of the Gateway nor that of the {}",
             policy.name.namespace, target.backend.kind
@@ -152,7 +153,7 @@ fn other(policy: &Policy, target: &Target, port: Option<&str>, path: &Path<'_>) 
 }
 
 impl Criterion {
-    /// The first of two values that differ.
+    /// Returns the first criterion whose values differ.
     pub(super) fn first(values: [(Self, Ordering); 3]) -> Option<Self> {
         let mut values = values.into_iter();
         let found = values.find(|(_, ordering)| ordering.is_ne());

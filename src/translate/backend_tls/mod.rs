@@ -1,5 +1,5 @@
-//! TLS to backends: which policy of consumers and producers applies to requests for a backend's port, and what it comes to.
-//! Follows policies from one translation to the next. Knows nothing of endpoints or connections.
+//! TLS to backends: which policy of consumers and producers applies to requests for a port, and its settings. Keeps
+//! policies from one translation to the next. Must not know endpoints or connections.
 
 mod absent;
 mod explanation;
@@ -33,21 +33,21 @@ pub(super) use self::absent::Senders;
 pub(super) use self::settings::{TlsSettings, authority_names, is_dns_name, validated};
 pub(super) use self::status::{Use, Uses, statuses};
 
-/// Who sends requests to a backend.
+/// The sender of requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Consumer {
     /// The Gateway.
     pub(super) gateway: ObjectRef,
     /// The listener that the requests come through, of the Gateway or of a ListenerSet.
     pub(super) listener: ListenerKey,
-    /// What the Gateway presents to backends, or why it cannot.
+    /// The client certificate of the Gateway, or why it cannot be used.
     pub(super) client_certificate: Option<ClientCertificate>,
 }
 
 /// A client certificate, or why there is none.
 pub(super) type ClientCertificate = Result<Arc<Certificate>, Arc<str>>;
 
-/// The requests that a reference to a backend is for.
+/// The requests for which a reference to a backend is resolved.
 #[derive(Clone, Copy)]
 pub(super) struct Requests<'a> {
     pub(super) route: &'a ObjectRef,
@@ -55,7 +55,7 @@ pub(super) struct Requests<'a> {
     pub(super) rule: Option<&'a str>,
     /// Whether a GRPCRoute sends them.
     pub(super) are_grpc: bool,
-    /// `None` while nobody can send any.
+    /// `None` if no listener can serve them.
     pub(super) consumer: Option<&'a Consumer>,
 }
 
@@ -67,18 +67,18 @@ pub(super) struct TlsPolicies {
     by_target: BTreeMap<ObjectRef, Vec<Arc<Policy>>>,
 }
 
-/// What applies to a use of a backend.
+/// The TLS decision for a use of a backend.
 pub(super) enum Decision {
-    /// Plain text, since no policy applies or since this one asks for it.
+    /// Plain text: no policy applies, or this policy asks for it.
     Plain(Option<TlsUse>),
     /// TLS.
     Tls(TlsUse, Arc<ClientTls>),
-    /// No request may go there, for this reason.
+    /// Requests must not be sent, for this reason.
     Refused(String),
 }
 
 impl TlsPolicies {
-    /// Follows the change from one snapshot to the next. Returns the backends to which something else may apply now.
+    /// Applies the changes between two snapshots. Returns the backends whose policy may have changed.
     pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> FxHashSet<ObjectRef> {
         let now = input.snapshot;
         let policies = now
@@ -95,9 +95,9 @@ impl TlsPolicies {
                 policies.filter(|it| it.authorities.iter().any(|it| authorities.contains(it)));
             changed.extend(affected.map(|policy| policy.name.clone()));
         }
-        let mut touched = FxHashSet::default();
+        let mut affected = FxHashSet::default();
         if changed.is_empty() {
-            return touched;
+            return affected;
         }
         for name in changed {
             let policy = read(input, &name).map(Arc::new);
@@ -107,10 +107,10 @@ impl TlsPolicies {
             };
             let versions = former.iter().chain(&policy);
             let targets = versions.flat_map(|policy| &policy.targets);
-            touched.extend(targets.map(|target| target.backend.clone()));
+            affected.extend(targets.map(|target| target.backend.clone()));
         }
         self.index();
-        touched
+        affected
     }
 
     fn index(&mut self) {
@@ -126,29 +126,30 @@ impl TlsPolicies {
         }
     }
 
-    /// The names of all policies.
+    /// Returns the names of all policies.
     pub(super) fn names(&self) -> impl Iterator<Item = &ObjectRef> {
         self.by_name.keys()
     }
 
-    /// The backends that policies target.
+    /// Returns the backends that policies target.
     pub(super) fn targets(&self) -> impl Iterator<Item = &ObjectRef> {
         self.by_target.keys()
     }
 
-    /// Whether a policy targets a backend, so that what applies to it may depend on its consumer.
+    /// Reports whether a policy targets a backend, so that its TLS may depend on the consumer.
     pub(super) fn target(&self, backend: &ObjectRef) -> bool {
         self.by_target.contains_key(backend)
     }
 
-    /// The objects whose requests policies mean.
+    /// Returns the objects that policies name in `from`.
     pub(super) fn senders(&self) -> BTreeSet<&ObjectRef> {
         let targets = self.by_name.values().flat_map(|policy| &policy.targets);
         let from = targets.filter_map(|target| target.from.as_ref());
         from.map(|from| &from.object).collect()
     }
 
-    /// The policies that target the backends of a rule, and what becomes of each for the requests of a listener.
+    /// Returns the policies that target the backends of a rule, with the verdict on each for the requests of a
+    /// listener.
     pub(super) fn of_rule(
         &self,
         snapshot: &Snapshot,
@@ -182,7 +183,7 @@ impl TlsPolicies {
         backends.map(of_backend).collect()
     }
 
-    /// What applies to requests for a port of this name, or of none, of a backend.
+    /// Decides on TLS for requests to a port of a backend, with this name or without one.
     pub(super) fn decide(
         &self,
         backend: &ObjectRef,
@@ -226,8 +227,8 @@ impl TlsPolicies {
         }
     }
 
-    /// The TLS of a use that is known, as its policy has it now, which may be none; `None` when the policy cannot be
-    /// applied any more.
+    /// Returns the present TLS settings of a known use, which may be none; `None` if its policy cannot be applied any
+    /// more.
     pub(super) fn renew(
         &self,
         known: &TlsUse,
@@ -240,7 +241,7 @@ impl TlsPolicies {
         }
     }
 
-    /// The policy that applies: exactly one does, and a broken one is not passed over.
+    /// Returns the policy that applies. An unusable policy does not let the next one apply.
     fn winner(
         &self,
         backend: &ObjectRef,
@@ -249,7 +250,7 @@ impl TlsPolicies {
     ) -> Option<Candidate<'_>> {
         let policies = self.by_target.get(backend)?.iter();
         let candidates = policies.filter_map(|policy| policy.candidate(backend, port, path));
-        // They are in order of age, and of equal ones the first is taken.
+        // They are in order of age, and `min_by_key` returns the first of equal elements.
         candidates.min_by_key(|candidate| candidate.rank)
     }
 }
@@ -264,7 +265,7 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// The backendRefs of a rule of a route; none where there is no such rule.
+/// Returns the backendRefs of a rule of a route; none if the rule does not exist.
 fn backend_refs<'a>(
     snapshot: &'a Snapshot,
     route: &ObjectRef,

@@ -1,5 +1,4 @@
-//! A policy as it was read: its targets, whose requests it is for, and how precisely it means them (GEP-3875). Knows
-//! nothing of other policies.
+//! A parsed policy: its targets, the requests that it selects, and its rank (GEP-3875). Must not know other policies.
 
 use std::fmt;
 
@@ -14,20 +13,20 @@ use super::super::{Input, backend};
 use super::explanation::Criterion;
 use super::settings::{self, Settings, Weakening};
 
-/// A policy, read.
+/// A parsed policy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) name: ObjectRef,
     pub(super) generation: i64,
     created: Option<jiff::Timestamp>,
     pub(super) targets: Vec<Target>,
-    /// What it asks for, or why it cannot be applied, which makes `Accepted` false.
+    /// Its settings, or why it cannot be applied, which makes `Accepted` false.
     pub(super) settings: Result<Settings, Fault>,
     /// Makes `ResolvedRefs` false.
     pub(super) unresolved: Option<Fault>,
     /// ConfigMaps and Secrets that it refers to.
     pub(super) authorities: Vec<ObjectRef>,
-    /// The most precise level at which the operator permits what it asks for.
+    /// The lowest level at which the operator permits settings that weaken TLS.
     floor: PolicyLevel,
 }
 
@@ -37,11 +36,11 @@ pub(super) struct Target {
     pub(super) backend: ObjectRef,
     /// The name of one port.
     pub(super) section: Option<String>,
-    /// Whose requests are meant.
+    /// The sender whose requests are selected; `None` selects all.
     pub(super) from: Option<From>,
 }
 
-/// Objects of the policy's namespace whose requests are meant.
+/// An object of the policy's namespace whose requests are selected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct From {
     pub(super) object: ObjectRef,
@@ -49,27 +48,28 @@ pub(super) struct From {
     section: Option<String>,
 }
 
-/// The requests of one rule that come through one listener.
+/// The requests of one rule through one listener.
 #[derive(Clone, Copy)]
 pub(super) struct Path<'a> {
     pub(super) route: &'a ObjectRef,
     pub(super) rule: Option<&'a str>,
-    /// The Gateway and its listener, or that of a ListenerSet.
+    /// The Gateway, and its listener or that of a ListenerSet.
     pub(super) through: Option<(&'a ObjectRef, &'a ListenerKey)>,
 }
 
-/// Which of two policies applies: the one of the lesser rank. The order of the fields is the order of precedence.
+/// The precedence of a policy: the lesser rank applies. The order of the fields is the order of precedence, because
+/// `Ord` is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) level: PolicyLevel,
-    /// All of the object is meant, and not a listener or rule of it.
+    /// Whether `from` selects the whole object rather than a listener or rule of it.
     is_from_whole: bool,
-    /// All ports are meant.
+    /// Whether the target is every port.
     is_for_every_port: bool,
 }
 
 impl Rank {
-    /// By what the other one goes before this one; `None` when they are equal.
+    /// Returns the criterion by which the other one takes precedence; `None` if they are equal.
     pub(super) fn criterion(&self, other: &Self) -> Option<Criterion> {
         Criterion::first([
             (Criterion::Level, self.level.cmp(&other.level)),
@@ -85,7 +85,7 @@ impl Rank {
     }
 }
 
-/// A policy that means requests.
+/// A policy that selects requests.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) policy: &'a Policy,
@@ -124,12 +124,12 @@ impl Policy {
         }
     }
 
-    /// How it weakens TLS, if it does.
+    /// Returns how it weakens TLS, if it does.
     pub(super) fn weakening(&self) -> Option<Weakening> {
         self.settings.as_ref().ok()?.weakening()
     }
 
-    /// Why the operator does not permit what it asks for at the level of a target.
+    /// Returns why the operator does not permit its settings at the level of a target.
     pub(super) fn forbidden(&self, target: &Target) -> Option<Fault> {
         let weakening = self.weakening()?;
         let (level, floor) = (self.level(target), self.floor);
@@ -142,14 +142,14 @@ impl Policy {
         (level < floor).then(|| Fault::new(Reason::NotAllowed, message()))
     }
 
-    /// Whether other policies take the place of this one where it goes over them: nothing that they come to protects
-    /// requests less than the plain text that it asks for. One that asks for TLS is not passed over, since the next may ask
-    /// for less than it does.
+    /// Reports whether the next policy applies instead of this one. Only a forbidden policy for plain text is passed
+    /// over: any other policy protects requests at least as well. A forbidden policy for TLS is not passed over,
+    /// because the next one may protect requests less.
     pub(super) fn is_passed_over(&self, target: &Target) -> bool {
         self.weakening() == Some(Weakening::Plain) && self.forbidden(target).is_some()
     }
 
-    /// How precisely a target means requests.
+    /// Returns the level of a target.
     pub(super) fn level(&self, target: &Target) -> PolicyLevel {
         match &target.from {
             Some(from) => from.level(),
@@ -158,7 +158,7 @@ impl Policy {
         }
     }
 
-    /// Of two equal policies the older one applies, and then the one whose namespace and name come first.
+    /// Returns the age for ordering: of two equal policies the older one applies, then the first by namespace and name.
     pub(super) fn age(&self) -> impl Ord + use<'_> {
         let ObjectRef {
             namespace,
@@ -169,13 +169,13 @@ impl Policy {
         (self.created, namespace, name, kind)
     }
 
-    /// Whether namespace and name decide between this one and an equal one.
+    /// Reports whether both have the same age, so that namespace and name decide.
     pub(super) fn has_age_of(&self, other: &Self) -> bool {
         self.created == other.created
     }
 
-    /// The most precise of its targets for requests to a port of this name, or of none, of a backend; `None` when they are
-    /// not meant.
+    /// Returns the target with the best rank for requests to a port with this name or without one; `None` if no target
+    /// selects them.
     pub(super) fn candidate(
         &self,
         backend: &ObjectRef,
@@ -195,7 +195,7 @@ impl Policy {
         candidates.min_by_key(|candidate| candidate.rank)
     }
 
-    /// The rank of a target for requests to any of its ports.
+    /// Returns the rank of a target for requests to any of its ports; `None` if it does not select them.
     pub(super) fn rank_of(&self, target: &Target, path: &Path<'_>) -> Option<Rank> {
         let own = &*self.name.namespace;
         let is_producer = own == &*target.backend.namespace;
@@ -203,7 +203,7 @@ impl Policy {
         if !is_producer && !is_consumer {
             return None;
         }
-        if target.from.as_ref().is_some_and(|from| !from.means(path)) {
+        if target.from.as_ref().is_some_and(|from| !from.selects(path)) {
             return None;
         }
         Some(Rank {
@@ -241,8 +241,8 @@ impl From {
         }
     }
 
-    /// Whether requests are meant.
-    pub(super) fn means(&self, path: &Path<'_>) -> bool {
+    /// Reports whether it selects requests.
+    pub(super) fn selects(&self, path: &Path<'_>) -> bool {
         let object = &self.object;
         let Some((gateway, listener)) = path.through else {
             return false;
@@ -250,12 +250,12 @@ impl From {
         let section = self.section.as_deref();
         let is_listener =
             || section.is_none_or(|name| listener.origin == *object && *listener.name == *name);
-        let is_meant = match self.level() {
+        let is_selected = match self.level() {
             PolicyLevel::Gateway => gateway == object && is_listener(),
             PolicyLevel::ListenerSet => listener.origin == *object && is_listener(),
             _ => path.route == object && (section.is_none() || section == path.rule),
         };
-        &*object.group == GATEWAY_GROUP && is_meant
+        &*object.group == GATEWAY_GROUP && is_selected
     }
 }
 

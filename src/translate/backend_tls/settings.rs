@@ -1,4 +1,4 @@
-//! Reads and checks what a policy, or a backend with TLS of its own, asks of TLS: authorities, names, pins and options.
+//! Parses and validates the TLS settings of a policy or of a backend: authorities, names, pins and options.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,31 +16,31 @@ use crate::permissions::InsecureBackend;
 use super::super::reason::{Fault, Reason, merge};
 use super::super::{Input, Mode, authority};
 
-/// Prefix of the options that are ours; keys of other domains are none of our business.
+/// Prefix of our options. Options of other domains are ignored.
 const OPTION_PREFIX: &str = "portcullis.dev/";
 
-/// What a policy asks for.
+/// The settings of a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settings {
-    /// Plain text, whatever policies of other levels say.
+    /// Plain text, also if policies of other levels ask for TLS.
     Plain,
     /// TLS.
     Tls(TlsSettings),
 }
 
-/// How a policy weakens TLS.
+/// A way in which a policy weakens TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weakening {
     /// Plain text.
     Plain,
-    /// TLS to any backend that has a key of the pinned ones.
+    /// TLS to any backend that has one of the pinned keys.
     PinsOnly,
     /// TLS to any backend.
     SkipVerify,
 }
 
 impl Weakening {
-    /// What asks for it, with `field` the path of the validation.
+    /// Returns the setting that weakens TLS, for messages. `field` is the path of the validation.
     pub(super) fn asked_at(self, field: &str) -> String {
         match self {
             Self::Plain => "spec.mode None".to_owned(),
@@ -49,7 +49,7 @@ impl Weakening {
         }
     }
 
-    /// What an operator has to permit for it.
+    /// Returns the permission that the operator must give.
     fn permission(self) -> InsecureBackend {
         match self {
             Self::Plain => InsecureBackend::None,
@@ -60,7 +60,7 @@ impl Weakening {
 }
 
 impl Settings {
-    /// How they weaken TLS, if they do.
+    /// Returns how they weaken TLS, if they do.
     pub(super) fn weakening(&self) -> Option<Weakening> {
         match self {
             Self::Plain => Some(Weakening::Plain),
@@ -69,21 +69,21 @@ impl Settings {
     }
 }
 
-/// What TLS to a target of the policy is like, whoever asks for it.
+/// TLS settings for a target of the policy, independent of the consumer.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::translate) struct TlsSettings {
     server_name: Box<str>,
     verification: Verification,
     min_version: TlsVersion,
-    /// `None` means what the port's protocol asks for.
+    /// `None` means the default for the port's protocol.
     alpn: Option<Vec<AlpnProtocol>>,
 }
 
-/// A policy's settings, and what was found on the way.
+/// The settings of a policy with their faults.
 pub(super) struct ReadSettings {
     pub(super) settings: Result<Settings, Fault>,
     pub(super) unresolved: Option<Fault>,
-    /// ConfigMaps and Secrets that it refers to, whether or not they are there.
+    /// ConfigMaps and Secrets that it refers to, whether or not they exist.
     pub(super) references: Vec<ObjectRef>,
 }
 
@@ -99,7 +99,7 @@ impl TlsSettings {
         }
     }
 
-    /// TLS to a port that speaks `protocol`.
+    /// Returns the settings for a port with this protocol.
     pub(in crate::translate) fn with(
         &self,
         protocol: UpstreamProtocol,
@@ -128,7 +128,7 @@ pub(super) fn read(input: &Input<'_>, namespace: &str, spec: &BackendTlsSpec) ->
         None | Some("" | "TLS") => tls(input, namespace, spec, &mut unresolved).map(Settings::Tls),
         Some("None") => Ok(Settings::Plain),
         Some(other) => Err(invalid(format!(
-            "spec.mode is {other:?}; it has to be TLS or None"
+            "spec.mode is {other:?}; it must be TLS or None"
         ))),
     };
     ReadSettings {
@@ -154,8 +154,8 @@ fn tls(
     })
 }
 
-/// What a validation asks for, which is at a field of an object in `namespace`. References that cannot be resolved are
-/// added to `unresolved`.
+/// Returns the settings of a validation at a field of an object in `namespace`. Adds references that cannot be resolved
+/// to `unresolved`.
 pub(in crate::translate) fn validated(
     input: &Input<'_>,
     namespace: &str,
@@ -189,7 +189,7 @@ pub(in crate::translate) fn validated(
     Ok(settings)
 }
 
-/// Whether neither issuer nor names of the certificate are to be verified.
+/// Reports whether neither issuer nor names of the certificate are verified.
 fn is_unverified(validation: &BackendTlsValidation, field: &str) -> Result<bool, Fault> {
     let has_authorities = !validation.ca_certificate_refs.is_empty()
         || validation
@@ -199,8 +199,8 @@ fn is_unverified(validation: &BackendTlsValidation, field: &str) -> Result<bool,
     let is_skipped = validation.insecure_skip_verify;
     if is_skipped && has_authorities {
         return Err(invalid(format!(
-            "{field}.insecureSkipVerify excludes caCertificateRefs and wellKnownCACertificates; remove it to have \
-             certificates verified"
+            "{field}.insecureSkipVerify excludes caCertificateRefs and wellKnownCACertificates; remove it to verify \
+             certificates"
         )));
     }
     let is_unverified = is_skipped || (!has_authorities && !validation.pins.is_empty());
@@ -213,7 +213,7 @@ fn is_unverified(validation: &BackendTlsValidation, field: &str) -> Result<bool,
     Ok(is_unverified)
 }
 
-/// Refuses settings that an operator has to permit and does not.
+/// Refuses settings that the operator does not permit.
 fn permit(input: &Input<'_>, settings: &TlsSettings, field: &str) -> Result<(), Fault> {
     let Some(weakening) = settings.weakening() else {
         return Ok(());
@@ -230,7 +230,7 @@ fn permit(input: &Input<'_>, settings: &TlsSettings, field: &str) -> Result<(), 
     Err(Fault::new(Reason::NotAllowed, message))
 }
 
-/// The keys of which the certificate must have one, each once.
+/// Parses the pinned keys. Returns each once.
 fn pins(pins: &[String], field: &str) -> Result<Vec<KeyPin>, Fault> {
     let pin = |(index, pin): (usize, &String)| {
         let read = pin.parse::<KeyPin>();
@@ -241,7 +241,7 @@ fn pins(pins: &[String], field: &str) -> Result<Vec<KeyPin>, Fault> {
     Ok(distinct.into_iter().collect())
 }
 
-/// The names of the ConfigMaps and Secrets of a validation.
+/// Returns the names of the ConfigMaps and Secrets of a validation.
 pub(in crate::translate) fn authority_names(
     namespace: &str,
     validation: &BackendTlsValidation,
@@ -263,7 +263,7 @@ fn invalid(message: String) -> Fault {
     Fault::new(Reason::Invalid, message)
 }
 
-/// The authorities that are trusted: all that can be read. Without any, nothing is.
+/// Returns the trusted authorities: all that can be read. If none can be read, fails instead of trusting any issuer.
 fn authorities(
     input: &Input<'_>,
     namespace: &str,
@@ -298,7 +298,7 @@ fn authorities(
     Ok(Authorities::Certificates(found.into_list()))
 }
 
-/// The certificates of a ConfigMap or Secret.
+/// Returns the certificates of a ConfigMap or Secret.
 fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Authority>, Fault> {
     let bad = |problem: &str| {
         let message = format!("{field}: {name} {problem}");
@@ -315,7 +315,7 @@ fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Author
         }
         ("", "Secret") => {
             let message = format!(
-                "{field} names {name}: no policy brings a Secret into the pods of a Gateway; put ca.crt into a ConfigMap"
+                "{field} names {name}: policies cannot give the pods of a Gateway access to a Secret; put ca.crt into a ConfigMap"
             );
             return Err(Fault::new(Reason::InvalidKind, message));
         }
@@ -330,7 +330,7 @@ fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Author
     read.map_err(|problem| bad(&problem))
 }
 
-/// A name that can be sent as SNI: an IP address cannot (RFC 6066, 3).
+/// Parses a name for SNI, which cannot be an IP address (RFC 6066, 3).
 fn hostname(name: &str, field: &str) -> Result<Box<str>, Fault> {
     if !is_dns_name(name) {
         return Err(invalid(format!(
@@ -340,12 +340,12 @@ fn hostname(name: &str, field: &str) -> Result<Box<str>, Fault> {
     Ok(name.to_ascii_lowercase().into())
 }
 
-/// Whether a text is a DNS name without wildcard, and not an address.
+/// Reports whether text is a DNS name without wildcard, and not an IP address.
 pub(in crate::translate) fn is_dns_name(name: &str) -> bool {
     DnsName::try_from(name).is_ok() && name.parse::<std::net::IpAddr>().is_err()
 }
 
-/// The names of which the certificate must have one. Alternative names take the place of the hostname.
+/// Returns the names of which the certificate must have one. Alternative names replace the hostname.
 fn names(
     hostname: &str,
     alternatives: &[SubjectAltName],
@@ -365,7 +365,7 @@ fn names(
         };
         wanted.ok_or_else(|| {
             invalid(format!(
-                "{field}.subjectAltNames[{index}] has to be of type Hostname with a DNS name in hostname, or of \
+                "{field}.subjectAltNames[{index}] must be of type Hostname with a DNS name in hostname, or of \
                  type URI with a URI in uri"
             ))
         })

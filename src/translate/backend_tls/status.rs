@@ -1,4 +1,4 @@
-//! What policies are told: one entry per Gateway whose requests they are for. Knows nothing of how TLS is set up.
+//! Status of policies: one entry per Gateway whose requests they select. Must not know how TLS is configured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use super::absent::{Senders, absent};
 use super::policy::{Path, Policy, Target};
 use super::settings::Weakening;
 
-/// Requests to a backend.
+/// Requests to a backend through one listener.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::translate) struct Use {
     /// The Gateway that sends them.
     pub(in crate::translate) gateway: ObjectRef,
     /// The listener that they come through.
     pub(in crate::translate) listener: ListenerKey,
-    /// The route that they match, and the name of its rule.
+    /// The route, and the name of its rule.
     pub(in crate::translate) route: ObjectRef,
     pub(in crate::translate) rule: Option<Arc<str>>,
 }
 
-/// The requests to backends that policies may target.
+/// The requests to each backend that policies may target.
 pub(in crate::translate) type Uses = BTreeMap<ObjectRef, BTreeSet<Use>>;
 
 impl Use {
@@ -40,10 +40,10 @@ impl Use {
     }
 }
 
-/// The targets of a policy that one Gateway sends requests to, each with those that the policy means.
-type Meant<'a> = Vec<(&'a Target, Vec<&'a Use>)>;
+/// The targets of a policy to which one Gateway sends requests, each with the requests that the policy selects.
+type Selected<'a> = Vec<(&'a Target, Vec<&'a Use>)>;
 
-/// The entries of every policy.
+/// Returns the entries of every policy.
 pub(in crate::translate) fn statuses(
     input: &Input<'_>,
     policies: &TlsPolicies,
@@ -51,13 +51,13 @@ pub(in crate::translate) fn statuses(
     senders: &Senders,
 ) -> PolicyStatuses {
     let of_policy = |policy: &Arc<Policy>| {
-        let meant = meant_by_gateway(policy, uses);
+        let selected = selected_by_gateway(policy, uses);
         let mut of_gateways: BTreeMap<ObjectRef, Vec<Condition>> = BTreeMap::new();
         for (gateway, faults) in absent(input, policy, uses, senders) {
             of_gateways.insert(gateway, conditions_absent(policy, &faults));
         }
-        for (gateway, meant) in &meant {
-            let conditions = conditions(input, policies, policy, meant);
+        for (gateway, selected) in &selected {
+            let conditions = conditions(input, policies, policy, selected);
             of_gateways.insert((*gateway).clone(), conditions);
         }
         let entries = policy_status::entries(input, of_gateways);
@@ -67,22 +67,28 @@ pub(in crate::translate) fn statuses(
     all.filter(|(_, entries)| !entries.is_empty()).collect()
 }
 
-fn meant_by_gateway<'a>(policy: &'a Policy, uses: &'a Uses) -> BTreeMap<&'a ObjectRef, Meant<'a>> {
-    let mut by_gateway: BTreeMap<&ObjectRef, Meant<'a>> = BTreeMap::new();
+fn selected_by_gateway<'a>(
+    policy: &'a Policy,
+    uses: &'a Uses,
+) -> BTreeMap<&'a ObjectRef, Selected<'a>> {
+    let mut by_gateway: BTreeMap<&ObjectRef, Selected<'a>> = BTreeMap::new();
     for target in &policy.targets {
         let all = uses.get(&target.backend).into_iter().flatten();
         let mut of_target: BTreeMap<&ObjectRef, Vec<&Use>> = BTreeMap::new();
         for one in all.filter(|one| policy.rank_of(target, &one.path()).is_some()) {
             of_target.entry(&one.gateway).or_default().push(one);
         }
-        for (gateway, meant) in of_target {
-            by_gateway.entry(gateway).or_default().push((target, meant));
+        for (gateway, selected) in of_target {
+            by_gateway
+                .entry(gateway)
+                .or_default()
+                .push((target, selected));
         }
     }
     by_gateway
 }
 
-/// The conditions of a policy for a Gateway that sends no requests that it means, since its targets do not exist.
+/// Returns the conditions of a policy for a Gateway that sends it no requests, because its targets do not exist.
 fn conditions_absent(policy: &Policy, faults: &[Fault]) -> Vec<Condition> {
     let (kind, generation) = (ConditionType::Accepted, policy.generation);
     let fault = merge(faults);
@@ -99,23 +105,23 @@ fn resolved(policy: &Policy) -> Condition {
     )
 }
 
-/// The conditions of a policy for one Gateway.
+/// Returns the conditions of a policy for one Gateway.
 fn conditions(
     input: &Input<'_>,
     policies: &TlsPolicies,
     policy: &Policy,
-    meant: &Meant<'_>,
+    selected: &Selected<'_>,
 ) -> Vec<Condition> {
-    let faults = meant
+    let faults = selected
         .iter()
         .filter_map(|(target, _)| fault_of(input, policies, policy, target));
     let faults: Vec<Fault> = faults.collect();
     let generation = policy.generation;
     let unusable = policy.settings.as_ref().err();
-    let accepted = policy_status::accepted(unusable, &faults, meant.len(), generation);
+    let accepted = policy_status::accepted(unusable, &faults, selected.len(), generation);
     let is_accepted = accepted.reason == Reason::Accepted;
     let mut conditions = vec![accepted, resolved(policy)];
-    let overridden = overridden(policies, policy, meant);
+    let overridden = overridden(policies, policy, selected);
     if !overridden.is_empty() {
         let kind = ConditionType::Overridden;
         let condition = Condition::holds(kind, Reason::Overridden, generation);
@@ -126,7 +132,7 @@ fn conditions(
     conditions
 }
 
-/// The condition of a policy that weakens TLS.
+/// Returns the condition of a policy that weakens TLS.
 fn weakened(weakening: Weakening, generation: i64) -> Condition {
     let (kind, reason, message) = match weakening {
         Weakening::Plain => (
@@ -142,17 +148,17 @@ fn weakened(weakening: Weakening, generation: i64) -> Condition {
         Weakening::SkipVerify => (
             ConditionType::InsecureBackend,
             Reason::SkipVerify,
-            "spec.validation.insecureSkipVerify is true: requests go to whatever backend speaks TLS",
+            "spec.validation.insecureSkipVerify is true: requests go to any backend that speaks TLS",
         ),
     };
     Condition::holds(kind, reason, generation).with_message(message)
 }
 
-/// For which routes policies of the same namespace mean the requests more precisely. Those of other namespaces are not
-/// for the author of this one to know.
-fn overridden(policies: &TlsPolicies, policy: &Policy, meant: &Meant<'_>) -> Vec<String> {
+/// Returns the routes for which another policy of the same namespace takes precedence by its level. Policies of other
+/// namespaces are omitted: the author of this one may not be allowed to see them.
+fn overridden(policies: &TlsPolicies, policy: &Policy, selected: &Selected<'_>) -> Vec<String> {
     let mut found = BTreeSet::new();
-    for (target, uses) in meant {
+    for (target, uses) in selected {
         let rivals = policies.by_target.get(&target.backend);
         let rivals = rivals.into_iter().flatten();
         let own = |rival: &&Arc<Policy>| {
@@ -174,7 +180,7 @@ fn overridden(policies: &TlsPolicies, policy: &Policy, meant: &Meant<'_>) -> Vec
     found.into_iter().map(shown).collect()
 }
 
-/// The ports of a target.
+/// Returns the ports of a target.
 fn ports<'a>(
     input: &'a Input<'_>,
     target: &'a Target,
@@ -184,14 +190,14 @@ fn ports<'a>(
     } = target;
     let kinds = &input.options.permissions.backend_kinds;
     let ports = backend::target_ports(input.snapshot, kinds, backend)?;
-    let is_meant = |port: &&ServicePort| {
+    let is_named = |port: &&ServicePort| {
         let section = section.as_deref();
         section.is_none_or(|section| port.name.as_deref() == Some(section))
     };
-    Some(ports.iter().filter(is_meant))
+    Some(ports.iter().filter(is_named))
 }
 
-/// Whether a target, or its port, does not exist.
+/// Returns the fault of a target that does not exist, or whose port does not.
 pub(super) fn missing(input: &Input<'_>, target: &Target) -> Option<Fault> {
     let Target {
         backend, section, ..
@@ -205,7 +211,7 @@ pub(super) fn missing(input: &Input<'_>, target: &Target) -> Option<Fault> {
     Some(Fault::new(Reason::TargetNotFound, message))
 }
 
-/// Why a policy does not apply to one of its targets.
+/// Returns why a policy does not apply to one of its targets.
 fn fault_of(
     input: &Input<'_>,
     policies: &TlsPolicies,
@@ -221,7 +227,7 @@ fn fault_of(
     let mut ports = ports(input, target)?.peekable();
     if ports.peek().is_some() && ports.all(|port| port.protocol.as_deref() == Some("UDP")) {
         let message =
-            format!("spec.targetRefs: {backend} has no such port for TCP, which TLS needs");
+            format!("spec.targetRefs: the targeted ports of {backend} are UDP, but TLS needs TCP");
         return Some(Fault::new(Reason::Invalid, message));
     }
     if let Some(fault) = policy.forbidden(target) {

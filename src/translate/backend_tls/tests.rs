@@ -1,4 +1,4 @@
-//! Which of several policies applies: every pair of them, and any number.
+//! Which of several policies applies: for every pair of policies, and for any number.
 
 mod permitted;
 
@@ -10,8 +10,8 @@ use super::*;
 use crate::api::Kind;
 use crate::translate::Options;
 
-/// Policies on requests to Service `app/svc` port `https`, which rule `rule` of route `edge/route` sends from listener
-/// `http` of ListenerSet `edge/set` of Gateway `edge/gw`; the one that goes over all others first.
+/// Returns policies on requests to Service `app/svc` port `https`, which rule `rule` of route `edge/route` sends from
+/// listener `http` of ListenerSet `edge/set` of Gateway `edge/gw`. They are in order of precedence.
 fn candidates() -> Vec<(&'static str, Value)> {
     let from = |kind: &str, name: &str, section: Option<&str>| {
         let mut from = json!({"kind": kind, "name": name});
@@ -61,7 +61,7 @@ fn named(index: usize) -> String {
     format!("p{index:02}")
 }
 
-/// The name of the policy that applies among these.
+/// Returns the name of the policy that applies.
 fn winner(policies: &[Value]) -> Option<String> {
     with_requests(policies, &Options::default(), |known, service, requests| {
         let winner = known.winner(service, Some("https"), &requests.path());
@@ -102,11 +102,11 @@ fn with_requests<T>(
 }
 
 #[test]
-fn of_each_two_the_more_precise_one_applies() {
+fn more_specific_policy_applies_of_each_pair() {
     let candidates = candidates();
     for (better, (namespace, target)) in candidates.iter().enumerate() {
         for (worse, (other, rival)) in candidates.iter().enumerate().skip(better + 1) {
-            // Neither age nor name matters between levels: the worse one is the older here, and its name comes first.
+            // Between levels, neither age nor name matters: here the worse policy is older, and its name comes first.
             let mut old = policy("a", other, rival, "None");
             old["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z".into();
             let mut new = policy("b", namespace, target, "None");
@@ -118,7 +118,7 @@ fn of_each_two_the_more_precise_one_applies() {
 }
 
 #[test]
-fn a_broken_policy_wins_like_any_other() {
+fn invalid_policy_takes_precedence_like_a_valid_one() {
     let candidates = candidates();
     let (namespace, target) = &candidates[0];
     let broken = policy("broken", namespace, target, "Sideways");
@@ -128,7 +128,7 @@ fn a_broken_policy_wins_like_any_other() {
 }
 
 #[test]
-fn others_have_no_say() {
+fn unrelated_policies_do_not_apply() {
     let target = |from: Value| json!({"group": "", "kind": "Service", "name": "svc", "namespace": "app", "from": from});
     let rows = [
         ("third", target(json!({"kind": "Gateway", "name": "gw"}))),
@@ -150,7 +150,7 @@ fn others_have_no_say() {
             "edge",
             target(json!({"kind": "ListenerSet", "name": "set", "sectionName": "else"})),
         ),
-        // The listener is of the ListenerSet, and not of the Gateway itself.
+        // The listener belongs to the ListenerSet, not to the Gateway itself.
         (
             "edge",
             target(json!({"kind": "Gateway", "name": "gw", "sectionName": "http"})),
@@ -168,7 +168,7 @@ fn others_have_no_say() {
 
 proptest! {
     #[test]
-    fn a_less_precise_policy_never_changes_which_one_applies(
+    fn less_specific_policy_never_changes_which_one_applies(
         (chosen, ages) in (subsequence((0..14_usize).collect::<Vec<_>>(), 1..14), proptest::collection::vec(0..9_u8, 14)),
     ) {
         let candidates = candidates();

@@ -1,5 +1,5 @@
-//! Which objects each Gateway's closure holds: all that links lead to from the Gateway, counted, so that a change costs
-//! what it reaches and no more. Knows the names of objects and their links, and nothing else of them.
+//! The graph of links between objects, and the closure of each Gateway: all objects that are reachable from it. Counts
+//! references, so that a change costs only what it reaches. Must not know objects beyond their names and links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,53 +9,54 @@ use crate::ir::ObjectRef;
 
 use super::links::{Links, Source};
 
-/// A Gateway of ours, by a number of its own.
+/// The number of a Gateway that is the root of a closure.
 pub(super) type Root = u32;
 
-/// The names that closures have to look at again.
+/// The objects whose membership or content may have changed, by closure.
 pub(super) type Dirty = BTreeMap<Root, BTreeSet<ObjectRef>>;
 
-/// Objects and their links, as far as anything leads to or from them.
+/// Objects and their links. Contains only objects with links from or to them.
 #[derive(Default)]
 pub(super) struct Graph {
     nodes: FxHashMap<ObjectRef, Node>,
-    /// Objects whose links depend on something else, in order.
+    /// Objects whose links depend on a source, in order.
     dependents: FxHashMap<Source, Vec<ObjectRef>>,
     roots: BTreeMap<Root, Labels>,
 }
 
-/// An object, or the name of one that may come.
+/// An object, or a name that others refer to and that does not exist.
 #[derive(Default)]
 struct Node {
     links: Links,
     /// Objects that belong to it, in order.
     members: Vec<ObjectRef>,
-    /// The closures that hold it, in order, each with the number of links that lead to it there.
+    /// The closures that contain it, in order, each with the number of links from that closure to it.
     holders: Vec<(Root, u32)>,
 }
 
-/// Whether the labels of namespaces matter to a Gateway.
+/// Whether the labels of namespaces affect a Gateway.
 #[derive(Default)]
 struct Labels {
-    /// How many objects of its closure select namespaces.
+    /// Number of objects in its closure that select namespaces by label.
     selecting: usize,
-    /// The namespaces that could be selected.
+    /// The namespaces in its closure.
     namespaces: BTreeSet<ObjectRef>,
 }
 
 impl Graph {
-    /// Objects whose links depend on `source`.
+    /// Returns the objects whose links depend on `source`.
     pub(super) fn dependents(&self, source: &Source) -> &[ObjectRef] {
         self.dependents.get(source).map_or(&[], Vec::as_slice)
     }
 
-    /// The closures that hold an object.
+    /// Returns the closures that contain an object.
     pub(super) fn holders(&self, name: &ObjectRef) -> impl Iterator<Item = Root> {
         let holders = self.nodes.get(name).map_or(&[][..], |node| &node.holders);
         holders.iter().map(|(root, _)| *root)
     }
 
-    /// Whether an object is part of a closure. Namespaces that nobody asks for labels are not.
+    /// Reports whether an object is part of a closure. Namespaces are part of it only while an object selects them by
+    /// label.
     pub(super) fn has(&self, root: Root, name: &ObjectRef) -> bool {
         let selects = || {
             let labels = self.roots.get(&root);
@@ -65,19 +66,19 @@ impl Graph {
         node.is_some_and(|node| node.is_held_by(root)) && (!is_namespace(name) || selects())
     }
 
-    /// Begins the closure of a Gateway.
+    /// Creates the closure of a Gateway.
     pub(super) fn add_root(&mut self, root: Root, gateway: &ObjectRef, dirty: &mut Dirty) {
         self.roots.insert(root, Labels::default());
         self.hold(root, gateway, dirty);
     }
 
-    /// Gives up the closure of a Gateway.
+    /// Removes the closure of a Gateway.
     pub(super) fn remove_root(&mut self, root: Root, gateway: &ObjectRef, dirty: &mut Dirty) {
         self.release(root, gateway, dirty);
         self.roots.remove(&root);
     }
 
-    /// Replaces the links of an object; one that is gone has none.
+    /// Replaces the links of an object. A deleted object has none.
     pub(super) fn link(&mut self, name: &ObjectRef, links: Links, dirty: &mut Dirty) {
         let known = self.nodes.get(name).map(|node| &node.links);
         if known.map_or(links == Links::default(), |known| *known == links) {
@@ -98,7 +99,7 @@ impl Graph {
         let depends_on = now.depends_on.clone();
         let holders: Vec<Root> = self.holders(name).collect();
         self.depend(name, &former.depends_on, &depends_on);
-        // What is added comes first, so that what both have in common is never given up in between.
+        // Add before removing, so that objects that both versions reach are not dropped in between.
         for root in holders {
             self.select(root, selected.0, selected.1, dirty);
             for target in &referred {
@@ -131,7 +132,7 @@ impl Graph {
         self.forget_idle(name);
     }
 
-    /// Counts one more link that leads to an object in a closure.
+    /// Counts one more link to an object in a closure. The first link adds the object, and counts its links in turn.
     fn hold(&mut self, root: Root, name: &ObjectRef, dirty: &mut Dirty) {
         let mut rest = vec![name.clone()];
         while let Some(name) = rest.pop() {
@@ -151,7 +152,8 @@ impl Graph {
         }
     }
 
-    /// Takes one link back that led to an object in a closure.
+    /// Undoes one link to an object in a closure. Removing the last link removes the object, and its links in turn.
+    /// Relies on the absence of cycles: objects in a cycle would keep each other (see [`super::links`]).
     fn release(&mut self, root: Root, name: &ObjectRef, dirty: &mut Dirty) {
         let mut rest = vec![name.clone()];
         while let Some(name) = rest.pop() {
@@ -172,7 +174,8 @@ impl Graph {
         }
     }
 
-    /// Counts the objects of a closure that select namespaces. The namespaces come with the first and go with the last.
+    /// Counts the objects of a closure that select namespaces. The first one adds the namespaces, and the last one
+    /// removes them.
     fn select(&mut self, root: Root, before: bool, now: bool, dirty: &mut Dirty) {
         let Some(labels) = self.roots.get_mut(&root).filter(|_| before != now) else {
             return;
@@ -217,7 +220,7 @@ impl Node {
             .is_ok()
     }
 
-    /// Counts a link, and tells whether it is the first one of this closure.
+    /// Counts a link. Returns whether it is the first one from this closure.
     fn hold(&mut self, root: Root) -> bool {
         match self.holders.binary_search_by_key(&root, |one| one.0) {
             Ok(at) => self.holders[at].1 += 1,
@@ -229,7 +232,7 @@ impl Node {
         false
     }
 
-    /// Takes a link back, and tells whether it was the last one of this closure.
+    /// Undoes a link. Returns whether it was the last one from this closure.
     fn release(&mut self, root: Root) -> bool {
         let Ok(at) = self.holders.binary_search_by_key(&root, |one| one.0) else {
             return false;
@@ -242,7 +245,7 @@ impl Node {
         is_last
     }
 
-    /// What is in every closure that this is in.
+    /// Appends the objects that are in every closure that contains this one.
     fn neighbours_into(&self, names: &mut Vec<ObjectRef>) {
         names.extend_from_slice(&self.links.refers_to);
         names.extend_from_slice(&self.members);

@@ -1,8 +1,9 @@
-//! What ties one object to others, as far as translations follow it: one function per kind. A new kind is a function here
-//! and a line in [`links`]. Knows nothing of closures.
+//! The links of an object to others, as far as translations follow them: one function per kind. A new kind is a
+//! function here and a line in [`links`]. Must not know closures.
 //!
-//! Kinds refer downwards and belong upwards in one order: Gateways, ListenerSets, routes, backends, what belongs to
-//! backends. Links against this order would hold each other in a closure.
+//! The kinds are in one order: Gateways, ListenerSets, routes, backends, and objects that belong to backends. An object
+//! refers only to later kinds and belongs only to earlier ones. A link against this order would create a cycle, whose
+//! objects would keep each other in a closure.
 
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet, NamespacesFrom};
 use crate::api::grpc_route::{GrpcRoute, GrpcRule};
@@ -18,33 +19,33 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 use super::super::attachment::{self, parent_name};
 use super::super::{Input, backend, selector};
 
-/// What ties an object to others. Every list is in order and names an object once.
+/// The links of an object. Every list is sorted, without duplicates.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Links {
-    /// Objects that it refers to and may refer to: they are in every closure that it is in.
+    /// Objects that it refers to with permission. They are in every closure that contains it.
     pub(super) refers_to: Vec<ObjectRef>,
-    /// Objects that it belongs to: it is in every closure that one of them is in.
+    /// Objects that it belongs to. It is in every closure that contains one of them.
     pub(super) belongs_to: Vec<ObjectRef>,
-    /// What decides about these links beside the object itself.
+    /// What else these links depend on.
     pub(super) depends_on: Vec<Source>,
-    /// Whether it selects other objects by the labels of their namespaces.
+    /// Whether it selects objects by the labels of their namespaces.
     pub(super) selects_namespaces: bool,
 }
 
-/// What links may depend on.
+/// A dependency of links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
     /// An object.
     Object(ObjectRef),
     /// All ReferenceGrants of a namespace.
     GrantsOf(String),
-    /// Which Gateways a namespace has.
+    /// The set of Gateways in a namespace.
     GatewaysOf(String),
-    /// All objects of a kind of a namespace.
+    /// All objects of a kind in a namespace.
     AllOf(&'static str, String),
 }
 
-/// The links of an object.
+/// Returns the links of an object.
 pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Links {
     let mut collector = Collector {
         input,
@@ -80,7 +81,8 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
     links
 }
 
-/// Stands for all default Gateways: they refer to it, and routes that ask for them belong to it. No object has this name.
+/// Returns a node that represents all default Gateways: they refer to it, and routes that request them belong to it. No
+/// object has this name.
 fn default_gateways() -> ObjectRef {
     ObjectRef::new(GROUP, "DefaultGateways", "", attachment::DEFAULT_SCOPE)
 }
@@ -99,7 +101,8 @@ pub(in crate::translate) struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// A class may name parameters in any namespace: those who write classes rule over the cluster.
+    /// Collects the links of a class. It may name parameters in any namespace, because only cluster administrators
+    /// create classes.
     fn gateway_class(&mut self, class: &GatewayClass) {
         if let Some(ObjectReference {
             group,
@@ -144,7 +147,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The certificates of a ListenerSet count only while its Gateway takes it: nobody else can use them there.
+    /// Collects the links of a ListenerSet. Its certificates count only while its Gateway accepts it, because nothing
+    /// else uses them.
     fn listener_set(&mut self, set: &ListenerSet) {
         let parent = &set.spec.parent_ref;
         if parent.group != GATEWAY_GROUP || parent.kind != Gateway::KIND {
@@ -170,7 +174,7 @@ impl<'a> Collector<'a> {
         self.parents(&route.spec.parent_refs);
         self.default_gateways(route.spec.use_default_gateways.as_deref());
         for rule in &route.spec.rules {
-            // Taken apart by name, so that a new field that refers to something is not forgotten.
+            // Destructured, so that a new field with a reference fails to compile until it is handled here.
             let HttpRule {
                 name: _,
                 matches: _,
@@ -184,7 +188,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// `useDefaultGateways` of a route.
+    /// Collects the link for `useDefaultGateways` of a route.
     fn default_gateways(&mut self, scope: Option<&str>) {
         if scope == Some(attachment::DEFAULT_SCOPE) {
             self.links.belongs_to.push(default_gateways());
@@ -195,7 +199,7 @@ impl<'a> Collector<'a> {
         self.parents(&route.spec.parent_refs);
         self.default_gateways(route.spec.use_default_gateways.as_deref());
         for rule in &route.spec.rules {
-            // Taken apart by name, as above.
+            // Destructured, as above.
             let GrpcRule {
                 name: _,
                 matches: _,
@@ -241,11 +245,11 @@ impl<'a> Collector<'a> {
         self.parents(&route.spec.parent_refs);
     }
 
-    /// A policy for backends of its own namespace belongs to them, and one for those of others to the Gateways of its own
-    /// namespace, for whose requests alone it is.
+    /// Collects the links of a policy on TLS. A policy for backends of its own namespace belongs to them. A policy for
+    /// backends of other namespaces applies only to requests of Gateways in its own namespace, and belongs to these.
     ///
-    /// ConfigMaps only: a Secret is in no closure unless the Gateway, a ListenerSet of it or an XBackend of its routes refers
-    /// to it.
+    /// Only ConfigMaps count: a Secret is in a closure only if the Gateway, one of its ListenerSets or an XBackend of
+    /// its routes refers to it.
     fn tls_policy<P: TlsPolicy>(&mut self, policy: &P) {
         let namespace = &*self.name.namespace;
         let spec = policy.spec();
@@ -265,7 +269,7 @@ impl<'a> Collector<'a> {
         self.config_maps(&spec.validation);
     }
 
-    /// A policy on traffic belongs to the backends that it targets.
+    /// Collects the links of a policy on traffic: it belongs to the backends that it targets.
     fn traffic_policy(&mut self, policy: &BackendTrafficPolicy) {
         let namespace = &*self.name.namespace;
         let kinds = &self.input.options.permissions.backend_kinds;
@@ -276,7 +280,7 @@ impl<'a> Collector<'a> {
         self.links.belongs_to.extend(targets);
     }
 
-    /// The authorities of a validation that are ConfigMaps.
+    /// Collects the ConfigMaps with the authorities of a validation.
     pub(in crate::translate) fn config_maps(&mut self, validation: &BackendTlsValidation) {
         for authority in &validation.ca_certificate_refs {
             if authority.group.is_empty() && authority.kind == "ConfigMap" {
@@ -286,7 +290,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Listeners of a Gateway or ListenerSet.
+    /// Collects the links of listeners of a Gateway or ListenerSet.
     fn listeners(&mut self, listeners: &[Listener]) {
         for listener in listeners {
             let allowed = listener.allowed_routes.as_ref();
@@ -298,7 +302,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// What a route belongs to. Whether it may attach depends on the labels of its namespace.
+    /// Collects the parents of a route. The labels of its namespace decide whether it may attach.
     fn parents(&mut self, parents: &[ParentRef]) {
         let may_be_ours = |parent: &&ParentRef| {
             parent.group == GATEWAY_GROUP
@@ -329,7 +333,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// A Secret, in another namespace with a ReferenceGrant.
+    /// Collects a Secret. In another namespace it needs a ReferenceGrant.
     pub(in crate::translate) fn secret(&mut self, reference: &SecretRef) {
         let SecretRef {
             group,
@@ -342,7 +346,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Certificate authorities that clients are verified by.
+    /// Collects an object with certificate authorities for client certificates.
     fn authority(&mut self, reference: &ObjectReference) {
         let ObjectReference {
             group,
@@ -361,7 +365,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// An object of another namespace counts only with the ReferenceGrants that permit the reference.
+    /// Collects an object. In another namespace it counts only with the ReferenceGrants that permit the reference.
     fn refers_to_granted(&mut self, group: &str, kind: &str, namespace: Option<&str>, name: &str) {
         let namespace = namespace.unwrap_or(&self.name.namespace);
         let target = ObjectRef::new(group, kind, namespace, name);
@@ -378,12 +382,12 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// What links are made from.
+    /// Returns the inputs of the translation.
     pub(in crate::translate) fn input(&self) -> &'a Input<'a> {
         self.input
     }
 
-    /// Objects of its own namespace.
+    /// Collects objects of the own namespace.
     pub(in crate::translate) fn refers_to_all(
         &mut self,
         targets: impl IntoIterator<Item = ObjectRef>,
@@ -391,12 +395,12 @@ impl<'a> Collector<'a> {
         self.links.refers_to.extend(targets);
     }
 
-    /// Its links depend on an object.
+    /// Declares that the links depend on an object.
     pub(in crate::translate) fn depends_on_object(&mut self, name: &ObjectRef) {
         self.depends_on(Source::Object(name.clone()));
     }
 
-    /// Its links depend on all Services, EndpointSlices or Pods of its namespace.
+    /// Declares that the links depend on all Services, EndpointSlices or Pods of the own namespace.
     pub(in crate::translate) fn depends_on_all(&mut self, kind: &'static str) {
         let namespace = self.name.namespace.to_string();
         self.depends_on(Source::AllOf(kind, namespace));

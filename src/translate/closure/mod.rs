@@ -1,5 +1,5 @@
-//! Per Gateway of ours, the objects that its translation in [`Mode::Dedicated`] reads: its closure. Kept current from one
-//! snapshot to the next. Knows nothing of who gets the objects.
+//! The closure of each Gateway: the objects that its translation in [`Mode::Dedicated`] reads. Updated from one
+//! snapshot to the next. Must not know who receives the objects.
 
 mod graph;
 mod links;
@@ -19,13 +19,13 @@ use self::links::Source;
 pub(super) use self::links::Collector;
 use super::{Input, Mode, Options};
 
-/// The closures of all Gateways of ours.
+/// The closures of all Gateways of this controller.
 pub struct Closures {
     options: Options,
-    /// What the parts below were made of.
+    /// The snapshot from which the fields below were computed.
     seen: Snapshot,
     graph: Graph,
-    /// The number of the next Gateway that becomes ours.
+    /// The number of the next Gateway.
     next: Root,
     roots: BTreeMap<ObjectRef, Root>,
     closures: BTreeMap<Root, Closure>,
@@ -36,26 +36,26 @@ struct Closure {
     objects: Snapshot,
 }
 
-/// What is different in the closure of a Gateway.
+/// The changes of a Gateway's closure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// Some objects, in an order that is the same for the same change.
+    /// Changed objects. The order is the same for the same change.
     Changed(Vec<ObjectChange>),
-    /// The Gateway is gone, or not ours any more.
+    /// The Gateway is deleted, or another controller manages it.
     Gone,
 }
 
-/// What became of an object.
+/// A change of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectChange {
-    /// It is new or different.
+    /// It is new or changed.
     Put(Object),
-    /// It is gone.
+    /// It is deleted.
     Delete(ObjectRef),
 }
 
 impl Closures {
-    /// No closures yet. They are for translations with these options, in [`Mode::Dedicated`].
+    /// Creates closures for translations with these options, in [`Mode::Dedicated`].
     pub fn new(options: Options) -> Self {
         Self {
             options: Options {
@@ -70,7 +70,7 @@ impl Closures {
         }
     }
 
-    /// Follows the cluster. Returns what is different per Gateway; one that is new has everything in its difference.
+    /// Applies a new snapshot. Returns the changes per Gateway; a new Gateway has all its objects among them.
     pub fn follow(&mut self, snapshot: &Snapshot) -> BTreeMap<ObjectRef, Difference> {
         let before = std::mem::replace(&mut self.seen, snapshot.clone());
         let changed = snapshot.names_changed_since(&before);
@@ -101,14 +101,14 @@ impl Closures {
         differences
     }
 
-    /// The closure of a Gateway; `None` when it is gone or not ours: its class is not there or has another controllerName.
-    /// Do not keep a clone: the next change would have to copy what it shares.
+    /// Returns the closure of a Gateway; `None` if it does not exist or another controller manages it. Do not keep a
+    /// clone: the next change would have to copy the shared nodes of the map.
     pub fn get(&self, gateway: &ObjectRef) -> Option<&Snapshot> {
         let root = self.roots.get(gateway)?;
         self.closures.get(root).map(|closure| &closure.objects)
     }
 
-    /// Links again what is different and what depends on that.
+    /// Computes the links of changed objects and of their dependents.
     fn link(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) {
         let input = Input::new(&self.seen, None, &self.options);
         let mut names: BTreeSet<ObjectRef> = changed.iter().cloned().collect();
@@ -134,7 +134,7 @@ impl Closures {
         }
     }
 
-    /// Follows which Gateways are ours. Returns those that are not any more.
+    /// Updates the set of Gateways that this controller manages. Returns those that it no longer manages.
     fn follow_gateways(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) -> Vec<ObjectRef> {
         let gateways = changed.iter().filter(|name| is_kind::<Gateway>(name));
         let mut gateways: BTreeSet<ObjectRef> = gateways.cloned().collect();
@@ -182,7 +182,7 @@ impl Closures {
 }
 
 impl Closure {
-    /// Brings the objects of these names up to date. `current` gives an object as it is, if it is part of the closure.
+    /// Updates the objects with these names. `current` returns an object if it is part of the closure.
     fn follow(
         &mut self,
         names: BTreeSet<ObjectRef>,

@@ -1,4 +1,4 @@
-//! Routes that ask for default Gateways (GEP-3793): those Gateways as further parents, and notes about missing ones.
+//! Routes that request default Gateways (GEP-3793): adds those Gateways as parents, and notes that none exists.
 
 use super::super::attachment::{self, Parents};
 use super::super::route::RouteObject;
@@ -11,7 +11,7 @@ fn is_defaulted<R: RouteObject>(object: &R) -> bool {
     object.use_default_gateways() == Some(attachment::DEFAULT_SCOPE)
 }
 
-/// The default Gateways, if the route asks for them and does not name them anyway.
+/// Returns the default Gateways, if the route requests them and does not name them in its parentRefs.
 pub(super) fn parents<R: RouteObject>(
     object: &R,
     name: &ObjectRef,
@@ -24,7 +24,7 @@ pub(super) fn parents<R: RouteObject>(
     }
 }
 
-/// What to say of a route whose parents are nowhere.
+/// Returns notes on a route whose parents do not exist.
 pub(super) fn notes<R: RouteObject>(
     input: &Input<'_>,
     object: &R,

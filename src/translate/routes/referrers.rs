@@ -1,4 +1,4 @@
-//! Which routes refer to an object, kept current as routes change.
+//! An index from objects to the routes that refer to them, updated as routes change.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::ir::ObjectRef;
 pub(super) struct Referrers(FxHashMap<ObjectRef, BTreeSet<Key>>);
 
 impl Referrers {
-    /// The routes that refer to an object, in order.
+    /// Returns the routes that refer to an object, in order.
     pub(super) fn of<'a>(&'a self, object: &ObjectRef) -> impl Iterator<Item = &'a Key> + use<'a> {
         self.0.get(object).into_iter().flatten()
     }
 
-    /// The objects that routes refer to.
+    /// Returns the objects that routes refer to.
     pub(super) fn objects(&self) -> impl Iterator<Item = &ObjectRef> {
         self.0.keys()
     }

@@ -1,4 +1,4 @@
-//! Which Gateways send requests to which backends, for the status of policies and backends.
+//! The Gateways that send requests to backends, for the status of policies and backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::ir::ObjectRef;
 pub(in crate::translate) type BackendSenders = BTreeMap<ObjectRef, BTreeSet<ObjectRef>>;
 
 impl Routes {
-    /// The Gateways that send the requests of the objects that policies name in `from`.
+    /// Returns the Gateways that send the requests of objects that policies name in `from`.
     pub(in crate::translate) fn senders(
         &self,
         parents: &Parents,
@@ -29,7 +29,7 @@ impl Routes {
         senders
     }
 
-    /// The requests to backends that policies target.
+    /// Returns the requests to backends that policies target.
     pub(in crate::translate) fn uses<'a>(
         &self,
         parents: &Parents,
@@ -55,7 +55,7 @@ impl Routes {
         uses
     }
 
-    /// The Gateways that send requests to backends with a status.
+    /// Returns the Gateways that send requests to backends with a status.
     pub(in crate::translate) fn backend_senders(&self, parents: &Parents) -> BackendSenders {
         let mut senders = BackendSenders::new();
         for kind in &self.kinds {
@@ -82,13 +82,13 @@ impl Routes {
 }
 
 impl Entry {
-    /// The Gateways that the route is attached to.
+    /// Returns the Gateways that the route is attached to.
     fn gateways(&self, parents: &Parents) -> impl Iterator<Item = ObjectRef> {
         let listeners = self.attached.iter();
         listeners.map(|(index, _)| parents.listeners[*index].consumer.gateway.clone())
     }
 
-    /// Whether the route may refer to a backend with a status, and does.
+    /// Reports whether the route has a permitted reference to a backend with a status.
     fn sends_to(&self, backend: &ObjectRef) -> bool {
         let built = self.any_variant();
         built.is_some_and(|built| built.with_status.contains(backend))

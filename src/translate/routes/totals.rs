@@ -1,4 +1,4 @@
-//! What all routes add up to: the routes of each listener, their number, and notes. Kept current as routes change.
+//! Totals over all routes: the routes of each listener, their number, and notes. Updated as routes change.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use super::Entry;
 use crate::ir::{AttachedRoutes, ObjectRef};
 use crate::status::Note;
 
-/// What all routes add up to.
+/// Totals over all routes.
 #[derive(Default)]
 pub(in crate::translate) struct Totals {
     listeners: Vec<OnListener>,
     notes: BTreeMap<ObjectRef, Vec<Note>>,
 }
 
-/// What the routes of one listener add up to.
+/// Totals over the routes of one listener.
 #[derive(Clone, Default)]
 pub(in crate::translate) struct OnListener {
     pub(in crate::translate) routes: AttachedRoutes,
-    /// How many of them are accepted.
+    /// Number of accepted routes.
     pub(in crate::translate) accepted: usize,
 }
 
 impl Totals {
-    /// No routes yet, for this number of listeners.
+    /// Creates totals without routes, for this number of listeners.
     pub(super) fn of(listeners: usize) -> Self {
         Self {
             listeners: vec![OnListener::default(); listeners],
@@ -31,17 +31,17 @@ impl Totals {
         }
     }
 
-    /// What is on each listener, by its index.
+    /// Returns the totals of each listener, by its index.
     pub(in crate::translate) fn listeners(&self) -> &[OnListener] {
         &self.listeners
     }
 
-    /// The notes of all routes.
+    /// Returns the notes on all routes.
     pub(in crate::translate) fn notes(&self) -> impl Iterator<Item = &Note> {
         self.notes.values().flatten()
     }
 
-    /// Replaces a route.
+    /// Replaces a route. The former version must be the one that was added last.
     pub(super) fn replace(&mut self, former: Option<&Entry>, entry: Option<&Entry>) {
         let attached = |entry: Option<&Entry>, index: ListenerIndex| {
             entry.is_some_and(|it| it.attached.iter().any(|(known, _)| *known == index))

@@ -1,4 +1,4 @@
-//! Several kinds of load balancers, of which the binary has one so far.
+//! Several kinds of load balancers. The binary has only one so far.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ fn chosen(kinds: &[&'static BackendKind], other: Value) -> (Result<String, Strin
 }
 
 #[test]
-fn first_kind_in_the_order_of_the_operator_serves() {
+fn first_kind_in_order_of_backend_kinds_is_used() {
     let other = || json!({"name": "other"});
     let (result, unused) = chosen(&[&service::KIND, &OTHER_KIND], other());
     assert_eq!(result.unwrap(), "Service team/shop");
@@ -54,14 +54,14 @@ fn first_kind_in_the_order_of_the_operator_serves() {
 }
 
 #[test]
-fn configuration_that_does_not_serve_has_to_be_valid_too() {
+fn validates_unused_configuration() {
     let (result, _) = chosen(&[&service::KIND, &OTHER_KIND], json!({}));
     let fault = "spec.loadBalancer[\"example.com/v1.Other\"].name is missing";
     assert_eq!(result.unwrap_err(), fault);
 }
 
 #[test]
-fn kind_that_is_not_enabled_is_reported() {
+fn reports_kind_that_is_not_enabled() {
     let (result, unused) = chosen(&[&OTHER_KIND], json!({"name": "other"}));
     assert_eq!(result.unwrap(), "Other team/other");
     let why = "is ignored: the kind is not enabled; --backend-kinds enables it";

@@ -1,5 +1,5 @@
-//! The endpoints of a load balancer by release: from EndpointSlices, by the labels of the pods that they name, or from pods
-//! with given labels.
+//! The endpoints of a load balancer by release: from EndpointSlices, with the labels of the pods that they name, or
+//! from pods with given labels.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,9 +15,9 @@ use super::super::ports::{self, EndpointState, is_tcp};
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     pub(super) releases: BTreeMap<String, Group>,
-    /// Number of endpoints whose pod has no label that tells its release, or that have no pod.
+    /// Number of endpoints whose pod has no release label, or that have no pod.
     pub(super) unlabelled: usize,
-    /// Number of pods without the port that is meant.
+    /// Number of pods without the port.
     pub(super) portless: usize,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Groups {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) ready: Vec<SocketAddr>,
-    /// Those that still serve while they terminate.
+    /// Endpoints that still serve while they terminate.
     pub(super) draining: Vec<SocketAddr>,
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Pods<'a> {
     pub(super) split_by: &'a str,
 }
 
-/// The release of a pod.
+/// Returns the release of a pod.
 pub(super) fn release<'a>(pod: &'a Pod, split_by: &str) -> Option<&'a str> {
     let value = pod.metadata.labels.get(split_by)?;
     Some(value.as_str()).filter(|value| !value.is_empty())
 }
 
-/// Whether a pod has all of these labels.
+/// Reports whether a pod has all of these labels.
 pub(super) fn matches(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
     let own = &pod.metadata.labels;
     labels
@@ -51,14 +51,14 @@ pub(super) fn matches(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
         .all(|(key, value)| own.get(key) == Some(value))
 }
 
-/// The pod that an endpoint stands for.
+/// Returns the name of the pod behind an endpoint.
 pub(super) fn pod_name(endpoint: &SliceEndpoint) -> Option<&str> {
     let target = endpoint.target_ref.as_ref()?;
     (target.kind == "Pod").then_some(target.name.as_str())
 }
 
 impl Pods<'_> {
-    /// Those that EndpointSlices name.
+    /// Returns the endpoints of pods that EndpointSlices name.
     pub(super) fn of_slices(&self, slices: &[Arc<EndpointSlice>], port: &ServicePort) -> Groups {
         let mut groups = Groups::default();
         for (endpoint, address) in ports::addresses(slices, port) {
@@ -74,7 +74,7 @@ impl Pods<'_> {
         groups
     }
 
-    /// Those with these labels.
+    /// Returns the endpoints of pods with these labels.
     pub(super) fn selected(&self, labels: &BTreeMap<String, String>, port: &ServicePort) -> Groups {
         let mut groups = Groups::default();
         let pods = self.snapshot.pods.in_namespace(self.namespace);
@@ -114,13 +114,13 @@ impl Groups {
                 addresses.sort_unstable();
                 addresses.dedup();
             }
-            // An endpoint may be in two EndpointSlices for a while.
+            // An endpoint can be in two EndpointSlices temporarily, with different states.
             draining.retain(|address| ready.binary_search(address).is_err());
         }
     }
 }
 
-/// As the controller of EndpointSlices has it.
+/// Follows the EndpointSlice controller of Kubernetes.
 fn state(pod: &Pod) -> Option<EndpointState> {
     let is_terminating = pod.metadata.deletion_timestamp.is_some();
     match (pod.status.is_ready, is_terminating) {
@@ -135,17 +135,17 @@ fn address(pod: &Pod) -> Option<IpAddr> {
     first.or(pod.status.pod_ip.as_deref())?.parse().ok()
 }
 
-/// The number of a port of a Service in one of its pods: a name may mean another number in each release.
+/// Returns the number of a Service port in a pod. A named port can have another number in each release.
 fn number(pod: &Pod, port: &ServicePort) -> Option<u16> {
     match &port.target_port {
         None | Some(TargetPort::Number(0)) => Some(port.port),
         Some(TargetPort::Number(number)) => u16::try_from(*number).ok(),
         Some(TargetPort::Name(name)) => {
             let mut ports = pod.running_containers().flat_map(|it| &it.ports);
-            let is_meant = |port: &&ContainerPort| {
+            let is_named = |port: &&ContainerPort| {
                 port.name.as_ref() == Some(name) && is_tcp(port.protocol.as_deref())
             };
-            ports.find(is_meant).map(|port| port.container_port)
+            ports.find(is_named).map(|port| port.container_port)
         }
     }
 }

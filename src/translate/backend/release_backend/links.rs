@@ -1,4 +1,4 @@
-//! What a ReleaseBackend refers to: its load balancer, and the pods that are endpoints.
+//! The links of a ReleaseBackend: its load balancer, and the pods that are endpoints.
 
 use crate::api::core::{EndpointSlice, Service};
 use crate::api::pod::Pod;
@@ -10,7 +10,7 @@ use super::super::load_balancer::{Chosen, marked};
 use super::super::registry::{enabled, owners};
 use super::{chosen, endpoints};
 
-/// Pods that cannot be endpoints are left out.
+/// Collects the links. Omits pods that cannot be endpoints.
 pub(super) fn links(object: &Object, collector: &mut Collector<'_>) {
     let Object::ReleaseBackend(backend) = object else {
         return;
@@ -21,7 +21,7 @@ pub(super) fn links(object: &Object, collector: &mut Collector<'_>) {
     let kinds: Vec<_> = enabled(&input.options.permissions.backend_kinds).collect();
     if backend.spec.load_balancer.is_empty() {
         collector.depends_on_all(Service::KIND);
-        // Several marked objects are a fault, so that a pod has to see all of them.
+        // Several labelled objects are a fault, which a data plane reports only if it gets all of them.
         let marked = marked(&kinds, snapshot, namespace);
         collector.refers_to_all(marked.into_iter().map(|(_, it)| it.object));
     }

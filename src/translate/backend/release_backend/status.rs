@@ -1,4 +1,4 @@
-//! The status of a ReleaseBackend: its conditions, and what each release gets at present.
+//! The status of a ReleaseBackend: its conditions, and the current share of each release.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use super::super::statuses::Users;
 use super::endpoints::Groups;
 use super::{Entry, weights};
 
-/// Most releases in a status (`maxItems` in the CRD).
+/// Maximum number of releases in a status (`maxItems` in the CRD).
 const MAX_RELEASES: usize = 128;
-/// Most Gateways that a message names.
+/// Maximum number of Gateways in a message.
 const MAX_GATEWAYS: usize = 8;
 
-/// What is counted of a ReleaseBackend, at its first port.
+/// Counts for the status of a ReleaseBackend, at its first TCP port.
 #[derive(Default)]
 pub(super) struct Counted {
     releases: Vec<ReleaseStatus>,
-    /// Endpoints that get no requests, in words.
+    /// Notes on endpoints that get no requests.
     notes: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Entry {
         let sum: u64 = shares.iter().map(|share| share.weight).sum();
         let listed = spec.releases.iter().map(|it| it.value.as_str());
         let known = groups.releases.keys().map(String::as_str);
-        // Listed releases come first, so that they are not among those that are left out.
+        // Listed releases first, so that truncation omits others.
         let mut names: Vec<&str> = Vec::new();
         let mut seen = BTreeSet::new();
         names.extend(listed.chain(known).filter(|name| seen.insert(*name)));
@@ -131,7 +131,7 @@ impl Entry {
     }
 }
 
-/// A condition with notes behind its own message.
+/// Appends notes to the message of a condition.
 fn noted(mut condition: Condition, notes: &[String]) -> Condition {
     let own = std::mem::take(&mut condition.message);
     let parts = Some(own).filter(|own| !own.is_empty()).into_iter();

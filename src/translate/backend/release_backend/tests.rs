@@ -1,4 +1,4 @@
-//! What a change of a ReleaseBackend, or of what it is made of, makes anew.
+//! The effect of changes of a ReleaseBackend, and of the objects that it depends on.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::ir::{Backend, Endpoints, ObjectRef};
 use crate::snapshot::Snapshot;
 use crate::translate::{Options, Translation, Translator};
 
-/// The example of the documentation.
+/// Returns the example of the documentation.
 fn scene() -> Vec<Value> {
     let page = include_str!("../../../../docs/release-backend.md");
     let example = page.split("```yaml\n").nth(1).unwrap();
@@ -40,7 +40,7 @@ fn of_kind(objects: &[Value], kind: &str) -> Value {
         .clone()
 }
 
-/// The releases of the only backend, as `name weight endpoints`.
+/// Returns the releases of the only backend, as `name weight endpoints`.
 fn releases(translation: &Translation) -> Vec<String> {
     let [backend] = &*translation.ir.backends else {
         panic!("{:?}", translation.ir.backends)
@@ -62,7 +62,7 @@ fn percents(translation: &Translation) -> Value {
 }
 
 #[test]
-fn weights_and_pods_change_endpoints_alone() {
+fn weights_and_pods_change_only_endpoints() {
     let objects = scene();
     let mut snapshot = Snapshot::default();
     objects.iter().for_each(|it| put(&mut snapshot, it.clone()));
@@ -99,7 +99,7 @@ fn weights_and_pods_change_endpoints_alone() {
 }
 
 #[test]
-fn release_backend_comes_back_with_its_service() {
+fn release_backend_recovers_with_its_service() {
     let objects = scene();
     let mut snapshot = Snapshot::default();
     objects.iter().for_each(|it| put(&mut snapshot, it.clone()));

@@ -1,5 +1,5 @@
-//! The shares of releases: the weights that are asked for, after the rules for releases that are not listed and for those with
-//! too few ready endpoints. Exact: weights are whole numbers.
+//! The weights of releases: the configured ones, adjusted by the rules for releases that are not listed and for
+//! releases with too few ready endpoints. Exact, because weights are integers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,41 +8,41 @@ use crate::api::release_backend::{BelowMinReady, ReleaseBackendSpec, Unlisted};
 
 use super::endpoints::Group;
 
-/// What a release gets.
+/// The share of one release.
 #[derive(Debug)]
 pub(super) struct Share<'a> {
     pub(super) name: &'a str,
-    /// Its part of the sum of all weights.
+    /// Its weight, relative to the sum of all weights.
     pub(super) weight: u64,
     /// Its endpoints; `None` without any pod.
     group: Option<&'a Group>,
     serving: Serving,
 }
 
-/// Which endpoints of a release serve.
+/// The endpoints of a release that serve.
 #[derive(Clone, Copy, Debug)]
 enum Serving {
     Ready,
     Draining,
-    /// None, though there may be some.
+    /// None, although the release may have some.
     None,
 }
 
 /// How well a release can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
-    /// Not at all.
+    /// It has no endpoints.
     Nothing,
-    /// With endpoints that terminate.
+    /// It has only terminating endpoints.
     Draining,
-    /// With fewer ready endpoints than it needs.
+    /// It has fewer ready endpoints than it needs.
     Short,
-    /// With as many ready endpoints as it needs.
+    /// It has as many ready endpoints as it needs.
     Enough,
 }
 
 impl Share<'_> {
-    /// The endpoints that serve.
+    /// Returns the endpoints that serve.
     pub(super) fn addresses(&self) -> &[SocketAddr] {
         match (self.serving, self.group) {
             (Serving::Ready, Some(group)) => &group.ready,
@@ -64,7 +64,7 @@ impl Share<'_> {
     }
 }
 
-/// The shares of all releases, in order of name.
+/// Returns the shares of all releases, in order of name.
 pub(super) fn weigh<'a>(
     spec: &'a ReleaseBackendSpec,
     groups: &'a BTreeMap<String, Group>,
@@ -89,7 +89,7 @@ fn min_ready(spec: &ReleaseBackendSpec) -> usize {
     spec.min_ready.map_or(1, |count| count.max(1) as usize)
 }
 
-/// Moves the shares of releases that are worse than the best to those that are not.
+/// Sets the weight of releases below the best level to 0, so that the others get their share.
 fn shift(shares: &mut [Share<'_>], min_ready: usize) {
     let best = best(shares, min_ready);
     for share in shares.iter_mut().filter(|share| share.weight > 0) {
@@ -101,14 +101,14 @@ fn shift(shares: &mut [Share<'_>], min_ready: usize) {
     }
 }
 
-/// The level of the best release that is to get requests.
+/// Returns the best level among releases with a weight.
 fn best(shares: &[Share<'_>], min_ready: usize) -> Level {
     let wanted = shares.iter().filter(|share| share.weight > 0);
     let levels = wanted.map(|share| share.level(min_ready));
     levels.max().unwrap_or(Level::Nothing)
 }
 
-/// The weights by the rules for releases that are not listed.
+/// Applies the rules for releases that are not listed.
 fn with_unlisted<'a>(
     spec: &'a ReleaseBackendSpec,
     groups: &'a BTreeMap<String, Group>,
@@ -142,7 +142,7 @@ fn with_unlisted<'a>(
         }
         Unlisted::Fallback => {
             let (known, fallback): (Vec<_>, Vec<_>) = (weighted(1).collect(), equal(1).collect());
-            // A listed release that is short comes before any other.
+            // Prefer a listed release with too few endpoints to a fallback at the same level.
             if best(&known, 1) >= best(&fallback, 1) {
                 known
             } else {
@@ -152,7 +152,8 @@ fn with_unlisted<'a>(
     }
 }
 
-/// Releases with endpoints that are not listed. One whose last endpoints terminate is none where that would cost its share.
+/// Returns releases that have endpoints and are not listed. With `Unavailable`, a release with only terminating
+/// endpoints does not count, because its share would be lost.
 fn others<'a>(spec: &ReleaseBackendSpec, groups: &'a BTreeMap<String, Group>) -> BTreeSet<&'a str> {
     let keeps_shares = spec.below_min_ready == BelowMinReady::Unavailable;
     let is_listed = |name: &str| spec.releases.iter().any(|release| release.value == name);

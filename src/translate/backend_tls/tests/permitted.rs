@@ -1,4 +1,4 @@
-//! What an operator permits: a policy that is forbidden never makes a request less protected.
+//! Permissions of the operator: a forbidden policy never reduces the protection of a request.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::*;
 use crate::ir::tls::Authorities;
 use crate::permissions::{InsecureBackend, Permissions, PolicyLevel};
 
-/// What becomes of requests, the least protected first.
+/// What happens to requests, the least protected first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Protection {
     PlainText,
@@ -23,7 +23,7 @@ const ASKED: [Protection; 5] = [
     Protection::Unverified,
     Protection::Pinned,
     Protection::Verified,
-    // By a policy that is broken.
+    // Because of an invalid policy.
     Protection::Refused,
 ];
 
@@ -41,12 +41,12 @@ const INSECURE: [InsecureBackend; 3] = [
     InsecureBackend::SkipVerify,
 ];
 
-/// The level of a candidate; those of a route, a ListenerSet come twice, with and without section.
+/// Returns the level of a candidate. Routes and ListenerSets have two candidates each, with and without section.
 fn level(candidate: usize) -> PolicyLevel {
     [0, 0, 1, 1, 2, 3, 4].map(|index: usize| LEVELS[index])[candidate / 2]
 }
 
-/// A policy that asks for this.
+/// Returns a policy with these settings.
 fn asking(candidate: usize, name: &str, asked: Protection) -> Value {
     let tls = |rest: Value| {
         let mut validation = json!({"hostname": "app.example.com"});
@@ -104,7 +104,7 @@ fn is_permitted(candidate: usize, asked: Protection, permissions: &Permissions) 
 }
 
 #[test]
-fn floor_counts_at_every_level() {
+fn floor_applies_at_every_level() {
     for candidate in 0..candidates().len() {
         for backend_tls_floor in LEVELS {
             for insecure_backend in INSECURE {
@@ -114,7 +114,7 @@ fn floor_counts_at_every_level() {
                     ..Permissions::default()
                 };
                 for asked in ASKED {
-                    // Below it is one that every level permits.
+                    // Every level permits the next policy.
                     let next = asking(13, "next", Protection::Verified);
                     let policies = [asking(candidate, "asked", asked), next];
                     let is_permitted = is_permitted(candidate, asked, &permissions);
@@ -161,7 +161,7 @@ fn any_policy() -> impl Strategy<Value = (usize, Protection)> {
 
 proptest! {
     #[test]
-    fn forbidden_policy_never_makes_a_request_less_protected(
+    fn forbidden_policy_never_reduces_protection(
         others in vec(any_policy(), 0..6),
         (candidate, asked) in any_policy(),
         permissions in permissions(),
@@ -175,14 +175,14 @@ proptest! {
         policies.push(asking(candidate, "added", asked));
         let after = protection(&policies, &permissions);
         prop_assert!(after >= before, "{before:?} became {after:?}");
-        // Nothing is less protected than plain text, so that the policy can be passed over.
+        // Nothing is less protected than plain text, so a policy for it can be passed over.
         if asked == Protection::PlainText {
             prop_assert_eq!(after, before);
         }
     }
 
     #[test]
-    fn no_policy_weakens_tls_at_a_more_precise_level_than_the_floor(
+    fn no_policy_weakens_tls_at_a_more_specific_level_than_the_floor(
         policies in vec(any_policy(), 1..6),
         permissions in permissions(),
     ) {
@@ -196,7 +196,7 @@ proptest! {
         });
         let is_tls_asked_for = policies.iter().any(|(_, asked)| *asked > Protection::PlainText);
         match found {
-            // Without a policy that means them, requests go out in plain text.
+            // Without a policy that selects them, requests are sent in plain text.
             Protection::PlainText => prop_assert!(is_asked_for || !is_tls_asked_for),
             Protection::Refused => {}
             _ => prop_assert!(is_asked_for),

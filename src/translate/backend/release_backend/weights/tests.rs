@@ -1,4 +1,4 @@
-//! Shares of releases against the words of the rules, over random releases.
+//! Shares of releases compared with an independent implementation of the rules, over random releases.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use crate::api::release_backend::WeightedRelease;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// A release: its weight if it is listed, and how many of its endpoints are ready and drain.
+/// A release: its weight if it is listed, and the numbers of its ready and its draining endpoints.
 type Scene = Vec<(Option<u32>, u8, u8)>;
 
 fn group(index: usize, ready: u8, draining: u8) -> Group {
@@ -38,7 +38,7 @@ fn scene(releases: &Scene) -> (Vec<WeightedRelease>, BTreeMap<String, Group>) {
     (listed, groups)
 }
 
-/// Takes the shares of releases that are worse than the best.
+/// Sets the shares of releases below the best level to 0.
 fn expect_shift(shares: &mut [(&str, f64, u8, u8)], need: u8) {
     let wanted = |it: &&(&str, f64, u8, u8)| it.1 > 0.0;
     let any =
@@ -59,7 +59,7 @@ fn expect_shift(shares: &mut [(&str, f64, u8, u8)], need: u8) {
     }
 }
 
-/// Shares by the words of the rules, with fractions: the share of each release, and which endpoints serve it.
+/// Computes shares with fractions: the share of each release, and the endpoints that serve it.
 fn expected(spec: &ReleaseBackendSpec, releases: &Scene) -> Vec<(&'static str, f64, u8, u8)> {
     let need = spec.min_ready.unwrap_or(1) as u8;
     let is_unavailable = spec.below_min_ready == BelowMinReady::Unavailable;
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn shares_are_those_of_the_rules(
+    fn shares_follow_the_rules(
         releases in proptest::collection::vec(
             (proptest::option::of(prop_oneof![Just(0), Just(1), 0..1_000_001_u32]), 0..4_u8, 0..3_u8),
             0..NAMES.len() + 1,
@@ -198,16 +198,16 @@ fn weights(spec: &ReleaseBackendSpec, ready: &[(&str, u8, u8)]) -> Vec<(String, 
 }
 
 #[test]
-fn equal_gives_unlisted_releases_the_share_of_one_among_all() {
+fn equal_gives_each_unlisted_release_an_equal_share() {
     let spec = spec(&[("a", 90), ("b", 10)], Unlisted::Equal);
     let shares = weights(&spec, &[("a", 1, 0), ("b", 1, 0), ("x", 1, 0), ("y", 1, 0)]);
-    // A quarter each for x and y; a and b share half by 9 to 1.
+    // A quarter each for x and y; a and b share half of the requests, 9 to 1.
     let expected = [("a", 180), ("b", 20), ("x", 100), ("y", 100)];
     assert_eq!(shares, expected.map(|(name, it)| (name.to_owned(), it)));
 }
 
 #[test]
-fn share_of_a_short_release_moves_in_proportion() {
+fn share_of_release_without_endpoints_shifts_in_proportion() {
     let spec = spec(&[("a", 90), ("b", 9), ("c", 1)], Unlisted::Ignore);
     let shares = weights(&spec, &[("b", 1, 0), ("c", 1, 0)]);
     let expected = [("a", 0), ("b", 9), ("c", 1)];
