@@ -1,3 +1,5 @@
+//! The log as a whole: what reaches the writer, in which requests, and what is dropped.
+
 use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
