@@ -148,11 +148,8 @@ impl Server {
         let session_key = session_key::open(settings)?;
         let objects = Objects::open(settings, &runtime, &session_key)?;
         let stream = matches!(objects, Objects::Stream(..)).then(Arc::<StreamStats>::default);
-        let access_log = if settings.access_log {
-            AccessLog::start().context("cannot start the access log")?
-        } else {
-            AccessLog::disabled()
-        };
+        let access_log =
+            AccessLog::start(&settings.access_log).context("cannot start the access log")?;
         let (trigger, shutdown) = shutdown::new(settings.drain);
         let (reload, reloads) = mpsc::channel(1);
         let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
@@ -163,7 +160,7 @@ impl Server {
         let proxy = Proxy::start(
             settings,
             table.clone(),
-            access_log.clone(),
+            &access_log,
             session_key,
             stats.connections.clone(),
             shutdown.clone(),
@@ -180,7 +177,9 @@ impl Server {
         if signals {
             // tokio registers signal handlers with the runtime of the current context.
             let _within = runtime.enter();
+            let logs = state.clone();
             shutdown::on_signals(trigger.clone(), reload.clone())
+                .and_then(|()| shutdown::on_user_signal(move || logs.access_log.reopen()))
                 .context("cannot install signal handlers")?;
         }
         let (publish, outcome) = watch::channel(None);

@@ -1,6 +1,8 @@
 //! Everything that one process is told at start, resolved to plain data with its defaults. Knows neither flags nor
 //! environment variables (`cli::flags` reads those) and nothing that can change while the process runs.
 
+mod access_log;
+
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+pub use self::access_log::{AccessLog, AccessLogFilter, AccessLogTarget};
 use crate::location::Location;
 use crate::permissions::Permissions;
 
@@ -23,8 +26,8 @@ pub struct Settings {
     pub workers: usize,
     /// Shape of the log on standard error. The access log is JSON always. Default: text.
     pub log_format: LogFormat,
-    /// Whether every request writes a line to standard output. Default: yes.
-    pub access_log: bool,
+    /// Where the access log goes and which requests it has. Default: all on standard output.
+    pub access_log: AccessLog,
     /// Which ports to bind. Default: as declared.
     pub ports: Ports,
     /// Timeouts and caps.
@@ -56,7 +59,7 @@ impl Settings {
             admin: Some(Self::ADMIN),
             workers: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             log_format: LogFormat::Text,
-            access_log: true,
+            access_log: AccessLog::default(),
             ports: Ports::AsDeclared,
             limits: Limits::default(),
             trusted_proxies: Vec::new(),

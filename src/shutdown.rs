@@ -1,4 +1,4 @@
-//! The phases of shutdown and the signals that start them. Each part of the process that holds a
+//! The phases of shutdown and the signals of the process. Each part of the process that holds a
 //! [`Shutdown`] closes its own connections and drops the `Shutdown` when done.
 
 use std::io;
@@ -146,6 +146,18 @@ pub fn on_signals(trigger: Trigger, reload: mpsc::Sender<()>) -> io::Result<()> 
                 info!(signal = name, "shutting down by force");
                 trigger.force();
             }
+        }
+    });
+    Ok(())
+}
+
+/// Calls `action` at each SIGUSR1, which otherwise would end the process. Must be called within a
+/// runtime.
+pub fn on_user_signal(action: impl Fn() + Send + 'static) -> io::Result<()> {
+    let mut user = signal(SignalKind::user_defined1())?;
+    tokio::spawn(async move {
+        while user.recv().await.is_some() {
+            action();
         }
     });
     Ok(())

@@ -101,6 +101,7 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         (&["run", "--config-dir", "x", "--body-timeout", "10"], "10s"),
         (&["run", "--config-dir", "x", "--admin", "nowhere"], "`off`"),
         (&["run", "--config-dir", "x", "--workers", "0"], "1..=1024"),
+        (&["run", "--config-dir", "x", "--access-log", "of"], "`off`"),
         (
             &["run", "--kubernetes", "--config-dir", "x"],
             "cannot be used with",

@@ -158,6 +158,8 @@ group! {
         level: String,
         /// `on` or `off`.
         access_log: String,
+        /// `all`, `errors`, or a share such as `0.01`.
+        access_log_filter: String,
     }
 }
 

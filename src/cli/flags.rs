@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use clap::Args;
 use ipnet::IpNet;
 
-use super::value::{AdminAddress, Size, Span, Switch};
+use super::value::{AdminAddress, Size, Span};
 use crate::location::Location;
 use crate::permissions::{BackendKinds, InsecureBackend, Permissions, PolicyLevel};
-use crate::settings::{Drain, Limits, LogFormat, Ports, Settings, Source};
+use crate::settings::{
+    AccessLog, AccessLogFilter, AccessLogTarget, Drain, Limits, LogFormat, Ports, Settings, Source,
+};
 
 /// Flags that every data plane has, wherever its objects come from.
 #[derive(Args, Debug)]
@@ -169,14 +171,15 @@ pub struct LogFlags {
     /// Level, or directives such as `info,portcullis::proxy=debug` [default: RUST_LOG, else info]
     #[arg(long, value_name = "LEVEL", env = "PORTCULLIS_LOG_LEVEL")]
     pub log_level: Option<String>,
-    /// One JSON line per request on standard output
-    #[arg(
-        long,
-        value_name = "SWITCH",
-        env = "PORTCULLIS_ACCESS_LOG",
-        default_value = "on"
-    )]
-    pub access_log: Switch,
+    /// One JSON line per request on standard output (on), or at the end of a file, which is reopened on SIGUSR1 and when
+    /// it was moved or deleted
+    #[arg(long, value_name = "on|off|PATH", env = "PORTCULLIS_ACCESS_LOG", default_value_t = AccessLogTarget::default())]
+    pub access_log: AccessLogTarget,
+    /// Requests in the access log: all; errors, which are those with a status of 400 or above, no response or an aborted
+    /// one; or errors and a share of the others, such as 0.01
+    #[arg(long, value_name = "all|errors|SHARE", env = "PORTCULLIS_ACCESS_LOG_FILTER",
+          default_value_t = AccessLogFilter::default())]
+    pub access_log_filter: AccessLogFilter,
 }
 
 /// How the process leaves after SIGTERM or SIGINT.
@@ -258,7 +261,7 @@ impl ServeFlags {
         Settings {
             admin: self.admin.0,
             log_format: self.log.log_format,
-            access_log: self.log.access_log == Switch::On,
+            access_log: self.log.access_log(),
             ports: Ports::AsDeclared,
             limits: Limits::from(&self.limits),
             trusted_proxies: self.trusted_proxies.clone(),
@@ -277,6 +280,14 @@ impl ServeFlags {
 }
 
 impl LogFlags {
+    /// The settings of the access log.
+    pub fn access_log(&self) -> AccessLog {
+        AccessLog {
+            target: self.access_log.clone(),
+            filter: self.access_log_filter,
+        }
+    }
+
     /// The level or directives to log by.
     pub fn filter(&self) -> String {
         let environment = || std::env::var("RUST_LOG").ok();

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use super::certificate::self_signed;
 use super::echo;
 use super::flags::LogFlags;
-use super::value::{AdminAddress, Switch};
+use super::value::AdminAddress;
 use crate::settings::{Drain, Settings};
 use crate::{server, telemetry};
 
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     server::run(&Settings {
         admin: args.admin.0,
         log_format: args.log.log_format,
-        access_log: args.log.access_log == Switch::On,
+        access_log: args.log.access_log(),
         drain: Drain {
             delay: Duration::ZERO,
             deadline: Duration::from_secs(5),

@@ -25,7 +25,8 @@ Examples:
   portcullis run --config-dir /etc/portcullis --admin [::]:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
-Signals: SIGTERM and SIGINT drain, a second one cuts at once; SIGHUP reloads the folder.
+Signals: SIGTERM and SIGINT drain, a second one cuts at once; SIGHUP reloads the folder,
+SIGUSR1 reopens the file of the access log.
 Exit codes: 0 after draining, 1 when it cannot start, 2 for wrong usage.")]
 pub struct Args {
     /// Where objects come from.

@@ -140,15 +140,6 @@ impl fmt::Display for Size {
     }
 }
 
-/// `on` or `off`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Switch {
-    /// Yes.
-    On,
-    /// No.
-    Off,
-}
-
 /// An address, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminAddress(pub Option<SocketAddr>);

@@ -213,6 +213,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         ("log-format", &log.format),
         ("log-level", &log.level),
         ("access-log", &log.access_log),
+        ("access-log-filter", &log.access_log_filter),
         ("trusted-proxies", &proxies.map(|proxies| proxies.join(","))),
         ("header-timeout", &timeouts.header),
         ("keep-alive-timeout", &timeouts.keep_alive),

@@ -1,6 +1,7 @@
 //! The downstream side of the data plane: ports, connections, requests. Serves the current table
 //! and opens its ports.
 
+mod access_log;
 mod activity;
 mod attempts;
 mod body_copy;
@@ -76,7 +77,7 @@ impl Proxy {
     pub fn start(
         settings: &Settings,
         table: Arc<ArcSwap<Table>>,
-        access_log: AccessLog,
+        access_log: &AccessLog,
         session_key: Arc<SessionKey>,
         stats: Arc<ConnectionStats>,
         shutdown: Shutdown,
@@ -92,7 +93,7 @@ impl Proxy {
             table,
             limits: settings.limits.clone(),
             trusted_proxies: settings.trusted_proxies.clone(),
-            access_log,
+            access_log: access_log.clone(),
             session_key,
             stats,
             shutdown,

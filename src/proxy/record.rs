@@ -4,27 +4,21 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use http::{HeaderValue, Method, Version, request};
+use http::{HeaderValue, request};
 
 use super::activity::Activity;
 use super::client::Client;
 use super::error::{Error, ErrorSource};
 use super::headers::Host;
 use crate::table::Rule;
-use crate::telemetry::access_log::{AccessRecord, excerpt};
+use crate::telemetry::access_log::{Completion, RequestTexts};
 use crate::telemetry::metrics::TimeoutKind;
 use crate::upstream::Attempts;
 
 /// Status of a request whose client disconnected before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
-/// Maximum lengths of client-controlled values in the access log.
-const METHOD_LENGTH: usize = 32;
-const PATH_LENGTH: usize = 2048;
-const HOST_LENGTH: usize = 255;
-const REQUEST_ID_LENGTH: usize = 128;
-const USER_AGENT_LENGTH: usize = 256;
 
 /// The record of a request in progress.
 pub(crate) struct Record {
@@ -38,29 +32,28 @@ pub(crate) struct Record {
     pub(super) attempts: Attempts,
     error: Option<&'static str>,
     complete: bool,
-    access: Option<Box<AccessRecord>>,
+    /// What the access log has of the request head; `None` if it is disabled.
+    texts: Option<Box<RequestTexts>>,
 }
 
 impl Record {
     /// Opens a record for a request whose head was read.
     pub(crate) fn open(client: Rc<Client>, activity: Rc<Activity>, parts: &request::Parts) -> Self {
         activity.on_request();
-        let access = client
-            .worker
-            .access_log
-            .enabled()
-            .then(|| Box::new(describe(&client, parts)));
+        let start = Instant::now();
+        let worker = &client.worker;
+        let texts = worker.access_log.open(parts, start, &worker.clock);
         Self {
             client,
             activity,
-            start: Instant::now(),
+            start,
             rule: None,
             status: 0,
             sent: 0,
             attempts: Attempts::default(),
             error: None,
             complete: false,
-            access,
+            texts,
         }
     }
 
@@ -77,15 +70,15 @@ impl Record {
 
     /// Records the host.
     pub(crate) fn directed(&mut self, host: &Host) {
-        if let Some(access) = &mut self.access {
-            access.host = excerpt(host.as_str().as_bytes(), HOST_LENGTH);
+        if let Some(texts) = &mut self.texts {
+            texts.set_host(host.as_str().as_bytes());
         }
     }
 
     /// Records the request id.
     pub(crate) fn identified(&mut self, id: &HeaderValue) {
-        if let Some(access) = &mut self.access {
-            access.request_id = excerpt(id.as_bytes(), REQUEST_ID_LENGTH);
+        if let Some(texts) = &mut self.texts {
+            texts.set_request_id(id.as_bytes());
         }
     }
 
@@ -155,16 +148,21 @@ impl Drop for Record {
         if let Some(release) = release {
             release.record(status);
         }
-        if let Some(mut access) = self.access.take() {
-            access.status = self.status;
-            access.duration = elapsed;
-            access.bytes_sent = self.sent;
-            access.bytes_received = self.activity.received();
-            access.rule = self.rule.as_ref().map(|rule| rule.ir.clone());
-            access.upstream = self.attempts.endpoint();
-            access.release = release.map(|release| release.name.clone());
-            access.error = self.error;
-            self.client.worker.access_log.send(*access);
+        if let Some(texts) = self.texts.take() {
+            let rule = self.rule.as_ref();
+            let end = Completion {
+                client: self.client.forwarding.address.as_bytes(),
+                client_port: self.client.peer.port(),
+                status: self.status,
+                duration: elapsed,
+                bytes_received: self.activity.received(),
+                bytes_sent: self.sent,
+                rule: rule.map(|rule| (rule.route_name(), rule.ir.id.index)),
+                upstream: self.attempts.endpoint(),
+                release: release.map(|release| &*release.name),
+                error: self.error,
+            };
+            self.client.worker.access_log.close(texts, &end);
         }
     }
 }
@@ -178,41 +176,5 @@ fn cut_by(timeout: TimeoutKind) -> &'static str {
         TimeoutKind::StreamIdle => "aborted: timed out waiting for the backend",
         TimeoutKind::TunnelIdle => "aborted: idle timeout",
         TimeoutKind::Request => "aborted: no complete response within the route's request timeout",
-    }
-}
-
-fn describe(client: &Client, parts: &request::Parts) -> AccessRecord {
-    AccessRecord {
-        time: SystemTime::now(),
-        method: shortened(&parts.method),
-        path: excerpt(parts.uri.path().as_bytes(), PATH_LENGTH),
-        host: Box::default(),
-        status: 0,
-        duration: std::time::Duration::ZERO,
-        bytes_sent: 0,
-        bytes_received: 0,
-        protocol: match parts.version {
-            Version::HTTP_2 => "HTTP/2",
-            Version::HTTP_10 => "HTTP/1.0",
-            _ => "HTTP/1.1",
-        },
-        client: client.peer,
-        request_id: Box::default(),
-        rule: None,
-        upstream: None,
-        release: None,
-        error: None,
-        user_agent: parts
-            .headers
-            .get(http::header::USER_AGENT)
-            .map(|agent| excerpt(agent.as_bytes(), USER_AGENT_LENGTH)),
-    }
-}
-
-/// The method, truncated to a valid method.
-fn shortened(method: &Method) -> Method {
-    match method.as_str().as_bytes().get(..METHOD_LENGTH) {
-        Some(beginning) => Method::from_bytes(beginning).unwrap_or_default(),
-        None => method.clone(),
     }
 }

@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
+use super::access_log::RequestLog;
 use super::body_copy::CopiesInProgress;
 use super::connection;
 use super::date::Date;
@@ -89,7 +90,7 @@ pub(crate) struct Worker {
     /// Networks of trusted proxies, whose forwarding headers are accepted.
     pub(crate) trusted_proxies: Vec<IpNet>,
     /// Access log.
-    pub(crate) access_log: AccessLog,
+    pub(super) access_log: RequestLog,
     /// Key of session tokens.
     pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.
@@ -139,7 +140,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         clock: clock.clone(),
         limits: Rc::new(common.limits),
         trusted_proxies: common.trusted_proxies,
-        access_log: common.access_log,
+        access_log: RequestLog::new(&common.access_log),
         session_key: common.session_key,
         stats: common.stats,
         terminating: Cell::new(false),
@@ -151,6 +152,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     });
     spawn_local(async move { clock.run().await });
     spawn_local(worker.clone().sweep());
+    spawn_local(worker.clone().write_access_log());
     let (mut terminating, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
     let mut forced = common.shutdown;
     let mut accepting = BTreeMap::new();
@@ -296,6 +298,10 @@ impl Worker {
             times.tick().await;
             self.upstream.sweep();
         }
+    }
+
+    async fn write_access_log(self: Rc<Self>) {
+        self.access_log.run().await;
     }
 
     /// Waits until all connections are closed.

@@ -21,6 +21,8 @@ pub struct Rule {
     pub state: Arc<RuleState>,
     backends: WeightedBackends,
     filter_targets: Targets,
+    /// The name of its route as text, for the access log.
+    route_name: Box<str>,
     /// The kind of its route, and when that was created: they decide between rules.
     kind: RouteKind,
     created: Option<i64>,
@@ -103,6 +105,7 @@ impl Rule {
             },
         };
         Self {
+            route_name: ir.id.route.to_string().into(),
             ir,
             state,
             backends,
@@ -133,6 +136,12 @@ impl Rule {
         };
         self.backends().iter().zip(weighted(&self.ir)).all(is_kept)
             && self.filter_targets.are_current(&self.ir.filters, backends)
+    }
+
+    /// The name of its route as text.
+    #[inline]
+    pub fn route_name(&self) -> &str {
+        &self.route_name
     }
 
     /// The kind of its route.

@@ -1,4 +1,4 @@
-//! Telemetry: the log on standard error, the access log on standard output, and metrics.
+//! Telemetry: the log on standard error, the access log, and metrics.
 
 pub mod access_log;
 pub mod metrics;
@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-pub use access_log::{AccessLog, AccessRecord};
+pub use access_log::AccessLog;
 pub use metrics::{ConfigStats, ConnectionStats, ProcessStats, TimeoutKind};
 
 use crate::settings::LogFormat;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::{fs, panic, thread};
 
 use portcullis::server::Server;
-use portcullis::settings::{Drain, Ports, Settings};
+use portcullis::settings::{AccessLogTarget, Drain, Ports, Settings};
 use tempfile::TempDir;
 
 use super::PATIENCE;
@@ -124,7 +124,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::new(folder);
     settings.admin = None;
     settings.workers = 2;
-    settings.access_log = false;
+    settings.access_log.target = AccessLogTarget::Off;
     settings.ports = Ports::Ephemeral;
     settings.drain = Drain {
         delay: Duration::ZERO,

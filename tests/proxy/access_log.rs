@@ -1,9 +1,12 @@
 //! The program in its own process: its access log and its shutdown.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Response;
@@ -39,24 +42,7 @@ impl Program {
     fn start_with(objects: &Objects, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), "objects.yaml", &objects.text());
-        let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
-            .args([
-                "run",
-                "--admin",
-                "off",
-                "--workers",
-                "1",
-                "--drain-delay",
-                "0s",
-            ])
-            .arg("--config-dir")
-            .arg(folder.path())
-            .args(arguments)
-            .env("RUST_LOG", "info")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("started");
+        let mut child = command(folder.path(), arguments).spawn().expect("started");
         let mut stdout = child.stdout.take().expect("piped");
         let output = std::thread::spawn(move || {
             let mut text = String::new();
@@ -78,11 +64,15 @@ impl Program {
         }
     }
 
+    fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        let told = Command::new("kill").args([signal, &id]).status();
+        assert!(told.expect("told").success());
+    }
+
     /// Sends SIGTERM and returns the lines of the access log.
     fn stop(mut self) -> Vec<Value> {
-        let id = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &id]).status();
-        assert!(told.expect("told").success());
+        self.signal("-TERM");
         let status = self.child.wait().expect("ended");
         assert_eq!(status.code(), Some(0), "{status}");
         let output = self.output.join().expect("no panic");
@@ -90,12 +80,34 @@ impl Program {
         let is_plain =
             |character: char| matches!(character, '\n' | '…') || (' '..='~').contains(&character);
         assert!(output.chars().all(is_plain), "{output}");
-        let lines = output.lines();
-        lines
-            .map(|line| {
-                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
-            })
-            .collect()
+        parse(&output)
+    }
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command
+        .args(["run", "--admin", "off", "--workers", "1"])
+        .args(["--drain-delay", "0s", "--config-dir"])
+        .arg(folder)
+        .args(arguments)
+        .env("RUST_LOG", "info")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn parse(log: &str) -> Vec<Value> {
+    let line = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    log.lines().map(line).collect()
+}
+
+/// Waits until the file has a line for this path. A file has no event that a test could await.
+fn await_line(file: &Path, path: &str) {
+    let start = Instant::now();
+    while !fs::read_to_string(file).is_ok_and(|text| text.contains(path)) {
+        assert!(start.elapsed() < PATIENCE, "no line for {path}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -274,6 +286,78 @@ async fn logs_the_timeout_that_ended_a_response() {
     }
 }
 
+#[test]
+fn appends_to_a_file_that_is_reopened_on_sigusr1() {
+    block_on(async {
+        let echo = Origin::echo("echo").await;
+        let (objects, address) = objects(&echo);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (file, moved) = (folder.path().join("log"), folder.path().join("log.1"));
+        fs::write(&file, "{}\n").expect("written");
+        let name = file.to_str().expect("text");
+        let program = Program::start_with(&objects, &["--access-log", name]);
+        let mut client = Client::http1(address).await;
+        assert_eq!(client.get("a.com", "/echo/1").await.status, 200);
+        await_line(&file, "/echo/1");
+        fs::rename(&file, &moved).expect("moved");
+        program.signal("-USR1");
+        await_line(&file, "");
+        assert_eq!(client.get("a.com", "/echo/2").await.status, 200);
+        assert!(program.stop().is_empty());
+        let lines = |file| parse(&fs::read_to_string(file).expect("text"));
+        let (old, new) = (lines(&moved), lines(&file));
+        assert_eq!(old.len(), 2, "{old:?}");
+        assert_eq!(old[1]["path"], "/echo/1");
+        assert_eq!(new.len(), 1, "{new:?}");
+        assert_eq!(new[0]["path"], "/echo/2");
+    });
+}
+
+#[test]
+fn serves_while_the_disk_is_full() {
+    block_on(async {
+        let echo = Origin::echo("echo").await;
+        let (objects, address) = objects(&echo);
+        let program = Program::start_with(&objects, &["--access-log", "/dev/full"]);
+        for _ in 0..3 {
+            let mut client = Client::http1(address).await;
+            assert_eq!(client.get("a.com", "/echo").await.status, 200);
+        }
+        assert!(program.stop().is_empty());
+    });
+}
+
+#[test]
+fn logs_errors_only_when_asked() {
+    block_on(async {
+        let echo = Origin::echo("echo").await;
+        let (objects, address) = objects(&echo);
+        let program = Program::start_with(&objects, &["--access-log-filter", "errors"]);
+        // Without a file there is nothing to reopen.
+        program.signal("-USR1");
+        for mut client in [Client::http1(address).await, Client::http2(address).await] {
+            assert_eq!(client.get("a.com", "/echo").await.status, 200);
+            assert_eq!(client.get("a.com", "/none").await.status, 404);
+        }
+        let lines = program.stop();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines.iter().all(|line| line["status"] == 404), "{lines:?}");
+    });
+}
+
+#[test]
+fn does_not_start_without_its_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let missing = folder.path().join("missing/access.log");
+    let missing = missing.to_str().expect("text");
+    let output = command(folder.path(), &["--access-log", missing]).output();
+    let output = output.expect("ended");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    let expected = format!("cannot open {missing}: No such file");
+    assert!(text.contains(&expected), "{text}");
+}
+
 fn assert_lines(lines: &[Value]) {
     // The host of a malformed request is not logged.
     let rows = [
@@ -299,7 +383,7 @@ fn assert_lines(lines: &[Value]) {
         assert!(
             line["time"]
                 .as_str()
-                .is_some_and(|time| time.ends_with('Z')),
+                .is_some_and(|time| time.len() == 27 && time.ends_with('Z')),
             "{line:#}"
         );
         assert!(

@@ -1,0 +1,194 @@
+//! The log as a whole: what reaches the writer, in which requests, and what is dropped.
+
+use std::io::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use http::Request;
+
+use super::queue::QUEUE_BYTES;
+use super::*;
+
+/// Sends what is written to a channel.
+struct Channel(mpsc::Sender<Vec<u8>>);
+
+impl Write for Channel {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes.to_vec()).unwrap();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn channel(filter: AccessLogFilter) -> (AccessLog, mpsc::Receiver<Vec<u8>>) {
+    let (sender, receiver) = mpsc::channel();
+    let log = AccessLog::to(Sink::new(Channel(sender)), filter);
+    (log.unwrap(), receiver)
+}
+
+/// Blocks writes until the sender is dropped.
+struct Stuck {
+    released: mpsc::Receiver<()>,
+    began: mpsc::Sender<()>,
+}
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.began.send(());
+        let _ = self.released.recv();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
+    Completion {
+        client: b"127.0.0.1",
+        client_port: 4000,
+        status,
+        duration: Duration::ZERO,
+        bytes_received: 0,
+        bytes_sent: 0,
+        rule: None,
+        upstream: None,
+        release: None,
+        error,
+    }
+}
+
+fn log_path(log: &WorkerLog, path: &str, end: &Completion<'_>) -> bool {
+    let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
+    let texts = log.open(&parts, Instant::now(), 0);
+    log.close(texts, end)
+}
+
+fn lines(receiver: &mpsc::Receiver<Vec<u8>>) -> Vec<serde_json::Value> {
+    let text: Vec<u8> = receiver.iter().flatten().collect();
+    let text = String::from_utf8(text).unwrap();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn writes_all_lines_before_it_is_dropped() {
+    let (log, receiver) = channel(AccessLogFilter::ALL);
+    let workers = [log.worker().unwrap(), log.worker().unwrap()];
+    for index in 0..1000 {
+        for worker in &workers {
+            log_path(worker, &format!("/{index}"), &end(200, None));
+        }
+    }
+    assert_eq!(log.dropped(), 0);
+    drop((log, workers));
+    assert_eq!(lines(&receiver).len(), 2000);
+}
+
+#[test]
+fn passes_on_the_lines_of_a_flush_in_one_write() {
+    let (log, receiver) = channel(AccessLogFilter::ALL);
+    let worker = log.worker().unwrap();
+    assert!(log_path(&worker, "/a", &end(200, None)));
+    assert!(!log_path(&worker, "/b", &end(200, None)));
+    worker.flush();
+    let written = receiver.recv().unwrap();
+    assert_eq!(written.iter().filter(|byte| **byte == b'\n').count(), 2);
+    worker.flush();
+    assert!(log_path(&worker, "/c", &end(200, None)));
+    drop((worker, log));
+    assert_eq!(lines(&receiver).len(), 1);
+}
+
+#[test]
+fn reuses_the_texts_of_ended_requests() {
+    let (log, _receiver) = channel(AccessLogFilter::ALL);
+    let worker = log.worker().unwrap();
+    for _ in 0..3 {
+        log_path(&worker, "/a", &end(200, None));
+    }
+    assert_eq!(worker.unused.borrow().len(), 1);
+}
+
+#[test]
+fn errors_pass_every_filter() {
+    for filter in [AccessLogFilter::ERRORS, "0.000001".parse().unwrap()] {
+        let (log, receiver) = channel(filter);
+        let worker = log.worker().unwrap();
+        let errors = [
+            end(400, None),
+            end(503, Some("the backend has no ready endpoint")),
+            end(0, Some("the client disconnected")),
+            end(200, Some("aborted: the backend failed during the response")),
+        ];
+        for end in &errors {
+            log_path(&worker, "/error", end);
+        }
+        drop((worker, log));
+        assert_eq!(lines(&receiver).len(), errors.len());
+    }
+    let (log, receiver) = channel(AccessLogFilter::ERRORS);
+    let worker = log.worker().unwrap();
+    assert!(!log_path(&worker, "/", &end(200, None)));
+    assert!(!log_path(&worker, "/", &end(399, None)));
+    drop((worker, log));
+    assert!(lines(&receiver).is_empty());
+}
+
+#[test]
+fn samples_a_share_of_the_requests() {
+    let (log, receiver) = channel("0.25".parse().unwrap());
+    let worker = log.worker().unwrap();
+    for _ in 0..10_000 {
+        log_path(&worker, "/", &end(200, None));
+    }
+    drop((worker, log));
+    // Ten standard deviations of a binomial with n = 10,000 and p = 1/4.
+    assert!((2_067..=2_933).contains(&lines(&receiver).len()));
+}
+
+#[test]
+fn counts_lines_that_cannot_be_written() {
+    let sink = Sink::file(std::path::Path::new("/dev/full")).unwrap();
+    let log = AccessLog::to(sink, AccessLogFilter::ALL).unwrap();
+    let worker = log.worker().unwrap();
+    for _ in 0..3 {
+        log_path(&worker, "/a", &end(200, None));
+    }
+    let writer = Arc::clone(log.0.as_ref().unwrap());
+    let queue = writer.queue.clone();
+    drop((worker, log, writer));
+    assert_eq!(queue.dropped(), 3);
+}
+
+#[test]
+fn drops_and_counts_lines_while_the_sink_is_stuck() {
+    const REQUESTS: u64 = 100_000;
+    let (release, released) = mpsc::channel();
+    let (began, has_begun) = mpsc::channel();
+    let log = AccessLog::to(Sink::new(Stuck { released, began }), AccessLogFilter::ALL).unwrap();
+    let worker = log.worker().unwrap();
+    // Dropped before the log, which waits for its sink.
+    let release = release;
+    log_path(&worker, "/first", &end(200, None));
+    worker.flush();
+    has_begun.recv().unwrap();
+    for index in 0..REQUESTS {
+        log_path(&worker, "/a", &end(200, None));
+        if index % 3 == 0 {
+            worker.flush();
+        }
+    }
+    worker.flush();
+    let kept = REQUESTS - log.dropped();
+    // A line takes about 200 bytes.
+    assert!(kept * 150 <= QUEUE_BYTES as u64, "{kept}");
+    assert!(kept * 250 > QUEUE_BYTES as u64 / 2, "{kept}");
+    drop(release);
+}
