@@ -132,7 +132,7 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         ),
         (
             &["check", "x", "--backend-kinds", "v1.Service,v1.Pod"],
-            "`v1.Pod` is not a kind of backend that is built in; these are: v1.Service, ",
+            "`v1.Pod` is not a supported kind of backend; supported are: v1.Service, ",
         ),
         (&["explain", "x", "GET /path"], "http://"),
         (
@@ -142,7 +142,7 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         (&["shift", "shop/shop", "v2"], "v2=10%"),
         (
             &["shift", "shop/shop", "v1=10%", "v2=20%"],
-            "a percentage stands alone",
+            "a percentage excludes other changes",
         ),
         (&["echo"], "--listen"),
         (&["unknown"], "unrecognized subcommand"),
@@ -195,7 +195,7 @@ fn every_folder_of_config_is_clean() {
 }
 
 #[test]
-fn explain_tells_what_was_chosen_and_what_was_passed_over() {
+fn explain_shows_chosen_rule_and_other_matches() {
     let url = "http://demo.example.com:8080/hello";
     let arguments = [
         "explain",
@@ -215,16 +215,17 @@ rule        HTTPRoute default/demo rule 1 `canary-on-request`, match 0 (any path
 hostname demo.example.com)
 filters     set response header x-served-by
 backends    100.0 %  Service default/canary:80 over HTTP/1.1: 127.0.0.1:9002
-passed over HTTPRoute default/demo rule 2 `moved`, match 0 (path /old and below; hostname demo.example.com): another path
-            HTTPRoute default/demo rule 0 `split`, match 0 (any path; hostname demo.example.com): fits too, but comes \
-later in the order
+not chosen  HTTPRoute default/demo rule 2 `moved`, match 0 (path /old and below; hostname demo.example.com): the path \
+does not match
+            HTTPRoute default/demo rule 0 `split`, match 0 (any path; hostname demo.example.com): matches too, but has \
+lower precedence
             3 matches of routes for other hostnames
 ";
     assert_eq!(stdout(&output), expected);
 }
 
 #[test]
-fn explain_exits_with_1_when_nothing_fits() {
+fn explain_exits_with_1_if_no_rule_matches() {
     for url in [
         "http://nowhere.example.com:8080/",
         "https://demo.example.com/",

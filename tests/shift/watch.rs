@@ -221,7 +221,7 @@ fn failed_rollback_is_an_error_with_the_command() {
         "100% of the requests to release v2",
         "the weights are not rolled back",
         "status 403",
-        "Roll them back with portcullis shift shop/shop v2=0",
+        "To roll back, run portcullis shift shop/shop v2=0",
     ]);
 }
 
