@@ -19,7 +19,7 @@ pub fn self_signed(names: &[&str]) -> anyhow::Result<DemoCertificate> {
     params
         .distinguished_name
         .push(DnType::CommonName, "Portcullis demo");
-    let key = KeyPair::generate()        .context("cannot generate a key")?;
+    let key = KeyPair::generate().context("cannot generate a key")?;
     let certificate = params
         .self_signed(&key)
         .context("the demo certificate cannot be signed")?;

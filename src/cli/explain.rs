@@ -191,7 +191,12 @@ fn explain_port(
     chosen.is_some()
 }
 
-fn explain_listeners(text: &mut String, port: &Port, chosen: &Arc<Listener>, request: &ExplainedRequest) {
+fn explain_listeners(
+    text: &mut String,
+    port: &Port,
+    chosen: &Arc<Listener>,
+    request: &ExplainedRequest,
+) {
     let name = &chosen.ir.key.name;
     let host = &chosen.ir.hostname;
     line(text, "listener", &format!("{name}, hostname {host}"));

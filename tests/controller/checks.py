@@ -54,7 +54,7 @@ class Tally:
         seconds = time.monotonic() - began
         open_because = getattr(function, "open_because", None)
         if open_because and fault is None:
-            fault = "it holds now: take `open_because` away"
+            fault = "the check passes: remove `open_because`"
         elif open_because:
             self.open += 1
             print(f"OPEN {seconds:6.1f} s  {name} ({open_because})", flush=True)

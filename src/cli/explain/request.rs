@@ -144,10 +144,9 @@ pub(super) fn header(text: &str) -> Result<Header, String> {
         .trim()
         .parse()
         .map_err(|_| format!("`{name}` is not a header name"))?;
-    let value = value
-        .trim()
-        .parse()
-        .map_err(|_| format!("the value of `{name}` has characters that are not valid in a header"))?;
+    let value = value.trim().parse().map_err(|_| {
+        format!("the value of `{name}` has characters that are not valid in a header")
+    })?;
     Ok((name, value))
 }
 
@@ -166,7 +165,10 @@ mod tests {
             (request.host.as_str(), request.port),
             ("demo.example.com", Some(8443))
         );
-        assert_eq!((request.view().path, request.view().query), ("/a", Some("b=c")));
+        assert_eq!(
+            (request.view().path, request.view().query),
+            ("/a", Some("b=c"))
+        );
         let request: ExplainedRequest = "http://localhost".parse().unwrap();
         assert_eq!(
             (request.view().method, request.view().path),

@@ -61,7 +61,11 @@ fn explanation(objects: &str, url: &str, permissions: Permissions) -> String {
 }
 
 /// The explanation of a request, and whether a rule matches it.
-fn explained_request(objects: &str, request: &ExplainedRequest, permissions: Permissions) -> (String, bool) {
+fn explained_request(
+    objects: &str,
+    request: &ExplainedRequest,
+    permissions: Permissions,
+) -> (String, bool) {
     let mut snapshot = Snapshot::default();
     for document in serde_yaml::Deserializer::from_str(objects) {
         let admission = api::admit(Value::deserialize(document).unwrap());

@@ -101,7 +101,8 @@ fn impossible_shares_are_refused() {
 #[test]
 fn releases_that_are_not_listed_need_add() {
     let error = plan(&[("v1", 90), ("v2", 10)], &["v3=5"], false).unwrap_err();
-    let expected = "release v3 is not listed in spec.releases (listed: v1, v2); use --add to list it";
+    let expected =
+        "release v3 is not listed in spec.releases (listed: v1, v2); use --add to list it";
     assert_eq!(error, expected);
     let error = plan(&[], &["v3=5"], false).unwrap_err();
     assert!(error.contains("(the list is empty)"), "{error}");
