@@ -9,7 +9,7 @@ _SUBJECTS: dict[str, list] = {}
 def check(promise: str, open_because: str | None = None):
     """Registers a function as a check of its module's subject, in file order.
 
-    With `open_because` it tells of a promise that is known not to hold yet: it is run, and must fail.
+    With `open_because` the check is known to fail: it runs, and it is an error if it passes.
     """
 
     def keep(function):
