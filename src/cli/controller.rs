@@ -15,9 +15,9 @@ use crate::telemetry;
 
 /// Control the Gateways of a cluster: provision the pods that serve them, and write the status of all objects.
 ///
-/// For each Gateway whose GatewayClass has the controllerName portcullis.dev/gateway-controller it reconciles a Deployment,
-/// a Service and related objects in the Gateway's namespace. Several replicas may run: one is the leader, elected with a
-/// Lease; the others are on standby.
+/// For each Gateway whose GatewayClass has the controllerName portcullis.dev/gateway-controller it reconciles a
+/// Deployment, a Service and related objects in the Gateway's namespace. Several replicas may run: one is the leader,
+/// elected with a Lease; the others are on standby.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

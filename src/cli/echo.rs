@@ -1,5 +1,5 @@
-//! `portcullis echo`: a demo backend that responds with the received request as JSON, over HTTP/1.1 and HTTP/2 with prior
-//! knowledge, or both over TLS with `--tls`.
+//! `portcullis echo`: a demo backend that responds with the received request as JSON, over HTTP/1.1 and HTTP/2 with
+//! prior knowledge, or both over TLS with `--tls`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -132,7 +132,8 @@ async fn connection(stream: TcpStream, name: Arc<str>, tls: Option<TlsAcceptor>)
     }
 }
 
-/// Reports whether the client sends the HTTP/2 connection preface, without consuming it. `None` if the connection is closed.
+/// Reports whether the client sends the HTTP/2 connection preface, without consuming it. `None` if the connection is
+/// closed.
 async fn speaks_http2(stream: &TcpStream) -> Option<bool> {
     let mut first = [0; H2_PREFACE.len()];
     loop {

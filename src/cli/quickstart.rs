@@ -1,5 +1,5 @@
-//! `portcullis quickstart`: serves `config/quickstart` on loopback ports, with two echo backends and a certificate that is
-//! generated at start. After this set-up it runs the same server as `run`.
+//! `portcullis quickstart`: serves `config/quickstart` on loopback ports, with two echo backends and a certificate that
+//! is generated at start. After this set-up it runs the same server as `run`.
 
 use std::fs::{self, DirBuilder};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -308,7 +308,8 @@ fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
     text
 }
 
-/// Returns warnings about effects that the weights do not show: too few ready endpoints, and releases that are not listed.
+/// Returns warnings about effects that the weights do not show: too few ready endpoints, and releases that are not
+/// listed.
 fn warnings(plan: &Plan, changed: &Observed) -> Vec<String> {
     let spec = &changed.spec;
     let min_ready = spec.min_ready.unwrap_or(1);

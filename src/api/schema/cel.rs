@@ -54,8 +54,8 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Whether this is a transition rule, which compares with the previous version of the object. An API server does not
-    /// evaluate it on create.
+    /// Whether this is a transition rule, which compares with the previous version of the object. An API server does
+    /// not evaluate it on create.
     fn is_transition(&self) -> bool {
         self.rule.contains("oldSelf")
     }
@@ -68,8 +68,8 @@ impl Rule {
     }
 }
 
-/// Evaluates the rules of a value and of all nested values. The value must match the schema already, because a rule fails
-/// on values of an unexpected type.
+/// Evaluates the rules of a value and of all nested values. The value must match the schema already, because a rule
+/// fails on values of an unexpected type.
 pub(super) fn check<'a>(
     schema: &'a Schema,
     node: &'a Node,
@@ -179,8 +179,8 @@ fn is_dns_label(text: &CelString) -> CelBool {
     CelBool::from(is_label)
 }
 
-/// Returns a duration as milliseconds, the smallest unit of the Gateway API. The duration type of the cel crate would add a
-/// time zone database, and rules only compare durations.
+/// Returns a duration as milliseconds, the smallest unit of the Gateway API. The duration type of the cel crate would
+/// add a time zone database, and rules only compare durations.
 fn duration(text: &CelString) -> Result<CelInt, ExecutionError> {
     let duration = duration::parse(text.inner())
         .ok_or_else(|| ExecutionError::function_error("duration", "not a duration"))?;

@@ -1,4 +1,5 @@
-//! Pruning and defaulting, which an API server does before it validates: removes nulls and unknown fields, sets defaults.
+//! Pruning and defaulting, which an API server does before it validates: removes nulls and unknown fields, sets
+//! defaults.
 
 use serde_json::{Map, Value};
 
@@ -65,8 +66,8 @@ fn object<'a>(
     }
 }
 
-/// Applies defaults to an entry of a map. [`Path`] borrows names from the schema, but the key belongs to the object, which is
-/// borrowed mutably. So the entry starts with an empty path, and findings get the prefix afterwards.
+/// Applies defaults to an entry of a map. [`Path`] borrows names from the schema, but the key belongs to the object,
+/// which is borrowed mutably. So the entry starts with an empty path, and findings get the prefix afterwards.
 fn nested<'a>(
     schema: &'a Schema,
     node: &'a Node,

@@ -40,8 +40,8 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
     };
     let mut findings = Vec::new();
     metadata(object, &schema, &mut findings);
-    // An API server ignores the status of a new object. Kinds whose status is read, such as Pod, have it in their schema,
-    // because a file has no status subresource.
+    // An API server ignores the status of a new object. Kinds whose status is read, such as Pod, have it in their
+    // schema, because a file has no status subresource.
     let has_status = schema.root.properties.contains_key("status");
     let is_envelope = |key: &str| {
         matches!(key, "apiVersion" | "kind" | "metadata") || key == "status" && !has_status

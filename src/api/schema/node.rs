@@ -116,8 +116,8 @@ pub(super) struct Node {
     pub(super) is_int_or_string: bool,
 }
 
-/// Members in the order of their names. A boxed slice takes less memory than a map, and schemas have many small lists of
-/// members.
+/// Members in the order of their names. A boxed slice takes less memory than a map, and schemas have many small lists
+/// of members.
 #[derive(Debug, Default, Deserialize)]
 #[serde(from = "BTreeMap<Box<str>, Node>")]
 pub(super) struct Properties(Box<[(Box<str>, Node)]>);

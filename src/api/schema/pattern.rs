@@ -42,8 +42,8 @@ impl Pattern {
     }
 }
 
-/// Compiles an expression. Equal expressions share one `Regex` behind an `Arc`, because a clone of a `Regex` gets its own
-/// pool of caches.
+/// Compiles an expression. Equal expressions share one `Regex` behind an `Arc`, because a clone of a `Regex` gets its
+/// own pool of caches.
 pub(super) fn compile(source: &str) -> Option<Arc<Regex>> {
     static COMPILED: Mutex<BTreeMap<String, Arc<Regex>>> = Mutex::new(BTreeMap::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);

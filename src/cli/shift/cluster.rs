@@ -1,4 +1,5 @@
-//! Requests to the API server: reads a ReleaseBackend, applies weights to it, and reads the metrics of pods of Gateways.
+//! Requests to the API server: reads a ReleaseBackend, applies weights to it, and reads the metrics of pods of
+//! Gateways.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +21,8 @@ use crate::settings::{NamespacedName, Settings};
 
 use super::ObjectName;
 
-/// Prefix of field managers. Each release has its own field manager, so that clients can shift different releases without
-/// conflicts.
+/// Prefix of field managers. Each release has its own field manager, so that clients can shift different releases
+/// without conflicts.
 pub(super) const MANAGER_PREFIX: &str = "portcullis-shift-";
 
 /// A ReleaseBackend in a cluster.

@@ -25,7 +25,8 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 const PAGE_LIMIT: usize = 64 << 20;
 /// Maximum number of pages that are read at the same time.
 const CONCURRENT_PAGES: usize = 16;
-/// Time between lists of pods. After a list all pods are read, and otherwise only those of Gateways that use the backend.
+/// Time between lists of pods. After a list all pods are read, and otherwise only those of Gateways that use the
+/// backend.
 const LIST_PERIOD: Duration = Duration::from_secs(10);
 
 /// An admin address, `http://HOST[:PORT]`.
@@ -200,8 +201,8 @@ async fn fetch(url: &AdminUrl) -> anyhow::Result<String> {
     let request = http::Request::get("/metrics")
         .header(http::header::HOST, url.authority.as_str())
         .body(Empty::<Bytes>::new())?;
-    // `exchange` owns the sender. hyper's connection future completes once the sender is dropped, so `join!` returns when
-    // the exchange is done.
+    // `exchange` owns the sender. hyper's connection future completes once the sender is dropped, so `join!` returns
+    // when the exchange is done.
     let exchange = async move {
         let response = sender.send_request(request).await?;
         let status = response.status();

@@ -92,8 +92,8 @@ impl Plan {
         falling.into_iter().chain(rising).map(of).collect()
     }
 
-    /// The releases whose weight falls, and the other changed releases. Weights that rise are written first, so that the sum
-    /// of all weights is never 0 in between.
+    /// The releases whose weight falls, and the other changed releases. Weights that rise are written first, so that
+    /// the sum of all weights is never 0 in between.
     fn changed(&self) -> (Vec<&PlannedRelease>, Vec<&PlannedRelease>) {
         let changed = self
             .releases
@@ -184,8 +184,8 @@ enum ShareError {
     TooLarge,
 }
 
-/// Computes weights that give one release exactly a share, while the others keep their proportions. In order of preference:
-/// the other weights stay, the sum stays, the sum is 100, the sum is minimal.
+/// Computes weights that give one release exactly a share, while the others keep their proportions. In order of
+/// preference: the other weights stay, the sum stays, the sum is 100, the sum is minimal.
 fn weights_for_share(
     weights: &[u32],
     named: usize,
