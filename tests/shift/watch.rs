@@ -219,7 +219,7 @@ fn failed_rollback_is_an_error_with_the_command() {
     let outcome = watch.end();
     outcome.assert_failed(&[
         "100% of the requests to release v2",
-        "the weights are not rolled back",
+        "the weights cannot be rolled back",
         "status 403",
         "To roll back, run portcullis shift shop/shop v2=0",
     ]);
