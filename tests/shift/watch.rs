@@ -199,7 +199,7 @@ fn abort_without_metrics_is_an_error() {
     let outcome = scene.shift(&[&arguments[..], &["--abort-above", "5%"]].concat());
     outcome.assert_failed(&[
         "no metrics of ReleaseBackend shop/shop could be read",
-        "the weights stay",
+        "the new weights stay",
     ]);
     let line = "metrics read from 0, 1 failed: pods of Gateways in all namespaces cannot be listed";
     assert!(outcome.stdout.contains(line), "{outcome:?}");
