@@ -1,4 +1,4 @@
-//! The command line as users meet it: help, exit codes, messages, and the examples of the documentation. Runs the real
+//! The command line: help, exit codes, messages, and the examples of the documentation. Runs the real
 //! program; `UPDATE_DOCS=1` rewrites `docs/settings.md` from the flags.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -95,7 +95,7 @@ fn every_command_has_help_with_an_example_and_exit_codes() {
 }
 
 #[test]
-fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
+fn wrong_usage_exits_with_2_and_shows_the_right_form() {
     for (arguments, hint) in [
         (&["run"][..], "--config-dir"),
         (&["run", "--config-dir", "x", "--body-timeout", "10"], "10s"),
@@ -133,7 +133,7 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         ),
         (
             &["check", "x", "--backend-kinds", "v1.Service,v1.Pod"],
-            "`v1.Pod` is not a kind of backend that is built in; these are: v1.Service, ",
+            "`v1.Pod` is not a supported kind of backend; supported are: v1.Service, ",
         ),
         (&["explain", "x", "GET /path"], "http://"),
         (
@@ -143,7 +143,7 @@ fn wrong_usage_exits_with_2_and_says_how_to_write_it() {
         (&["shift", "shop/shop", "v2"], "v2=10%"),
         (
             &["shift", "shop/shop", "v1=10%", "v2=20%"],
-            "a percentage stands alone",
+            "a percentage excludes other changes",
         ),
         (&["echo"], "--listen"),
         (&["unknown"], "unrecognized subcommand"),
@@ -176,14 +176,14 @@ fn check_names_file_document_field_and_rule() {
 }
 
 #[test]
-fn check_of_what_cannot_be_read_says_so() {
+fn check_names_unreadable_folder() {
     let output = output(&["check", "/nonexistent/folder"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/folder"));
 }
 
 #[test]
-fn every_folder_of_config_is_clean() {
+fn every_example_folder_has_no_problems() {
     let mut folders = 0;
     for entry in fs::read_dir(Path::new(ROOT).join("config")).unwrap() {
         let folder = entry.unwrap().path();
@@ -196,7 +196,7 @@ fn every_folder_of_config_is_clean() {
 }
 
 #[test]
-fn explain_tells_what_was_chosen_and_what_was_passed_over() {
+fn explain_shows_chosen_rule_and_other_matches() {
     let url = "http://demo.example.com:8080/hello";
     let arguments = [
         "explain",
@@ -216,16 +216,17 @@ rule        HTTPRoute default/demo rule 1 `canary-on-request`, match 0 (any path
 hostname demo.example.com)
 filters     set response header x-served-by
 backends    100.0 %  Service default/canary:80 over HTTP/1.1: 127.0.0.1:9002
-passed over HTTPRoute default/demo rule 2 `moved`, match 0 (path /old and below; hostname demo.example.com): another path
-            HTTPRoute default/demo rule 0 `split`, match 0 (any path; hostname demo.example.com): fits too, but comes \
-later in the order
+not chosen  HTTPRoute default/demo rule 2 `moved`, match 0 (path /old and below; hostname demo.example.com): the path \
+does not match
+            HTTPRoute default/demo rule 0 `split`, match 0 (any path; hostname demo.example.com): matches too, but has \
+lower precedence
             3 matches of routes for other hostnames
 ";
     assert_eq!(stdout(&output), expected);
 }
 
 #[test]
-fn explain_exits_with_1_when_nothing_fits() {
+fn explain_exits_with_1_if_no_rule_matches() {
     for url in [
         "http://nowhere.example.com:8080/",
         "https://demo.example.com/",
@@ -260,7 +261,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 #[test]
-fn examples_of_the_documents_work() {
+fn examples_in_documentation_work() {
     let mut tried = 0;
     for document in documents() {
         for line in examples(&document) {
@@ -296,7 +297,7 @@ fn examples_of_the_documents_work() {
 }
 
 #[test]
-fn links_of_the_documents_lead_somewhere() {
+fn links_in_documentation_resolve() {
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
         for (at, _) in text.match_indices("](") {
@@ -313,7 +314,7 @@ fn links_of_the_documents_lead_somewhere() {
 }
 
 #[test]
-fn the_settings_reference_is_what_the_flags_say() {
+fn settings_reference_matches_flags() {
     let path = Path::new(ROOT).join("docs/settings.md");
     let reference = settings_reference();
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -420,7 +421,7 @@ fn get(address: SocketAddr, path: &str, fields: &str) -> String {
 }
 
 #[test]
-fn echo_answers_with_what_it_received() {
+fn echo_responds_with_received_request() {
     let mut running = Running::start(&["echo", "--listen", "127.0.0.1:0", "--name", "one"]);
     let mut line = String::new();
     BufReader::new(running.0.stdout.take().unwrap())
@@ -440,7 +441,7 @@ fn echo_answers_with_what_it_received() {
 }
 
 #[test]
-fn quickstart_serves_what_it_prints() {
+fn commands_that_quickstart_prints_work() {
     let [http, https, admin] = ports::free_ports().map(|port: u16| port.to_string());
     let address = format!("127.0.0.1:{admin}");
     let flags = [
@@ -483,7 +484,7 @@ fn quickstart_serves_what_it_prints() {
 }
 
 #[test]
-fn quickstart_says_which_port_is_taken_and_how_to_choose_another() {
+fn quickstart_names_taken_port_and_flag() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = output(&["quickstart", "--http-port", &port, "--admin", "off"]);

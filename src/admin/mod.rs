@@ -33,8 +33,8 @@ use crate::telemetry::{AccessLog, ProcessStats};
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum lifetime of a connection, which carries one request: it ends connections of clients that
-/// do not read.
+/// Maximum lifetime of a connection, which serves one request. It closes connections of clients that
+/// do not read the response: hyper has no write timeout.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// State that the admin server shows.
@@ -90,8 +90,7 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// Serves on `listener` until shutdown is forced. Spawns tasks, so that it must run within a
-/// runtime.
+/// Serves on `listener` until shutdown is forced. Spawns tasks, so it must run within a runtime.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
     let serve =
@@ -117,7 +116,7 @@ async fn connection(
     let access = Access::of(peer.ip(), local.ip());
     let service = service_fn(move |request: Request<Incoming>| {
         request_seen.set();
-        let response = answer(&request, access, &state, &shutdown);
+        let response = handle(&request, access, &state, &shutdown);
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let exchange = http1::Builder::new()
@@ -153,7 +152,7 @@ impl Access {
     }
 }
 
-fn answer<B>(
+fn handle<B>(
     request: &Request<B>,
     access: Access,
     state: &AdminState,
@@ -256,7 +255,7 @@ mod tests {
         shutdown: &Shutdown,
     ) -> (u16, String) {
         let request = Request::get(path).body(()).unwrap();
-        let response = answer(&request, access, state, shutdown);
+        let response = handle(&request, access, state, shutdown);
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -287,7 +286,7 @@ mod tests {
         assert_eq!(page("/nothing").await.0, 404);
         let request = Request::post("/config").body(()).unwrap();
         assert_eq!(
-            answer(&request, Access::Local, &state, &shutdown).status(),
+            handle(&request, Access::Local, &state, &shutdown).status(),
             405
         );
     }
@@ -347,8 +346,8 @@ mod tests {
             "a".repeat(2 * MAX_HEAD)
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer).await;
-        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+        let mut response = String::new();
+        let _ = stream.read_to_string(&mut response).await;
+        assert!(response.starts_with("HTTP/1.1 431"), "{response}");
     }
 }

@@ -1,5 +1,4 @@
-//! Self-signed certificates for demonstrations, made when they are needed and kept in memory or in a temporary
-//! folder. Knows nothing of what they are used for.
+//! Self-signed certificates for `quickstart` and `echo --tls`, generated at start. Never for production traffic.
 
 use anyhow::Context;
 use rcgen::{CertificateParams, DnType, KeyPair};
@@ -12,7 +11,7 @@ pub struct DemoCertificate {
     pub key: String,
 }
 
-/// Makes a certificate for DNS names and addresses.
+/// Generates a certificate for DNS names and addresses.
 pub fn self_signed(names: &[&str]) -> anyhow::Result<DemoCertificate> {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let mut params =
@@ -20,7 +19,7 @@ pub fn self_signed(names: &[&str]) -> anyhow::Result<DemoCertificate> {
     params
         .distinguished_name
         .push(DnType::CommonName, "Portcullis demo");
-    let key = KeyPair::generate().context("no key can be made")?;
+    let key = KeyPair::generate().context("cannot generate a key")?;
     let certificate = params
         .self_signed(&key)
         .context("the demo certificate cannot be signed")?;

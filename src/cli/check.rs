@@ -1,5 +1,4 @@
-//! `portcullis check`: what would become of every object of a folder, without serving it. Knows nothing of rules:
-//! those are the provider's and the translation's.
+//! `portcullis check`: loads and translates a folder without serving it, and prints problems and conditions.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -20,8 +19,8 @@ Examples:
   portcullis check config/quickstart
   portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
 
-Exit codes: 0 when everything is accepted (warnings are printed), 1 when something is not or the folder cannot be
-read, 2 for wrong usage.")]
+Exit codes: 0 if every object is accepted (warnings are printed), 1 if an object is not accepted or the folder cannot
+be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML
     #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
@@ -34,7 +33,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Prints what is wrong, and what is not.
+/// Prints problems and conditions. Fails with exit code 1 if an object is not accepted.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (load, translation) = translate_folder(&args.config_dir, &options(&args.permissions))?;
     let mut out = io::stdout().lock();
@@ -56,7 +55,7 @@ pub(super) fn translate_folder(
     Ok((load, translation))
 }
 
-/// What a folder is translated with.
+/// The options of the translation for these flags.
 pub(super) fn options(permissions: &PermissionFlags) -> Options {
     Options {
         permissions: Permissions::from(permissions),
@@ -177,7 +176,7 @@ spec: {parentRefs: [{name: web}], rules: [{}]}
 "#;
 
     #[test]
-    fn warns_of_a_match_that_gets_no_request() {
+    fn warns_of_shadowed_match() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("routes.yaml"), ROUTES).unwrap();
         let (load, translation) = translate_folder(folder.path(), &Options::default()).unwrap();

@@ -1,4 +1,4 @@
-//! `portcullis controller`: keeps data planes and conditions of a cluster's Gateways. Knows nothing of how that is done.
+//! `portcullis controller`: flags of the controller, and their translation into its settings.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -13,19 +13,20 @@ use crate::server::controller::{self, ControllerSettings, StreamSettings};
 use crate::settings::{ControllerUrl, Settings};
 use crate::telemetry;
 
-/// Control the Gateways of a cluster: make the pods that serve them, and write the conditions of all objects.
+/// Control the Gateways of a cluster: provision the pods that serve them, and write the status of all objects.
 ///
-/// For each Gateway whose GatewayClass names portcullis.dev/gateway-controller it keeps a Deployment, a Service and what
-/// else these need, in the Gateway's namespace. Several may run: one leads, elected by a Lease; the others are warm.
+/// For each Gateway whose GatewayClass has the controllerName portcullis.dev/gateway-controller it reconciles a
+/// Deployment, a Service and related objects in the Gateway's namespace. Several replicas may run: one is the leader,
+/// elected with a Lease; the others are on standby.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   portcullis controller --image ghcr.io/portcullis/portcullis:0.1.0
   portcullis controller --image localhost/portcullis --lease-namespace default --admin off
 
-The cluster is that of the pod's service account, else of the kubeconfig.
-Signals: SIGTERM and SIGINT end it, and let another lead at once.
-Exit codes: 0 after a signal, 1 when it cannot start, 2 for wrong usage.")]
+Connects to the cluster of the pod's service account, or else of the kubeconfig.
+Signals: SIGTERM and SIGINT stop it and release the Lease, so that another replica leads at once.
+Exit codes: 0 after a signal, 1 if it cannot start, 2 for wrong usage.")]
 pub struct Args {
     /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
@@ -34,13 +35,13 @@ pub struct Args {
     /// Image of the pods that serve Gateways, unless GatewayParameters name another
     #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
     image: String,
-    /// Namespace of the Lease that decides who leads
+    /// Namespace of the Lease for leader election
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE")]
     lease_namespace: String,
-    /// Name of this controller among those that stand for the Lease [default: host name and process id]
+    /// Identity of this replica in the leader election [default: host name and process id]
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     identity: Option<String>,
-    /// Address at which pods get their configuration
+    /// Address on which to stream configuration to pods
     #[arg(
         long,
         value_name = "ADDR",
@@ -48,14 +49,14 @@ pub struct Args {
         default_value = "[::]:19443"
     )]
     stream_address: SocketAddr,
-    /// What pods connect to for it, as https://HOST:PORT [default: the Service portcullis-controller-stream of the
-    /// Lease's namespace]
+    /// URL that pods connect to for their configuration, https://HOST:PORT [default: the Service
+    /// portcullis-controller-stream of the Lease's namespace]
     #[arg(long, value_name = "URL", env = "PORTCULLIS_STREAM_URL")]
     stream_url: Option<ControllerUrl>,
-    /// Address of this pod, which pods of Gateways connect to while it leads [default: they stay where they are]
+    /// Address of this pod, to which pods of Gateways reconnect while it leads [default: they keep their connection]
     #[arg(long, value_name = "ADDR", env = "POD_IP")]
     pod_ip: Option<IpAddr>,
-    /// Gateways whose pods are replaced at the same time when the controller is upgraded
+    /// Number of Gateways whose pods are replaced at the same time after an upgrade of the controller
     #[arg(
         long,
         value_name = "N",
@@ -63,10 +64,10 @@ pub struct Args {
         default_value = "1"
     )]
     concurrent_rollouts: NonZeroUsize,
-    /// What objects may do; the pods of Gateways get the same.
+    /// Permissions of objects, which also apply to the pods of Gateways.
     #[command(flatten)]
     permissions: PermissionFlags,
-    /// Addresses that names of XBackends may resolve to in pods of Gateways, beside public ones
+    /// Addresses to which hostnames of XBackends may resolve in pods of Gateways, in addition to public addresses
     #[arg(
         long,
         value_name = "CIDR,…",
@@ -79,7 +80,7 @@ pub struct Args {
     log: LogFlags,
 }
 
-/// Controls until it is told to leave.
+/// Runs the controller until a signal.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.log.log_format, &args.log.filter())?;
     let own = || {

@@ -1,5 +1,5 @@
-//! `portcullis echo`: a demo backend that answers every request with what it received, as JSON, over HTTP/1.1, HTTP/2
-//! with prior knowledge and, with `--tls`, both over TLS. Knows nothing of gateways.
+//! `portcullis echo`: a demo backend that responds with the received request as JSON, over HTTP/1.1 and HTTP/2 with
+//! prior knowledge, or both over TLS with `--tls`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,26 +26,26 @@ use tokio_rustls::TlsAcceptor;
 use super::certificate::self_signed;
 
 const MAX_CONNECTIONS: usize = 1024;
-/// Wait after a failed accept: out of descriptors, most likely, and accepting again at once would spin.
+/// Delay after a failed accept. The usual cause is a lack of file descriptors; an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const MAX_BODY: u64 = 1 << 30;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-/// Answer every request with what was received, as JSON (a demo backend).
+/// Respond to every request with the received request as JSON (a demo backend).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   portcullis echo --listen 127.0.0.1:9001 --name stable
   curl http://127.0.0.1:9001/hello
 
-Exit codes: 0 after SIGTERM or Ctrl-C, 1 when the address cannot be bound, 2 for wrong usage.")]
+Exit codes: 0 after SIGTERM or Ctrl-C, 1 if the address cannot be bound, 2 for wrong usage.")]
 pub struct Args {
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDR", env = "PORTCULLIS_ECHO_LISTEN")]
     listen: SocketAddr,
-    /// Name to answer with
+    /// Name in responses
     #[arg(
         long,
         value_name = "NAME",
@@ -53,7 +53,7 @@ pub struct Args {
         env = "PORTCULLIS_ECHO_NAME"
     )]
     name: String,
-    /// Speak TLS, with a self-signed certificate made at start
+    /// Serve TLS with a self-signed certificate that is generated at start
     #[arg(long, env = "PORTCULLIS_ECHO_TLS")]
     tls: bool,
 }
@@ -82,16 +82,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Serves plain HTTP on `listener`, answering as `name`, until it is dropped.
+/// Serves plain HTTP on `listener` until the future is dropped. Responses contain `name`.
 pub async fn serve(listener: TcpListener, name: &str) {
     serve_with(listener, name, None).await;
 }
 
-/// As [`serve`], over TLS with `tls`.
+/// Like [`serve`], over TLS if there is an acceptor.
 pub async fn serve_with(listener: TcpListener, name: &str, tls: Option<TlsAcceptor>) {
     let name: Arc<str> = name.into();
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    // Nobody closes the semaphore.
+    // `acquire_owned` fails only on a closed semaphore, and nothing closes it.
     while let Ok(permit) = permits.clone().acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -105,7 +105,7 @@ pub async fn serve_with(listener: TcpListener, name: &str, tls: Option<TlsAccept
     }
 }
 
-/// Terminates TLS with a self-signed certificate.
+/// Returns an acceptor with a self-signed certificate.
 pub fn acceptor() -> anyhow::Result<TlsAcceptor> {
     let demo = self_signed(&["localhost", "127.0.0.1", "::1"])?;
     let chain = CertificateDer::pem_slice_iter(demo.certificate.as_bytes())
@@ -132,7 +132,8 @@ async fn connection(stream: TcpStream, name: Arc<str>, tls: Option<TlsAcceptor>)
     }
 }
 
-/// Whether the client begins with HTTP/2's preface. `None` when it is gone.
+/// Reports whether the client sends the HTTP/2 connection preface, without consuming it. `None` if the connection is
+/// closed.
 async fn speaks_http2(stream: &TcpStream) -> Option<bool> {
     let mut first = [0; H2_PREFACE.len()];
     loop {
@@ -157,9 +158,9 @@ where
 {
     let service = service_fn(move |request| {
         let name = name.clone();
-        async move { Ok::<_, Infallible>(answer(request, &name).await) }
+        async move { Ok::<_, Infallible>(respond(request, &name).await) }
     });
-    // A connection that fails is the client's affair.
+    // Errors of a connection are the client's, and are ignored.
     let _ = if http2 {
         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -174,7 +175,7 @@ where
     };
 }
 
-async fn answer(request: Request<Incoming>, name: &str) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, name: &str) -> Response<Full<Bytes>> {
     let (head, mut body) = request.into_parts();
     let body_bytes = match read(&mut body).await {
         Ok(bytes) => bytes,
@@ -190,7 +191,7 @@ async fn answer(request: Request<Incoming>, name: &str) -> Response<Full<Bytes>>
         "path": head.uri.path_and_query().map_or("/", |path| path.as_str()),
         "authority": head.uri.authority().map(|authority| authority.as_str()),
         "version": format!("{:?}", head.version),
-        "headers": fields(&head.headers),
+        "headers": headers(&head.headers),
         "body_bytes": body_bytes,
     });
     let mut response = Response::new(Full::from(format!("{received:#}\n")));
@@ -216,8 +217,8 @@ async fn read(body: &mut Incoming) -> Result<u64, StatusCode> {
     }
 }
 
-/// Field values by name, in a list when there are several.
-fn fields(headers: &HeaderMap) -> Value {
+/// Header values by name; a list if a header has several.
+fn headers(headers: &HeaderMap) -> Value {
     headers
         .keys()
         .map(|name| {

@@ -1,5 +1,5 @@
-//! `portcullis explain`: the way of one request through a folder's configuration, without sending it. Asks the same
-//! table that serves traffic; knows no rule of its own.
+//! `portcullis explain`: shows how a folder's configuration would route one request, without sending it. Uses the same
+//! table as the proxy, so that both match alike.
 
 mod describe;
 mod policies;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use self::request::Asked;
+use self::request::ExplainedRequest;
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
 use crate::ir::{Ir, PortProtocol};
@@ -20,7 +20,7 @@ use crate::provider::FileProvider;
 use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
 use crate::translate::{Options, Translator};
 
-/// Explain which listener, rule and backends a request gets, and why others are passed over.
+/// Explain which listener, rule and backends handle a request, and why others do not.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -28,28 +28,28 @@ Examples:
   portcullis explain config/quickstart 'POST http://demo.example.com:8080/hello?debug=1' -H 'X-Version: canary'
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
 
-Nothing is sent: the folder is read and translated as `run` would, and its table is asked. Every policy on TLS to its
-backends is shown with its level and why it applies or does not: give the same permissions as `run` has, and its zone and node.
-Exit codes: 0 when the request gets to a rule, 1 when it does not or the folder cannot be read, 2 for wrong usage.")]
+Sends nothing: reads and translates the folder as `run` does, and matches the request against the result. Shows every TLS
+policy for the backends with its level, and why it applies or not. Pass the same permissions, zone and node as to `run`.
+Exit codes: 0 if a rule matches, 1 if none matches or the folder cannot be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML
     #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
     config_dir: PathBuf,
-    /// Method and URL, such as 'GET https://host/path'; the method can be left out
+    /// Method and URL, such as 'GET https://host/path'; the default method is GET
     #[arg(value_name = "REQUEST")]
-    request: Asked,
-    /// A header field of the request; may be repeated
+    request: ExplainedRequest,
+    /// A header of the request; may be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = request::header)]
     header: Vec<request::Header>,
-    /// What objects may do.
+    /// Permissions of objects.
     #[command(flatten)]
     permissions: PermissionFlags,
-    /// Where the process runs that is explained.
+    /// Location of the proxy.
     #[command(flatten)]
     location: LocationFlags,
 }
 
-/// Prints the way of the request.
+/// Prints the explanation. Fails with exit code 1 if no rule matches.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = FileProvider::new(args.config_dir.clone()).load()?;
     let mut translator = Translator::new(Options {
@@ -60,14 +60,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let faults = load.problems.len() + translation.report.problems().count();
     let ir = Arc::new(translation.ir);
     let table = Table::build(ir.clone(), None);
-    let mut asked = args.request.clone();
-    asked.add_headers(&args.header);
+    let mut request = args.request.clone();
+    request.add_headers(&args.header);
     let configuration = Configuration {
         table: &table,
         ir: &ir,
         translator: &translator,
     };
-    let (text, found) = explain(configuration, &asked);
+    let (text, found) = explain(configuration, &request);
     print!("{text}");
     if faults > 0 {
         println!("\n{faults} problems in the folder: see `portcullis check`");
@@ -79,62 +79,63 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What is asked.
+/// The configuration that is explained.
 #[derive(Clone, Copy)]
 struct Configuration<'a> {
     table: &'a Table,
     ir: &'a Ir,
-    /// Knows the policies that do not apply, of which there is nothing in the IR.
+    /// Returns the policies that do not apply, which the IR does not contain.
     translator: &'a Translator,
 }
 
-/// The explanation, and whether the request gets to a rule.
-fn explain(configuration: Configuration<'_>, asked: &Asked) -> (String, bool) {
+/// Returns the explanation, and whether a rule matches.
+fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> (String, bool) {
     let table = configuration.table;
-    let mut text = format!("{asked}\n");
-    let ports = candidates(table, asked);
+    let mut text = format!("{request}\n");
+    let ports = candidates(table, request);
     if ports.is_empty() {
-        line(&mut text, "port", &no_port(table, asked));
+        line(&mut text, "port", &no_port(table, request));
         return (text, false);
     }
     let mut found = false;
     for port in ports {
         text.push('\n');
-        found |= explain_port(&mut text, port, configuration, asked);
+        found |= explain_port(&mut text, port, configuration, request);
     }
     (text, found)
 }
 
-/// The ports that the URL means. Without a port in the URL and a listener on its scheme's, every port of the scheme.
-fn candidates<'a>(table: &'a Table, asked: &Asked) -> Vec<&'a Arc<Port>> {
-    let speaks = |port: &&Arc<Port>| port.protocol() == asked.protocol();
+/// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
+/// these are all ports of the scheme.
+fn candidates<'a>(table: &'a Table, request: &ExplainedRequest) -> Vec<&'a Arc<Port>> {
+    let speaks = |port: &&Arc<Port>| port.protocol() == request.protocol();
     let of_scheme: Vec<_> = table.ports().iter().filter(speaks).collect();
-    let number = asked.port.unwrap_or(asked.default_port());
+    let number = request.port.unwrap_or(request.default_port());
     let exact: Vec<_> = of_scheme
         .iter()
         .copied()
         .filter(|port| port.bind().port == number)
         .collect();
-    if exact.is_empty() && asked.port.is_none() {
+    if exact.is_empty() && request.port.is_none() {
         return of_scheme;
     }
     exact
 }
 
-fn no_port(table: &Table, asked: &Asked) -> String {
+fn no_port(table: &Table, request: &ExplainedRequest) -> String {
     let open: Vec<String> = table
         .ports()
         .iter()
         .map(|port| format!("{} ({})", port.bind(), protocol(port.protocol())))
         .collect();
     let open = if open.is_empty() {
-        "no port at all".to_owned()
+        "no port".to_owned()
     } else {
         open.join(", ")
     };
     format!(
         "none for {}: the configuration opens {open}",
-        asked.scheme()
+        request.scheme()
     )
 }
 
@@ -151,7 +152,7 @@ fn explain_port(
     text: &mut String,
     port: &Port,
     configuration: Configuration<'_>,
-    asked: &Asked,
+    request: &ExplainedRequest,
 ) -> bool {
     let place = format!(
         "{} ({}) of {}",
@@ -161,8 +162,8 @@ fn explain_port(
     );
     line(text, "port", &place);
     let listener = match port.protocol() {
-        PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => port.listener(&asked.host),
-        PortProtocol::Tls => port.listener_for_sni(asked.sni()),
+        PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => port.listener(&request.host),
+        PortProtocol::Tls => port.listener_for_sni(request.sni()),
     };
     let Some(listener) = listener else {
         let hosts: Vec<String> = port
@@ -175,12 +176,12 @@ fn explain_port(
             PortProtocol::Tls => "the handshake is refused",
             PortProtocol::Tcp | PortProtocol::Udp => "nothing is forwarded",
         };
-        let none = format!("none for {}, only for {}", asked.host, hosts.join(", "));
+        let none = format!("none for {}, only for {}", request.host, hosts.join(", "));
         line(text, "listener", &format!("{none}: {outcome}"));
         return false;
     };
-    explain_listeners(text, port, listener, asked);
-    let chosen = explain_rules(text, listener, configuration.ir, asked);
+    explain_listeners(text, port, listener, request);
+    let chosen = explain_rules(text, listener, configuration.ir, request);
     if let Some(rule) = chosen {
         let translator = configuration.translator;
         let (gateway, listener) = (&port.ir.gateway, &listener.ir.key);
@@ -190,7 +191,12 @@ fn explain_port(
     chosen.is_some()
 }
 
-fn explain_listeners(text: &mut String, port: &Port, chosen: &Arc<Listener>, asked: &Asked) {
+fn explain_listeners(
+    text: &mut String,
+    port: &Port,
+    chosen: &Arc<Listener>,
+    request: &ExplainedRequest,
+) {
     let name = &chosen.ir.key.name;
     let host = &chosen.ir.hostname;
     line(text, "listener", &format!("{name}, hostname {host}"));
@@ -198,10 +204,10 @@ fn explain_listeners(text: &mut String, port: &Port, chosen: &Arc<Listener>, ask
         if Arc::ptr_eq(other, chosen) {
             continue;
         }
-        let why = if other.ir.hostname.contains(&asked.host) {
+        let why = if other.ir.hostname.contains(&request.host) {
             "is less specific"
         } else {
-            "is another host"
+            "does not match"
         };
         let name = &other.ir.key.name;
         let passed = format!("not {name}: hostname {} {why}", other.ir.hostname);
@@ -216,34 +222,34 @@ fn explain_rules<'a>(
     text: &mut String,
     listener: &'a Listener,
     ir: &Ir,
-    asked: &Asked,
+    request: &ExplainedRequest,
 ) -> Option<&'a Rule> {
-    let view = asked.view();
+    let view = request.view();
     let considered = listener.explain(&view);
     let chosen = listener.find(&view);
     match chosen {
         Some(rule) => explain_rule(text, rule, &considered, ir),
-        None => line(text, "rule", "none fits: 404"),
+        None => line(text, "rule", "none matches: 404"),
     }
     let passed: Vec<_> = considered
         .iter()
         .filter(|one| one.verdict != MatchVerdict::Chosen)
         .collect();
     for (index, one) in passed.iter().enumerate() {
-        let label = if index == 0 { "passed over" } else { "" };
+        let label = if index == 0 { "not chosen" } else { "" };
         line(text, label, &describe::considered(one));
     }
     let matches: usize = all_matches(listener);
     if matches > considered.len() {
         let others = matches - considered.len();
-        let label = if passed.is_empty() { "passed over" } else { "" };
+        let label = if passed.is_empty() { "not chosen" } else { "" };
         let count = format!("{others} matches of routes for other hostnames");
         line(text, label, &count);
     }
     chosen.map(AsRef::as_ref)
 }
 
-/// Number of matches on a listener, counted once per hostname as they are tried.
+/// Number of matches on a listener. Counts a match once for each hostname, like [`Listener::explain`].
 fn all_matches(listener: &Listener) -> usize {
     let routes = listener.ir.routes.iter();
     routes

@@ -1,5 +1,5 @@
-//! The command line: one file per subcommand, each with its flags, its help and what it does. Decides exit codes and
-//! how failures are told; everything else is the library's.
+//! The command line: one file per subcommand, with its flags, help and entry point. Maps results to exit codes and
+//! error messages.
 
 pub mod certificate;
 pub mod check;
@@ -34,7 +34,7 @@ Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
   portcullis shift shop/shop v2=10%
 
-Exit codes: 0 done, 1 failed or not accepted, 2 for wrong usage."
+Exit codes: 0 on success, 1 on failure or if an object is not accepted, 2 for wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -52,12 +52,12 @@ enum Command {
     Echo(echo::Args),
 }
 
-/// The whole command line, as the documentation describes it.
+/// The definition of the command line, from which the documentation is generated.
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Does what the arguments, the first of which is the program's name, ask for.
+/// Runs the subcommand of the arguments. The first argument is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = Cli::parse_from(arguments);
     let result = match &cli.command {

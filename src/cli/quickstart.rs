@@ -1,5 +1,5 @@
-//! `portcullis quickstart`: `config/quickstart` on loopback ports, with two echo backends and a certificate made at
-//! start. Serves by the same path as `run`; owns only what a newcomer would otherwise have to prepare.
+//! `portcullis quickstart`: serves `config/quickstart` on loopback ports, with two echo backends and a certificate that
+//! is generated at start. After this set-up it runs the same server as `run`.
 
 use std::fs::{self, DirBuilder};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -26,15 +26,15 @@ const HTTP: u16 = 8080;
 const HTTPS: u16 = 8443;
 const HOST: &str = "demo.example.com";
 
-/// Serve a small demonstration on loopback, with backends and a certificate made at start.
+/// Serve a small demonstration on loopback, with two backends and a generated certificate.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   portcullis quickstart
   portcullis quickstart --http-port 18080 --https-port 18443 --admin off
 
-Serves a temporary copy of config/quickstart, whose place it prints: edit it and see it reload. Ctrl-C ends it.
-Exit codes: 0 after SIGTERM or Ctrl-C, 1 when it cannot start, such as for a port that is taken, 2 for wrong usage.")]
+Serves a temporary copy of config/quickstart and prints its path: edit the files to see a reload. Ctrl-C stops it.
+Exit codes: 0 after SIGTERM or Ctrl-C, 1 if it cannot start, such as when a port is in use, 2 for wrong usage.")]
 pub struct Args {
     /// Port of the HTTP listener
     #[arg(long, value_name = "PORT", default_value_t = HTTP, env = "PORTCULLIS_QUICKSTART_HTTP_PORT",
@@ -53,7 +53,7 @@ pub struct Args {
     log: LogFlags,
 }
 
-/// Serves until it is told to leave.
+/// Serves until a signal.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.log.log_format, &args.log.filter())?;
     args.require_free_ports()?;
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Fails early and in plain words; the real path would go on trying.
+    /// Fails early if a port is in use. The server itself would retry the bind forever.
     fn require_free_ports(&self) -> anyhow::Result<()> {
         if self.http_port == self.https_port {
             bail!("--http-port and --https-port must differ");
@@ -112,7 +112,7 @@ impl Args {
                 "\nStatus page: http://{admin}/   Metrics: http://{admin}/metrics\n"
             ));
         }
-        text.push_str("Ctrl-C ends it.\n");
+        text.push_str("Ctrl-C stops it.\n");
         text
     }
 }
@@ -124,7 +124,7 @@ fn require_free(address: SocketAddr, flag: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Starts the echo backends on their declared ports, or on free ones, and returns where they are.
+/// Starts the echo backends on their declared ports, or on free ones. Returns their addresses.
 fn start_backends() -> anyhow::Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     let mut listeners = Vec::new();
@@ -155,7 +155,7 @@ fn start_backends() -> anyhow::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// Prints the greeting once something listens.
+/// Prints the greeting once the HTTP port accepts connections.
 fn greet(address: SocketAddr, greeting: &str) {
     for _ in 0..200 {
         if TcpStream::connect(address).is_ok() {
@@ -166,18 +166,18 @@ fn greet(address: SocketAddr, greeting: &str) {
     }
 }
 
-/// A folder for this process, removed at its end.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> anyhow::Result<Self> {
         let path =
             std::env::temp_dir().join(format!("portcullis-quickstart-{}", std::process::id()));
-        // Exclusive and private: it will hold a private key.
+        // `create` fails if the path exists, and the mode is private: the folder will contain a private key.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
-            .with_context(|| format!("{} cannot be made", path.display()))?;
+            .with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -195,7 +195,7 @@ impl Folder {
         ];
         for (name, text) in files {
             fs::write(self.0.join(name), text)
-                .with_context(|| format!("{} cannot be filled", self.0.display()))?;
+                .with_context(|| format!("cannot write {name} to {}", self.0.display()))?;
         }
         Ok(())
     }
@@ -203,12 +203,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in a temporary folder hurts nobody, and there is nobody to tell.
+        // An error is ignored: a leftover temporary folder does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The Gateway on these ports, with HTTPS.
+/// Returns the Gateway with these ports and an HTTPS listener.
 fn gateway(http: u16, https: u16) -> String {
     let plain = GATEWAY.replace(&format!("port: {HTTP}\n"), &format!("port: {http}\n"));
     format!(
@@ -241,7 +241,7 @@ mod tests {
     use crate::translate::Options;
 
     #[test]
-    fn everything_is_accepted() {
+    fn all_quickstart_objects_are_accepted() {
         let folder = Folder::new().unwrap();
         let cli = <crate::cli::Cli as clap::Parser>::try_parse_from([
             "portcullis",

@@ -1,5 +1,5 @@
-//! `portcullis shift`: changes the weights of the releases of a ReleaseBackend, each as a field manager of its own, and
-//! watches what the releases get.
+//! `portcullis shift`: changes the weights of the releases of a ReleaseBackend, with a separate field manager for each
+//! release, and shows requests and errors of the releases.
 
 mod change;
 mod cluster;
@@ -30,9 +30,9 @@ use crate::settings::NamespacedName;
 
 /// Shift requests between the releases of a ReleaseBackend.
 ///
-/// Changes weights in spec.releases with server-side apply, each release with a field manager of its own
-/// (portcullis-shift-RELEASE), and prints the weights before and after and how to roll back. Without a change it prints the
-/// weights.
+/// Changes weights in spec.releases with server-side apply, with a separate field manager for each release
+/// (portcullis-shift-RELEASE). Prints the weights before and after, and the command to roll back. Without a change it
+/// prints the weights.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -41,9 +41,9 @@ Examples:
   portcullis shift shop/shop v1=90 v2=10 --dry-run
   portcullis shift shop/shop v2=50% --watch --for 5m --abort-above 5%
 
-A percentage is exact: the other listed releases keep their proportions, and weights are scaled where they have to be.
-The cluster is that of the kubeconfig, else of the pod's service account.
-Exit codes: 0 done, 1 when the weights cannot be changed or rolled back, 2 for wrong usage and after a rollback.")]
+A percentage is exact: the other listed releases keep their proportions, and weights are scaled if necessary.
+Connects to the cluster of the kubeconfig, or else of the pod's service account.
+Exit codes: 0 on success, 1 if the weights cannot be changed or rolled back, 2 for wrong usage and after a rollback.")]
 pub struct Args {
     /// The ReleaseBackend
     #[arg(value_name = "NAMESPACE/NAME")]
@@ -51,16 +51,16 @@ pub struct Args {
     /// Weights from 0 to 1000000, such as v2=10; or the share of one release, such as v2=10%
     #[arg(value_name = "RELEASE=WEIGHT|PERCENT%")]
     changes: Vec<Change>,
-    /// List releases that spec.releases does not have
+    /// Add releases that spec.releases does not list
     #[arg(long, requires = "changes")]
     add: bool,
-    /// Take weights over from other field managers
+    /// Take over weights from other field managers
     #[arg(long, requires = "changes")]
     force: bool,
-    /// Have the API server check everything, and change nothing
+    /// Send every change as a dry run, and change nothing
     #[arg(long, requires = "changes", conflicts_with = "watch")]
     dry_run: bool,
-    /// Print what each release gets every second, until a signal
+    /// Print requests and errors of each release every second, until a signal
     #[arg(long)]
     watch: bool,
     /// End --watch after this time
@@ -69,13 +69,14 @@ pub struct Args {
     /// Time over which --watch computes rates
     #[arg(long, value_name = "DURATION", requires = "watch", default_value_t = Span(Duration::from_secs(30)))]
     window: Span,
-    /// Roll back when a larger part of the requests to a shifted release has a status of 5xx, of at least 100 in the window
+    /// Roll back if more than this share of the requests to a shifted release has a status of 5xx, with at least 100
+    /// requests in the window
     #[arg(long, value_name = "PERCENT%", requires_all = ["watch", "changes"])]
     abort_above: Option<Percent>,
     /// Read metrics from the pods of this Gateway only; may be repeated [default: pods of all Gateways]
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "watch")]
     gateway: Vec<NamespacedName>,
-    /// Read metrics from this admin address, such as http://127.0.0.1:19000, and not from pods; may be repeated
+    /// Read metrics from this admin address, such as http://127.0.0.1:19000, instead of pods; may be repeated
     #[arg(
         long,
         value_name = "URL",
@@ -113,7 +114,7 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Shifts, and watches.
+/// Changes weights, and watches the releases if requested.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(wrong) = args.wrong_usage() {
         super::command()
@@ -127,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// What of the usage is wrong that no single value shows.
+    /// Returns an error in the combination of arguments, which parsing of single values does not detect.
     fn wrong_usage(&self) -> Option<&'static str> {
         let shares = self
             .changes
@@ -135,7 +136,8 @@ impl Args {
             .filter(|it| matches!(it.target, Target::Share(_)));
         if shares.count() > 0 && self.changes.len() > 1 {
             return Some(
-                "a percentage stands alone: the other releases share the rest by their weights. Give weights to set several",
+                "a percentage excludes other changes, because the other releases divide the rest by their weights; use \
+                 weights to change several releases",
             );
         }
         let mut names = BTreeSet::new();
@@ -144,7 +146,7 @@ impl Args {
             .iter()
             .all(|change| names.insert(&change.release))
         {
-            return Some("a release is given twice");
+            return Some("a release must not be named twice");
         }
         self.window
             .0
@@ -205,7 +207,7 @@ async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
     watch::watch(&cluster, changed, &settings).await
 }
 
-/// Writes a plan that the API server has checked. If a weight is refused after others were written, writes those back.
+/// Applies a plan after its dry run. If a weight is refused after others were applied, rolls those back.
 async fn write(
     args: &Args,
     cluster: &Cluster,
@@ -225,9 +227,9 @@ async fn write(
                 let undone = apply_steps(cluster, &uid, &rollback, args.mode()).await;
                 let back = command(&args.name, &rollback);
                 let state = match undone {
-                    Ok(_) => "The weights written before are rolled back".to_owned(),
+                    Ok(_) => "The weights that were changed before are rolled back".to_owned(),
                     Err(undo) => format!(
-                        "Weights written before are not rolled back ({undo:#}): do it with {back}"
+                        "The weights that were changed before cannot be rolled back ({undo:#}): run {back}"
                     ),
                 };
                 bail!("{error:#}. {state}");
@@ -237,7 +239,7 @@ async fn write(
     Ok(latest)
 }
 
-/// Applies weights one after the other. Returns the object after the last one.
+/// Applies weights one after the other. Returns the object after the last apply.
 async fn apply_steps(
     cluster: &Cluster,
     uid: &str,
@@ -256,7 +258,7 @@ fn refused(release: &str, error: &ApplyError) -> anyhow::Error {
     anyhow!("the weight of release {release} cannot be set: {error}")
 }
 
-/// The command that writes weights.
+/// Returns the command line that sets these weights.
 fn command(name: &ObjectName, steps: &[Step]) -> String {
     let weights: Vec<_> = steps
         .iter()
@@ -265,7 +267,7 @@ fn command(name: &ObjectName, steps: &[Step]) -> String {
     format!("portcullis shift {} {}", name.path(), weights.join(" "))
 }
 
-/// What is printed of a change: weights before and after, notes, and how to undo it.
+/// Returns the text that reports a change: weights before and after, notes, and the command to roll back.
 fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
     let mut rows = vec![header(&["RELEASE", "READY", "WEIGHT", "SHARE"])];
     for release in &plan.releases {
@@ -291,7 +293,7 @@ fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
         notes.extend(others_changed(plan, changed));
     }
     if args.dry_run {
-        notes.push("Dry run: the API server would accept this; nothing is changed.".to_owned());
+        notes.push("Dry run: the API server accepts the change; nothing was changed.".to_owned());
     } else if !rollback.is_empty() {
         notes.push(format!("To roll back: {}", command(&args.name, &rollback)));
     } else if !args.changes.is_empty() {
@@ -306,7 +308,8 @@ fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
     text
 }
 
-/// What the weights do not show: releases that are short of endpoints, and releases that are not listed.
+/// Returns warnings about effects that the weights do not show: too few ready endpoints, and releases that are not
+/// listed.
 fn warnings(plan: &Plan, changed: &Observed) -> Vec<String> {
     let spec = &changed.spec;
     let min_ready = spec.min_ready.unwrap_or(1);
@@ -322,7 +325,7 @@ fn warnings(plan: &Plan, changed: &Observed) -> Vec<String> {
             };
             let (name, ready) = (&release.name, status.ready);
             warnings.push(format!(
-                "Release {name} has {ready} ready endpoints of minReady {min_ready}: until it has more, {effect}."
+                "Release {name} has {ready} ready endpoints, fewer than minReady {min_ready}: until it has enough, {effect}."
             ));
         }
     }
@@ -333,12 +336,15 @@ fn warnings(plan: &Plan, changed: &Observed) -> Vec<String> {
         .iter()
         .filter(|it| !is_listed(&it.value));
     if spec.unlisted == Unlisted::Equal && others.count() > 0 {
-        warnings.push("Releases that are not listed get a share, too (unlisted: Equal); SHARE is that of the listed ones.".to_owned());
+        warnings.push(
+            "Releases that are not listed get a share too (unlisted: Equal); SHARE ignores them."
+                .to_owned(),
+        );
     }
     warnings
 }
 
-/// Weights that somebody else changed between reading and writing.
+/// Returns notes about weights that another client changed between read and apply.
 fn others_changed(plan: &Plan, changed: &Observed) -> Vec<String> {
     let releases = &changed.spec.releases;
     let all = || releases.iter().map(|release| release.weight);
@@ -351,7 +357,7 @@ fn others_changed(plan: &Plan, changed: &Observed) -> Vec<String> {
     differs
         .map(|now| {
             format!(
-                "Release {} was changed in the meantime: it has weight {}, a share of {}.",
+                "Release {} was changed by another client: it has weight {}, a share of {}.",
                 now.value,
                 now.weight,
                 percent(now.weight, all())
@@ -374,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_names_changes_and_flags() {
+    fn parses_names_changes_and_flags() {
         let args = parse(&["shop/web", "v1=90", "v2=10", "--add", "--force"]).unwrap();
         assert_eq!(args.name.to_string(), "ReleaseBackend shop/web");
         assert_eq!(args.changes.len(), 2);
@@ -397,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_flags_that_do_not_fit() {
+    fn rejects_conflicting_flags() {
         for arguments in [
             &["web"][..],
             &["Shop/web"],
@@ -421,10 +427,10 @@ mod tests {
     }
 
     #[test]
-    fn refuses_changes_that_contradict() {
+    fn rejects_contradicting_changes() {
         for (changes, part) in [
-            (["v1=10%", "v2=10%"], "stands alone"),
-            (["v1=10%", "v2=10"], "stands alone"),
+            (["v1=10%", "v2=10%"], "excludes other changes"),
+            (["v1=10%", "v2=10"], "excludes other changes"),
             (["v1=10", "v1=20"], "twice"),
         ] {
             let args = parse(&["shop/web", changes[0], changes[1]]).unwrap();

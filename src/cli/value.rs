@@ -1,4 +1,4 @@
-//! How values are written on the command line: durations, sizes, switches and the admin address. Knows no flag.
+//! Value parsers of the command line: durations, sizes, switches and the admin address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::translate;
 
-/// Reads the address of a name server, at port 53 where it has none.
+/// Parses the address of a name server. The default port is 53.
 pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
     const PORT: u16 = 53;
     let address = text.parse::<SocketAddr>().ok();
@@ -17,13 +17,13 @@ pub fn dns_server(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Reads a kind of backend that is built in.
+/// Parses the key of a supported kind of backend.
 pub fn backend_kind(text: &str) -> Result<&'static str, String> {
     let known = || translate::backend_kinds();
     known().find(|gvk| *gvk == text).ok_or_else(|| {
         let known: Vec<_> = known().collect();
         format!(
-            "`{text}` is not a kind of backend that is built in; these are: {}",
+            "`{text}` is not a supported kind of backend; supported are: {}",
             known.join(", ")
         )
     })
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_and_printed() {
+    fn durations_round_trip() {
         for (text, millis) in [
             ("500ms", 500),
             ("10s", 10_000),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_and_printed() {
+    fn sizes_round_trip() {
         for (text, bytes) in [("64KiB", 65_536), ("2MiB", 2 << 20), ("100", 100), ("0", 0)] {
             let size: Size = text.parse().unwrap();
             assert_eq!(size.0, bytes);

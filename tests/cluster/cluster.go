@@ -90,8 +90,8 @@ func inside() (int, error) {
 	}
 }
 
-// logTo sends the components' log to a file, with whatever libraries write to
-// descriptor 2. os.Stderr remains what it was, and crashes show there, too.
+// logTo redirects the components' log and descriptor 2, to which libraries
+// write, to a file. os.Stderr stays the original one, and also shows crashes.
 func logTo(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -121,7 +121,7 @@ func startCluster(s settings, failed chan<- error) error {
 	component := func(name string, run func() error) {
 		go func() { failed <- fmt.Errorf("%s failed: %w", name, run()) }()
 	}
-	// All state of the cluster but the logs is in memory, in a mount that ends with the namespace.
+	// All state of the cluster except the logs is in memory, in a mount that ends with the namespace.
 	run := filepath.Join(s.State, "run")
 	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mounting %s: %w", run, err)
@@ -188,7 +188,7 @@ func startCluster(s settings, failed chan<- error) error {
 		return fmt.Errorf("cluster DNS: %w", err)
 	}
 	if err := serveOutside(p, filepath.Join(s.State, kubeconfigOutside)); err != nil {
-		return fmt.Errorf("way to the API from outside: %w", err)
+		return fmt.Errorf("access to the API server from outside: %w", err)
 	}
 	return nil
 }

@@ -20,8 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// crdFiles are those of the Gateway API release that go.mod names. The build
-// puts them beside this program: files of another module cannot be embedded.
+// crdFiles returns the CRDs of the Gateway API release in go.mod. The build
+// copies them to the folder of this program, because files of another module
+// cannot be embedded.
 func crdFiles(channel string) ([]string, error) {
 	switch channel {
 	case "none":

@@ -22,8 +22,8 @@ import (
 const fakepodsUsage = `usage: testcluster fakepods --url URL --ca FILE [--connect ADDRESS:PORT]
          [--sources PREFIX] [--silent] [--brief] <PODS
 
-Connects to a controller of Portcullis as pods of Gateways do, each on a connection
-of its own, reports what it is given as served, and stays until standard input ends.
+Connects to a controller of Portcullis as pods of Gateways do, with a connection for
+each pod. Reports every commit as served, and runs until standard input ends.
 PODS has a line of JSON for each pod: {"name": ..., "gateway": "NAMESPACE/NAME",
 "token": ..., "position": ...}. Prints a line of JSON for each event:
 
@@ -31,19 +31,19 @@ PODS has a line of JSON for each pod: {"name": ..., "gateway": "NAMESPACE/NAME",
   {"pod": NAME, "at": NANOSECONDS, "line": {...}}
   {"pod": NAME, "at": NANOSECONDS, "end": REASON}
 
-  --connect ADDRESS:PORT  where the host of URL is
+  --connect ADDRESS:PORT  address of the host of URL
   --sources PREFIX        pods come from addresses of this IPv4 prefix, which has to be
                           local (ip route add local PREFIX dev lo), each from its own
-  --silent                reports nothing
-  --brief                 shows of a "put" only the kind and name of the object
+  --silent                does not report commits as served
+  --brief                 prints only kind and name of the object of a "put"
 `
 
-// fakePod is one pod that connects.
+// fakePod is a pod that connects.
 type fakePod struct {
 	Name, Gateway, Token, Position string
 }
 
-// fakePods connects all pods, and prints what happens to them.
+// fakePods connects all pods, and prints their events.
 type fakePods struct {
 	url           string
 	transport     func(source *net.TCPAddr) *http.Transport
@@ -115,7 +115,7 @@ func (f *fakePods) run(input io.Reader) error {
 		}
 		var pod fakePod
 		if err := json.Unmarshal(line, &pod); err != nil {
-			return fmt.Errorf("%q is no pod: %w", line, err)
+			return fmt.Errorf("%q is not a pod: %w", line, err)
 		}
 		var local *net.TCPAddr
 		if source.IsValid() {
@@ -136,7 +136,7 @@ func (f *fakePods) print(e event) {
 	f.out.Encode(e)
 }
 
-// follow is one connection of a pod; it returns why it is over.
+// follow runs a connection of a pod, and returns the reason for its end.
 func (f *fakePods) follow(ctx context.Context, pod fakePod, source *net.TCPAddr) error {
 	namespace, name, _ := strings.Cut(pod.Gateway, "/")
 	url := fmt.Sprintf("%s/v1alpha1/gateways/%s/%s/stream", f.url, namespace, name)
@@ -168,7 +168,7 @@ func (f *fakePods) follow(ctx context.Context, pod fakePod, source *net.TCPAddr)
 	return f.read(pod, response.Body, reports)
 }
 
-// update is what of a line from the controller matters here.
+// update has the relevant fields of a line from the controller.
 type update struct {
 	Begin *struct {
 		Instance string `json:"instance"`
@@ -185,7 +185,7 @@ type update struct {
 	} `json:"commit,omitempty"`
 }
 
-// read prints what a pod is given, and reports what is committed as served.
+// read prints the lines that a pod receives, and reports commits as served.
 func (f *fakePods) read(pod fakePod, body io.Reader, reports io.Writer) error {
 	instance := ""
 	lines := bufio.NewReaderSize(body, 64<<10)
@@ -196,7 +196,7 @@ func (f *fakePods) read(pod fakePod, body io.Reader, reports io.Writer) error {
 		}
 		var u update
 		if err := json.Unmarshal(line, &u); err != nil {
-			return fmt.Errorf("%q is no update: %w", line, err)
+			return fmt.Errorf("%q is not an update: %w", line, err)
 		}
 		shown := json.RawMessage(line)
 		if f.brief && u.Put != nil {

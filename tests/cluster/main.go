@@ -27,26 +27,26 @@ const usage = `usage:
   testcluster up   [FLAGS]                   start a cluster, keep it until SIGTERM
   testcluster exec --state DIR -- CMD...     run CMD in a running cluster
   testcluster kubectl ARGS...                kubectl, using $KUBECONFIG
-  testcluster fakepods FLAGS                 speak to a controller of Portcullis as its pods do, see fakepods --help
+  testcluster fakepods FLAGS                 connect to a controller of Portcullis as its pods do, see fakepods --help
 
 flags of run and up:
   --state DIR          directory for logs and kubeconfigs (run: default a temporary one)
-                       DIR/kubeconfig-outside, for the host, appears when the cluster is ready
+                       DIR/kubeconfig-outside, for the host, is written when the cluster is ready
   --image NAME=PATH[,ARG...]
                        executable and default arguments of an image, by repository name; repeatable
   --crds CHANNEL       Gateway API CRDs to install: standard (default), experimental or none
   --lb-pool PREFIX     addresses for Services of type LoadBalancer (default 172.30.0.0/24)
-  --audit-log FILE     who asked the API server for what, a line of JSON per request, without content
+  --audit-log FILE     audit log of the API server, a line of JSON per request, without content
 `
 
-// settings are what the outer process tells the one inside the namespaces.
+// settings are passed from the outer process to the one inside the namespaces.
 type settings struct {
 	State    string
 	Images   images
 	CRDs     string
 	Pool     netip.Prefix
-	AuditLog string   // nothing: none
-	Command  []string // nothing: stay up until told to stop
+	AuditLog string   // empty: none
+	Command  []string // empty: run until SIGTERM
 }
 
 const settingsEnv = "TESTCLUSTER_SETTINGS"
@@ -97,7 +97,7 @@ func kubectl(args []string) {
 	}
 }
 
-// helper is the path of a program that is installed beside this one.
+// helper returns the path of a program in the folder of this one.
 func helper(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -111,15 +111,15 @@ func helper(name string) (string, error) {
 }
 
 // outer creates the state directory and the namespaces, waits for the cluster
-// inside them to end, and removes what lies on disk. Everything else - processes,
-// mounts, interfaces, rules - goes with the namespaces.
+// inside them to end, and removes its files. The kernel removes everything else
+// (processes, mounts, interfaces, rules) with the namespaces.
 func outer(mode string, args []string) (int, error) {
 	s, err := parseSettings(mode, args)
 	if err != nil {
 		return 0, err
 	}
 	if os.Geteuid() != 0 {
-		return 0, errors.New("only root can make the namespaces: run this with sudo")
+		return 0, errors.New("only root can create the namespaces: run this with sudo")
 	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		return 0, fmt.Errorf("kube-proxy needs nft, of the Debian package nftables: %w", err)
@@ -186,8 +186,8 @@ func parseSettings(mode string, args []string) (settings, error) {
 	return s, s.Images.addBuiltins()
 }
 
-// runChild runs the cluster's main process in new namespaces, with a listener
-// of the namespace around them, and returns its exit code.
+// runChild runs the cluster's main process in new namespaces, with a listener of
+// the current namespace, and returns its exit code.
 func runChild(s settings) (int, error) {
 	listener, err := listenOutside()
 	if err != nil {
@@ -206,7 +206,7 @@ func runChild(s settings) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // Pdeathsig watches the thread that starts the child
+	runtime.LockOSThread() // Pdeathsig is bound to the thread that starts the child
 	child := exec.Command(podinit, "init", self, "inside")
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 	child.ExtraFiles = []*os.File{listener}
@@ -248,8 +248,8 @@ func runningPID(state string) (string, error) {
 	return pid, err
 }
 
-// commandEnv is the environment of commands that run in the cluster. kubectl and
-// the conformance suite lie beside this program.
+// commandEnv returns the environment of commands that run in the cluster. kubectl
+// and the conformance suite are in the folder of this program.
 func commandEnv(state string) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {

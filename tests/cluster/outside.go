@@ -12,7 +12,8 @@ import (
 const apiAddress = nodeIP + ":6443"
 
 // listenOutside returns a socket on the loopback interface of the host. A socket
-// stays in the network namespace it was made in, whoever accepts from it.
+// stays in the network namespace of its creation, independent of the process
+// that accepts from it.
 func listenOutside() (*os.File, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -22,9 +23,9 @@ func listenOutside() (*os.File, error) {
 	return listener.(*net.TCPListener).File()
 }
 
-// serveOutside connects whoever comes to that socket, here descriptor 3, with
-// the API server, and writes a kubeconfig for them. That appears whole, so that
-// its being there says that the cluster is ready.
+// serveOutside forwards connections of that socket, here descriptor 3, to the
+// API server, and writes a kubeconfig for it. The file is written atomically:
+// its existence means that the cluster is ready.
 func serveOutside(p *pki, kubeconfig string) error {
 	unix.CloseOnExec(3)
 	file := os.NewFile(3, "listener")

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// pod is one pod on the node, from its binding to its removal.
+// pod is a pod on the node, from its binding to its removal.
 type pod struct {
 	k               *kubelet
 	namespace, name string
@@ -26,8 +26,8 @@ type pod struct {
 	volumes         map[string]*volume
 	started         metav1.Time
 
-	stopping chan struct{} // closed when the pod shall end
-	gone     chan struct{} // closed when it shall end at once
+	stopping chan struct{} // closed when the pod has to terminate
+	gone     chan struct{} // closed when it has to end at once
 	changed  chan struct{} // the status may need writing
 	refresh  chan struct{} // volumes may need writing
 
@@ -76,8 +76,8 @@ func closed(ch <-chan struct{}) bool {
 
 func (p *pod) refreshVolumes() { notify(p.refresh) }
 
-// update takes in a newer version of the object. Deletion starts the end; a
-// later one with a shorter grace period brings the end forward.
+// update applies a newer version of the object. A deletion starts the
+// termination; a later one with a shorter grace period shortens it.
 func (p *pod) update(obj *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *pod) update(obj *corev1.Pod) {
 	}
 }
 
-// kill ends the pod at once: its object is gone.
+// kill ends the pod at once, because its object was deleted.
 func (p *pod) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +135,7 @@ func (p *pod) run() {
 	p.mu.Unlock()
 	notify(p.changed)
 
-	// A pod that ended by itself keeps its object until someone deletes it.
+	// The object of a completed pod stays until someone deletes it.
 	<-p.stopping
 	cancel()
 	loops.Wait()
@@ -155,8 +155,8 @@ func (p *pod) run() {
 	os.RemoveAll(p.dir)
 }
 
-// setup makes network and volumes, trying again while something is missing; it
-// returns false when the pod ends first.
+// setup creates network and volumes, and retries while something is missing. It
+// returns false if the pod ends first.
 func (p *pod) setup(ctx context.Context) bool {
 	for delay := 20 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		err := p.trySetup(ctx)
@@ -195,7 +195,7 @@ func (p *pod) trySetup(ctx context.Context) error {
 }
 
 // runContainers runs the init containers one after the other, then the others
-// together, and returns when none of them will run again.
+// together. It returns when none of them will be restarted.
 func (p *pod) runContainers() {
 	var running sync.WaitGroup
 	for _, c := range p.init {
@@ -260,7 +260,7 @@ func (p *pod) writeStatus(ctx context.Context, last []byte) []byte {
 	return patch
 }
 
-// status is what the kubelet knows about the pod, as the API has it.
+// status returns the pod's status for the API.
 func (p *pod) status() corev1.PodStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -287,7 +287,7 @@ func (p *pod) status() corev1.PodStatus {
 	return s
 }
 
-// initStatuses adds the statuses of init containers, and tells whether the others may start.
+// initStatuses adds the statuses of init containers, and reports whether the others may start.
 func (p *pod) initStatuses(s *corev1.PodStatus) bool {
 	initialized := true
 	for _, c := range p.init {

@@ -149,7 +149,7 @@ class Api:
         return json.loads(data)
 
     def watch(self, kind: str, name: str, namespace: str = ""):
-        """Yields each version of an object as it arrives, on a connection of its own; ends when the API server ends the watch."""
+        """Yields each version of an object as it arrives, on a separate connection. Ends when the API server ends the watch."""
         query = f"?watch=1&timeoutSeconds=600&fieldSelector=metadata.name={quote(name)}"
         connection = http.client.HTTPSConnection(self._server, context=self._tls, timeout=600)
         connection.request("GET", _path(kind, namespace) + query, headers=self._headers)

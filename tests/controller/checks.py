@@ -9,7 +9,7 @@ _SUBJECTS: dict[str, list] = {}
 def check(promise: str, open_because: str | None = None):
     """Registers a function as a check of its module's subject, in file order.
 
-    With `open_because` it tells of a promise that is known not to hold yet: it is run, and must fail.
+    With `open_because` the check is known to fail: it runs, and it is an error if it passes.
     """
 
     def keep(function):
@@ -54,7 +54,7 @@ class Tally:
         seconds = time.monotonic() - began
         open_because = getattr(function, "open_because", None)
         if open_because and fault is None:
-            fault = "it holds now: take `open_because` away"
+            fault = "the check passes: remove `open_because`"
         elif open_because:
             self.open += 1
             print(f"OPEN {seconds:6.1f} s  {name} ({open_because})", flush=True)

@@ -74,8 +74,8 @@ class Cluster:
 
     @contextmanager
     def without_api_server(self, verdict: str, *addresses: str):
-        """Pods at these addresses, or all, do not reach the API server: with `drop` it is silent, as when its machine is
-        gone, and with `reject` it refuses and has closed all connections, as when its process is gone."""
+        """Cuts off pods at these addresses, or all pods, from the API server. `drop` discards packets, as when its machine
+        fails. `reject` refuses and resets connections, as when its process fails."""
         pods = f"{{ {', '.join(addresses)} }}" if addresses else "10.244.0.0/16"
         to, back = {"drop": ("drop", "drop"), "reject": ("reject with tcp reset", "accept")}[verdict]
         _nft(f"""table inet away {{
@@ -121,7 +121,7 @@ def send(pod: dict, signal_number: int) -> None:
 
 
 def process(pod: dict) -> int:
-    """The process id of a pod's first container: its id ends with it in this cluster."""
+    """The process id of a pod's first container. The test cluster appends it to the container id."""
     return int(pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2])
 
 

@@ -1,5 +1,5 @@
-"""What stands in the way of a Gateway's objects: other Gateways that need the same names, those who refuse, those who say
-nothing, its own deletion, and what former versions have left."""
+"""Obstacles to provisioning a Gateway: Gateways with the same object names, quotas, hanging webhooks, deletion of the
+Gateway, and RBAC objects of earlier versions."""
 
 import socket
 import time
@@ -29,7 +29,7 @@ def conditions(cluster, name: str, where: str = NS) -> list[dict]:
 
 
 def uids(cluster, name: str) -> dict[str, str]:
-    """What the objects of a Gateway are, by kind."""
+    """UIDs of the objects of a Gateway, by kind."""
     found = {kind: cluster.api.list(kind, NS, f"{GATEWAY_LABEL}={name}") for kind in KINDS}
     return {kind: objects[0]["metadata"]["uid"] for kind, objects in found.items() if objects}
 
@@ -48,11 +48,11 @@ def collision(cluster):
     after = uids(cluster, "web")
     assert before == after, f"they were {before} and are {after}"
     assert not uids(cluster, "web-internal"), uids(cluster, "web-internal")
-    assert answers(address, 8080, "web.test"), "the first does not answer any more"
+    assert answers(address, 8080, "web.test"), "the first Gateway does not respond any more"
     cluster.gateway_is(NS, "web", seconds=1)
-    told = [one["message"] for one in conditions(cluster, "web-internal")]
+    messages = [one["message"] for one in conditions(cluster, "web-internal")]
     pods = [pod["metadata"]["name"] for pod in cluster.replicas(NS, "web", 2)]
-    assert not any(pod in message for pod in pods for message in told), f"it speaks of the other's pods: {told}"
+    assert not any(pod in message for pod in pods for message in messages), f"a message names pods of the other Gateway: {messages}"
     cluster.api.delete("Gateway", "web", NS)
     cluster.gateway_is(NS, "web-internal")
     cluster.api.delete("Gateway", "web-internal", NS)
@@ -63,7 +63,7 @@ def collision(cluster):
 def foreground(cluster):
     drain = {"delay": "1s", "deadline": "2s"}
     cluster.apply(parameters(NS, "brief", workload={"replicas": 1}, drain=drain))
-    # The garbage collector of a new cluster learns new kinds after some time.
+    # The garbage collector of a new cluster discovers new kinds after some time.
     for name in "warm", "front":
         cluster.apply(gateway(NS, name, parametersRef=parameters_ref("brief")))
         cluster.gateway_is(NS, name)
@@ -72,7 +72,7 @@ def foreground(cluster):
     deleted = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     began = time.monotonic()
     cluster.api.delete("Gateway", "front", NS, foreground=True)
-    wait_for("it is gone", lambda: not cluster.api.get("Gateway", "front", NS), 10, every=0.02)
+    wait_for("the Gateway is deleted", lambda: not cluster.api.get("Gateway", "front", NS), 10, every=0.02)
     took = time.monotonic() - began
     wait_for("so are its objects", lambda: not uids(cluster, "front"), 10)
     time.sleep(1)
@@ -91,8 +91,8 @@ def quota(cluster):
     cluster.apply(limit)
     wait_for("the quota counts", lambda: cluster.api.get("ResourceQuota", "none", NS).get("status", {}).get("hard"), 10)
     cluster.apply(gateway(NS, "poor", parametersRef=parameters_ref("one")))
-    told = lambda: "exceeded quota" in condition(conditions(cluster, "poor"), "Programmed").get("message", "")  # noqa: E731
-    wait_for("the Gateway says so", told, 10)
+    is_reported = lambda: "exceeded quota" in condition(conditions(cluster, "poor"), "Programmed").get("message", "")  # noqa: E731
+    wait_for("the condition reports the quota", is_reported, 10)
     programmed = condition(conditions(cluster, "poor"), "Programmed")
     assert programmed["status"] == "False", programmed
     cluster.api.delete("ResourceQuota", "none", NS)
@@ -129,7 +129,7 @@ def hanging_webhook(cluster):
             took = time.monotonic() - began
             for number in range(10):
                 found = conditions(cluster, f"stuck-{number}", HANGING)
-                assert not has(found, "Programmed", "True"), "the webhook stops nobody"
+                assert not has(found, "Programmed", "True"), "the webhook blocks no request"
         finally:
             cluster.api.delete("ValidatingWebhookConfiguration", "hangs")
     cluster.api.delete("Gateway", "free", NS)
@@ -155,5 +155,5 @@ def former_rights(cluster):
     )
     cluster.api.delete("Pod", cluster.leader(), SYSTEM)
     for kind in "ClusterRoleBinding", "ClusterRole":
-        wait_for(f"the {kind} is gone", lambda: not cluster.api.get(kind, FORMER), 20)
+        wait_for(f"the {kind} is deleted", lambda: not cluster.api.get(kind, FORMER), 20)
     wait_for("two controllers are ready", lambda: len(cluster.controllers()) == 2, 40)

@@ -47,7 +47,7 @@ def conditions(cluster, name: str) -> list[dict]:
 def finalizer(cluster):
     cluster.apply(gateway_class("busy"))
     wait_for("it is accepted", lambda: has(conditions(cluster, "busy"), "Accepted", "True"), 10)
-    assert FINALIZER not in finalizers(cluster, "busy"), "an unused class has it"
+    assert FINALIZER not in finalizers(cluster, "busy"), "an unused class has the finalizer"
     cluster.apply(gateway(NS, "one", class_name="busy"), gateway(NS, "two", class_name="busy"))
     wait_for("it has the finalizer", lambda: FINALIZER in finalizers(cluster, "busy"), 10)
     cluster.gateway_is(NS, "two")
@@ -56,7 +56,7 @@ def finalizer(cluster):
     wait_for("the first Gateway is gone", lambda: cluster.api.get("Gateway", "one", NS) is None, 10)
     # A Gateway of a class in deletion is served until it is deleted itself.
     cluster.gateway_is(NS, "two")
-    assert FINALIZER in finalizers(cluster, "busy"), "it is gone while a Gateway uses it"
+    assert FINALIZER in finalizers(cluster, "busy"), "the finalizer is missing while a Gateway uses the class"
     cluster.api.delete("Gateway", "two", NS)
     wait_for("the class is gone", lambda: cluster.api.get("GatewayClass", "busy") is None, 10)
 

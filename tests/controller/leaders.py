@@ -48,7 +48,7 @@ def one_leads(cluster):
     pods = both(cluster)
     leader = leader_of(cluster, pods)
     claims = [name for name in pods if cluster.log(name).rpartition("the leader")[2].startswith(" now")]
-    assert claims == [leader], f"{claims} say that they lead, and the Lease names {leader}"
+    assert claims == [leader], f"{claims} report that they lead, and the Lease names {leader}"
 
 
 @check("after SIGTERM of the leader another leads within 5 s")

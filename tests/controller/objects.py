@@ -59,7 +59,7 @@ def listener_set(namespace: str, name: str, parent: str, port: int) -> dict:
 
 
 def key_material(namespace: str, name: str) -> list[dict]:
-    """A Secret for a listener and a ConfigMap for a BackendTLSPolicy, by their shape; nobody could use what they hold."""
+    """A Secret for a listener and a ConfigMap for a BackendTLSPolicy, with placeholders instead of key material."""
     metadata = {"namespace": namespace, "name": name}
     pair = {"tls.crt": "none", "tls.key": "none"}
     return [

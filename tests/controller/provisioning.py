@@ -23,7 +23,7 @@ def named(kind: str) -> str:
 
 
 def children(cluster, name: str, kinds: list[str] = ALL_KINDS) -> dict[str, list[dict]]:
-    """Objects of a Gateway by kind; omits kinds without objects."""
+    """Objects of a Gateway by kind. Omits kinds without objects."""
     found = {kind: cluster.api.list(kind, NS, f"{GATEWAY_LABEL}={name},{MANAGED}") for kind in kinds}
     return {kind: objects for kind, objects in found.items() if objects}
 
@@ -51,11 +51,11 @@ def made_and_taken_away(cluster):
         assert [one["uid"] for one in owners if one["controller"]] == [owner], f"{kind} belongs to {owners}"
         assert metadata["labels"]["gateway.networking.k8s.io/gateway-class-name"] == "portcullis", kind
     cluster.api.delete("Gateway", "brief", NS)
-    # The garbage collector of a new cluster learns new kinds after some time.
+    # The garbage collector of a new cluster discovers new kinds after some time.
     wait_for("its objects are gone", lambda: not children(cluster, "brief"), 60)
 
 
-@check("an object of another owner with a needed name is not changed, and the Gateway reports it")
+@check("an object of another owner with a required name is not changed, and the Gateway reports it")
 def not_taken_over(cluster):
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "taken-portcullis", "namespace": NS}}
     cluster.apply(account, gateway(NS, "taken"))
@@ -222,7 +222,7 @@ def lost_parameters_serving(cluster):
     address = lose_parameters(cluster, "bereft")
     try:
         for _ in range(20):
-            assert answers(address, 8080, "bereft.test"), "it answers no more"
+            assert answers(address, 8080, "bereft.test"), "it does not respond any more"
     finally:
         cluster.api.delete("Gateway", "bereft", NS)
 

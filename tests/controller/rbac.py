@@ -1,6 +1,6 @@
 """Compares the audit log with the permissions in deploy/install.yaml: nothing is denied, nothing is unused.
 
-Runs last: the subjects before it do everything that needs a right.
+Runs last, because the other subjects send the requests that need these permissions.
 """
 
 import audit
@@ -15,23 +15,23 @@ CONTROLLER = "portcullis-controller"
 WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
-    ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it; this cluster checks that as some do",
-    ("create", "events"): "an event tells of trouble that no subject makes, or makes later",
-    ("patch", "events"): "an event that is published again is counted",
+    ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it, if OwnerReferencesPermissionEnforcement is enabled",
+    ("create", "events"): "events report problems that no subject causes, or that occur later",
+    ("patch", "events"): "a repeated event increases its count",
     ("update", "secrets"): "the CA is renewed after months",
-    ("get", "poddisruptionbudgets"): "one of that name is read to see whose it is",
-    ("get", "horizontalpodautoscalers"): "one of that name is read to see whose it is",
-    ("get", "daemonsets"): "a pod of a DaemonSet shows what it belongs to when it connects",
-    **{("get", kind): "an object is read again when somebody else wrote its status first" for kind in WITH_STATUS},
-    ("get", "configmaps"): "a CA bundle is read when a policy begins to name it",
+    ("get", "poddisruptionbudgets"): "an existing object of that name is read to verify its owner",
+    ("get", "horizontalpodautoscalers"): "an existing object of that name is read to verify its owner",
+    ("get", "daemonsets"): "the owner of a pod of a DaemonSet is read when the pod connects",
+    **{("get", kind): "an object is read again after a conflict of a status patch" for kind in WITH_STATUS},
+    ("get", "configmaps"): "a CA bundle is read when a policy refers to it for the first time",
     **{(verb, "serviceimports"): "the cluster of these tests has no CRD of the Multi-Cluster Services API" for verb in ["list", "watch"]},
-    ("create", "leases"): "only the very first controller makes the Lease",
+    ("create", "leases"): "only the first controller creates the Lease",
 }
 
 
 def prepare(cluster):
-    """Does what no other subject needs: all kinds of routes, a ListenerSet, addresses of nodes, and key material that is
-    named when it has been there for some time."""
+    """Causes the requests that no other subject causes: all kinds of routes, a ListenerSet, addresses of nodes, and key
+    material that exists before anything refers to it."""
     on_nodes = parameters(NS, "nodes", workload={"replicas": 1}, service={"type": "NodePort"})
     cluster.apply(namespace(NS), gateway_class("rights"), *echo(NS, "echo"), on_nodes, *key_material(NS, "keys"))
     edge = gateway(NS, "edge", class_name="rights", parametersRef=parameters_ref("nodes"))
@@ -54,8 +54,8 @@ def prepare(cluster):
     cluster.gateway_is(NS, "edge")
     traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("XBackendTrafficPolicy has a status", traffic, 10)
-    told = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
-    wait_for("the ListenerSet has a status", lambda: condition(told(), "Programmed").get("observedGeneration"), 10)
+    found = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
+    wait_for("the ListenerSet has a status", lambda: condition(found(), "Programmed").get("observedGeneration"), 10)
 
 
 def granted(role: dict) -> set[tuple[str, str, str]]:
@@ -73,7 +73,7 @@ def used(events: list[audit.Event]) -> set[tuple[str, str, str]]:
 
 
 def of_data_planes(cluster) -> list[audit.Event]:
-    """Requests of all pods of Gateways, whose ServiceAccounts the controller has made, until these were deleted."""
+    """Requests by ServiceAccounts of Gateways, from their creation by the controller to their deletion."""
     alive, found = set(), []
     maker = f"system:serviceaccount:{SYSTEM}:{CONTROLLER}"
     for event in audit.read(cluster.audit_log):
@@ -100,7 +100,7 @@ def controller_is_let(cluster):
 @check("pods of Gateways send no request to the API server")
 def data_planes_ask_nothing(cluster):
     made = [event for event in audit.of_account(cluster.audit_log, SYSTEM, CONTROLLER) if event.resource == "serviceaccounts"]
-    assert any(event.verb in WRITES and event.code < 300 for event in made), "the controller has made no ServiceAccount"
+    assert any(event.verb in WRITES and event.code < 300 for event in made), "the controller has created no ServiceAccount"
     # Checks use tokens of their accounts that are not bound to pods.
     events = [event for event in of_data_planes(cluster) if event.pod]
     asked = [f"{event.time} {event.pod} {event.verb} {event.resource} {event.name}" for event in events]

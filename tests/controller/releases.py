@@ -1,4 +1,4 @@
-"""Requests that are shifted between two installations of one unmodified chart, by a ReleaseBackend."""
+"""Shifts requests between two installations of an unmodified chart with a ReleaseBackend."""
 
 import http.client
 import os
@@ -21,7 +21,7 @@ RATE = 1000
 # Over so many requests a share differs from its weight by less than TOLERANCE, except in one of a million runs.
 COUNTED = 50_000
 TOLERANCE = 0.01
-# Where one release gets everything, fewer show it.
+# Fewer requests are enough if one release gets all of them.
 COUNTED_WHOLE = 5_000
 
 
@@ -50,7 +50,7 @@ def weighted(percent: int) -> dict:
 
 
 def shift(cluster, percent: int) -> None:
-    """Gives the new release this share and waits until all pods of the Gateway do so."""
+    """Sets the share of the new release and waits until all pods of the Gateway apply it."""
     cluster.apply(weighted(percent))
     for pod in cluster.replicas(NS, "edge", 2):
         wait_for(f"the new release has {percent} %", lambda: round(100 * share(pod, NEW), 6) == percent, 10)
@@ -63,8 +63,8 @@ def share(pod: dict, release: str) -> float:
 
 
 def count(load: Load, requests: int) -> dict[str, int]:
-    """Waits for so many requests more, and returns how many of them each release has answered."""
-    # Those in flight may have begun before the shift.
+    """Waits for this number of further requests. Returns how many of them each release has served."""
+    # Requests in flight may have started before the shift.
     time.sleep(0.2)
     before = dict(load.backends)
     wait_for(f"{requests} requests are answered", lambda: sum(load.backends.values()) - sum(before.values()) >= requests, 600)
@@ -88,16 +88,16 @@ def shifted(cluster):
     return f"{' → '.join(shares)} %, {load.verdict()}"
 
 
-@check("the status tells the ready endpoints, weight and share of each release")
+@check("the status has the ready endpoints, weight and share of each release")
 def status(cluster):
     shift(cluster, 25)
 
     def look():
         found = cluster.api.get("ReleaseBackend", "shop", NS)
-        told = found.get("status", {})
+        status = found.get("status", {})
         generation = found["metadata"]["generation"]
-        is_good = all(has(told.get("conditions", []), kind, "True", generation) for kind in ("Accepted", "ResolvedRefs", "Programmed"))
-        return is_good and told.get("releases")
+        is_good = all(has(status.get("conditions", []), kind, "True", generation) for kind in ("Accepted", "ResolvedRefs", "Programmed"))
+        return is_good and status.get("releases")
 
     releases = wait_for("its conditions are true", look, 20)
     expected = [
@@ -107,7 +107,7 @@ def status(cluster):
     assert releases == expected, releases
 
 
-@check("a session that one pod of a Gateway began is known to the other")
+@check("a session that one pod of a Gateway began is continued by the other")
 def sessions(cluster):
     route = to_backend(NS, "sessions", ["edge"], f"{OLD}-shop")
     route["spec"]["rules"][0] |= {
@@ -119,8 +119,8 @@ def sessions(cluster):
     tokens = [wait_for("a session begins", lambda: session(address), 20) for address in addresses]
     for token in tokens:
         for address in addresses:
-            assert session(address, token) == "", "a pod does not know the session of another one"
-    assert session(addresses[0], "A" * 72), "a forged session is taken for one"
+            assert session(address, token) == "", "a pod does not accept the session of another one"
+    assert session(addresses[0], "A" * 72), "a forged session is accepted"
 
 
 def session(address: str, token: str = "") -> str:
@@ -135,7 +135,7 @@ def session(address: str, token: str = "") -> str:
         connection.close()
 
 
-@check("while the leader stands still, new pods of a release get their share")
+@check("while the leader is suspended, new pods of a release get their share")
 def without_leader(cluster):
     shift(cluster, 50)
     leader = next(pod for pod in cluster.controllers() if pod["metadata"]["name"] == cluster.leader())
@@ -144,7 +144,7 @@ def without_leader(cluster):
         wait_for("four pods of the new release answer", lambda: sum(pod.startswith(NEW) for pod in load.backends) == 4, 30)
         counts = count(load, 3_000)
     part = counts[NEW] / sum(counts.values())
-    # Five standard deviations of so many requests.
+    # Five standard deviations for this number of requests.
     assert abs(part - 0.5) < 0.046, counts
     return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
 
@@ -152,7 +152,8 @@ def without_leader(cluster):
 @check("a release without ready pods loses its share, and gets it back")
 def short(cluster):
     shift(cluster, 50)
-    # The chart has no preStop, so that its pods end before anyone can know. A request of a safe method is repeated.
+    # The chart has no preStop hook, so its pods terminate before the proxies are notified. Requests with a safe method are
+    # retried.
     with Load(cluster.address(NS, "edge"), 8080, methods=("GET",)) as load:
         cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"replicas": 0}})
         pods = lambda: cluster.replicas(NS, "edge", 2)  # noqa: E731
@@ -182,7 +183,7 @@ def command(cluster, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
 
 
-@check("`portcullis shift` changes weights, tells of the owner of a weight, and shows what each release gets")
+@check("`portcullis shift` changes weights, names the owner of a weight, and shows the requests of each release")
 def by_command(cluster):
     shift(cluster, 0)
     refused = command(cluster, f"{NEW}=25%")
@@ -197,7 +198,7 @@ def by_command(cluster):
     return load.verdict()
 
 
-@check("without any controller, a data plane that watches the cluster itself gives new pods of a release their share")
+@check("without a controller, a data plane that watches the cluster itself gives new pods of a release their share")
 def without_controllers(cluster):
     shift(cluster, 50)
     scale_controllers(cluster, 0)
@@ -222,9 +223,9 @@ def without_controllers(cluster):
     return f"{100 * part:.1f} % of {sum(counts.values())}, {load.verdict()}"
 
 
-@check("`portcullis shift --abort-above` rolls a release back whose responses are errors")
+@check("`portcullis shift --abort-above` rolls back a release whose responses are errors")
 def aborted(cluster):
-    # The port that its pods name is closed: every attempt at the new release fails.
+    # The named port of its pods is closed: every attempt at the new release fails.
     ports = [{"name": "http", "containerPort": 3999, "protocol": "TCP"}]
     container = {"name": "shop", "ports": ports, "readinessProbe": None}
     cluster.api.patch("Deployment", f"{NEW}-shop", NS, {"spec": {"template": {"spec": {"containers": [{**broken(cluster), **container}]}}}})

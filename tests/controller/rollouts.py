@@ -8,9 +8,9 @@ from traffic import Load, status_of
 NS = "rollouts"
 OWN_ROLLOUTS = 10
 ABRUPT_ROLLOUTS = 20
-# Milliseconds that a request may take while pods end without notice. Connecting to a pod that has gone would take 5 s.
+# Maximum latency in milliseconds while pods terminate abruptly. Connecting to a deleted pod would take 5 s.
 ABRUPT_WORST = 1000
-# A backend with a graceful termination: it serves until its routers know that it terminates.
+# A backend with graceful termination: it serves until the proxies have been notified.
 SANE = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 
 
@@ -56,7 +56,7 @@ def backend(cluster):
     with Load(cluster.address(NS, "edge"), 8080) as load:
         for number in range(cluster.rollouts):
             roll(cluster, "echo", number)
-    assert len(load.backends) >= 3 * cluster.rollouts, f"only {len(load.backends)} pods have answered"
+    assert len(load.backends) >= 3 * cluster.rollouts, f"only {len(load.backends)} pods have responded"
     return f"{cluster.rollouts} rollouts, {load.verdict()} by {len(load.backends)} pods"
 
 

@@ -1,6 +1,7 @@
-"""Many Gateways on one controller: what it needs for their streams, and how soon a change reaches the pods that it is for.
+"""Many Gateways on one controller: memory for their streams, and the latency of changes.
 
-The pods are fake: real objects that are never scheduled, whose tokens another process presents. Runs only when asked for.
+The pods are fake: real objects that are never scheduled, whose tokens another process presents. Runs only if selected
+explicitly.
 """
 
 import os
@@ -89,6 +90,6 @@ def streams(cluster):
     share = lambda part: delays[min(len(delays) - 1, int(len(delays) * part))]  # noqa: E731
     figures = f"{memory:.0f} MB ({before:.0f} MB without streams), all connected after {connected:.1f} s, "
     figures += f"changes after p50 {share(0.5):.1f}, p99 {share(0.99):.1f}, at most {delays[-1]:.1f} ms"
-    assert not strays, f"{strays} streams of others were woken; {figures}"
+    assert not strays, f"{strays} streams of other Gateways got a commit; {figures}"
     assert memory <= MOST_MEGABYTES and share(0.99) <= MOST_MILLISECONDS, figures
     return figures

@@ -60,7 +60,7 @@ def no_stale_answer(cluster):
             for location in answer.getheader("location", ""), redirect_of(address, 8080):
                 if mark not in location:
                     stale.append(f"{address} sends {location!r} after {mark}")
-    assert not stale, f"{len(stale)} stale answers: {stale[:3]}"
+    assert not stale, f"{len(stale)} stale responses: {stale[:3]}"
 
 
 @check("once a new Gateway is Programmed, every ready replica responds")
@@ -75,7 +75,7 @@ def programmed_means_served(cluster):
     ready = cluster.ready_pods(NS, "gateway.networking.k8s.io/gateway-name=fresh")
     assert ready, "no pod is ready"
     for pod in ready:
-        assert "fresh.test" in redirect_of(pod["status"]["podIP"], 8080), f"{pod['metadata']['name']} does not answer"
+        assert "fresh.test" in redirect_of(pod["status"]["podIP"], 8080), f"{pod['metadata']['name']} does not respond"
     cluster.api.delete("Gateway", "fresh", NS)
 
 
@@ -95,14 +95,14 @@ def a_replica_behind(cluster):
         def look():
             programmed, generation = state(cluster)
             is_new = programmed["observedGeneration"] == generation
-            assert not is_new or programmed["status"] != "True", "it is said to be programmed"
+            assert not is_new or programmed["status"] != "True", "Programmed is True"
             return is_new and programmed
 
         # A new leader holds statuses longer.
-        programmed = wait_for("Programmed speaks of the change", look, 16, every=0.02)
+        programmed = wait_for("Programmed has the generation of the change", look, 16, every=0.02)
         assert programmed["reason"] == "Pending" and behind in programmed["message"], programmed
     cluster.gateway_is(NS, "edge", seconds=20)
-    assert "behind.test" in redirect_of(behind, 8081), "the replica does not obey yet"
+    assert "behind.test" in redirect_of(behind, 8081), "the replica does not serve the change yet"
     cluster.apply(gateway(NS, "edge", parametersRef=parameters_ref("three")))
     cluster.gateway_is(NS, "edge")
 
@@ -123,12 +123,12 @@ def there_and_back(cluster):
                 # The route first: both conditions may be written between the two requests.
                 route = cluster.api.get("HTTPRoute", "mark", NS)
                 programmed, _ = state(cluster)
-                is_said = is_accepted(route) and route["metadata"]["generation"] == generation
+                is_confirmed = is_accepted(route) and route["metadata"]["generation"] == generation
                 is_stale = "b.test" in redirect_of(addresses[1], 8080)
-                assert not (is_said and is_stale and programmed["status"] == "True"), "it is confirmed, and one serves what was"
+                assert not (is_confirmed and is_stale and programmed["status"] == "True"), "confirmed while a replica serves the previous state"
                 return programmed["status"] != "True" and programmed
 
-            programmed = wait_for("the Gateway says so", look, 16, every=0.02)
+            programmed = wait_for("the Gateway reports the lagging replica", look, 16, every=0.02)
             assert addresses[1] in programmed["message"], programmed
     cluster.gateway_is(NS, "edge", seconds=20)
     for address in addresses:
@@ -145,7 +145,7 @@ def a_frozen_replica(cluster):
             programmed, generation = state(cluster)
             return programmed["observedGeneration"] == generation and programmed["status"] == "True"
 
-        wait_for("it is programmed by the others", look, 20, every=0.02)
+        wait_for("Programmed is True without the suspended replica", look, 20, every=0.02)
         ready = {pod["metadata"]["name"] for pod in cluster.ready_pods(NS, "gateway.networking.k8s.io/gateway-name=edge")}
         assert pods[0]["metadata"]["name"] not in ready, "it was programmed while that replica was ready"
     cluster.replicas(NS, "edge", 3)

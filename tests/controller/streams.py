@@ -82,7 +82,7 @@ def gets_its_own(cluster):
             assert expected in got, f"{expected} is not among {sorted(got)}"
         for mine, theirs in ("key-of-streams-a", "key-of-streams-b"), ("crt-of-streams-a", "crt-of-streams-b"):
             forms = lambda value: (value, base64.b64encode(value.encode()).decode())  # noqa: E731
-            assert any(form in text for form in forms(mine)), f"{mine} is missing, so that nothing is shown"
+            assert any(form in text for form in forms(mine)), f"{mine} is missing, so the check proves nothing"
             assert not any(form in text for form in forms(theirs)), f"{theirs} is in it"
         foreign = {one for one in got if one[2] == "b"}
         assert not foreign, foreign
@@ -105,7 +105,7 @@ def grant(cluster):
         pods.connect("c", f"{NS}/c", token_of(cluster, pod_of(cluster, "c")))
         pods.committed("c")
         secret = ("Secret", OTHER, "far")
-        assert secret not in pods.puts("c"), "it comes without a grant"
+        assert secret not in pods.puts("c"), "the Secret is streamed without a grant"
         cluster.apply(reference)
         wait_for("it comes", lambda: secret in pods.puts("c"), 5)
         cluster.api.delete("ReferenceGrant", "far", OTHER)
@@ -124,7 +124,7 @@ def follows(cluster):
         began = now()
         cluster.apply(redirect(NS, "a", ["a"], "changed.test"))
         at, _ = pods.committed("a", had["a"][0])
-        assert "changed.test" in pods.text("a"), "it is not the change"
+        assert "changed.test" in pods.text("a"), "the commit does not contain the change"
         strays = [line for _, line in pods.lines["b"][had["b"][1] :] if "leader" not in line]
         assert not strays, f"Gateway b got {strays}"
     return f"after {(at - began) / 1e6:.1f} ms"
@@ -157,9 +157,9 @@ def where_the_leader_is(cluster):
         with FakePods(cluster, address) as pods:
             pods.connect(name, f"{NS}/a", token)
             pods.committed(name)
-            told = lambda: [line["leader"].get("address") for _, line in pods.lines[name] if "leader" in line]  # noqa: E731
+            announced = lambda: [line["leader"].get("address") for _, line in pods.lines[name] if "leader" in line]  # noqa: E731
             expected = None if name == leader else f"{found[leader]}:{PORT}"
-            wait_for(f"{name} tells of {expected}", lambda: told() and told()[-1] == expected, 5)
+            wait_for(f"{name} announces {expected}", lambda: announced() and announced()[-1] == expected, 5)
 
 
 @check("a stream ends within a minute after the deletion of the pod of its token")
@@ -245,7 +245,7 @@ def refused(cluster):
     log = cluster.log(cluster.leader())
     for name, reason in set(reasons):
         lines = log.count(f"rejected a stream of Gateway {name}: {reason}\n")
-        assert lines == 1, f"{lines} lines say {reason!r} of {name}"
+        assert lines == 1, f"{lines} log lines have {reason!r} for {name}"
     for kind, name in ("ReplicaSet", "forged"), ("Pod", "borrows"), ("Gateway", "broken"):
         cluster.api.delete(kind, name, NS)
     for name in "handmade", "broken-portcullis":
@@ -258,7 +258,7 @@ def refused(cluster):
 def no_rights(cluster):
     try:
         Api(token_of(cluster, cluster.pod["a"])).list("Secret", NS)
-        raise AssertionError("the API server takes the token for the controller")
+        raise AssertionError("the API server accepts the token for the controller")
     except Refused as error:
         assert error.code == 401, error
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": NS, "name": "any"}})

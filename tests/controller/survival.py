@@ -180,7 +180,7 @@ def crowded_admin_port(cluster):
         until, slowest = time.monotonic() + 8, 0.0
         while time.monotonic() < until:
             began = time.monotonic()
-            assert ask(pods[0], "/healthz")[0] == 200, "it is not said to be healthy"
+            assert ask(pods[0], "/healthz")[0] == 200, "/healthz does not return 200"
             slowest = max(slowest, time.monotonic() - began)
             assert is_ready(cluster.api.get("Pod", name, NS)), "it is not ready"
             # A client that keeps reconnecting.

@@ -92,10 +92,10 @@ class Load:
         body = answer.read()
         if answer.status != 200:
             raise ValueError(f"status {answer.status}, {body[:100]!r}")
-        told = json.loads(body)
-        if (told["method"], told["path"]) != (method, path):
-            raise ValueError(f"the answer is to {told['method']} {told['path']}")
-        return told["pod"], answer.will_close
+        echoed = json.loads(body)
+        if (echoed["method"], echoed["path"]) != (method, path):
+            raise ValueError(f"the response is for {echoed['method']} {echoed['path']}")
+        return echoed["pod"], answer.will_close
 
     def _note(self, backend: str, seconds: float) -> None:
         with self._lock:

@@ -1,4 +1,5 @@
-"""The status writer: keeps entries of others, writes only differences, repairs changed entries, never goes back."""
+"""The status writer: keeps entries of other controllers, writes only differences, repairs changed entries, and never
+overwrites a status of a later generation."""
 
 import contextlib
 import threading
@@ -77,7 +78,7 @@ def foreign_entries(cluster):
         assert parents(cluster, "shared", OTHER) == [stranger("hands off")], parents(cluster, "shared", OTHER)
     made_route(cluster, "shared", to=("edge",))
     cluster.apply(redirect(NS, "shared", ["elsewhere"], "gone.test"))
-    wait_for("our entries are gone", lambda: not parents(cluster, "shared"), 10)
+    wait_for("our entries are removed", lambda: not parents(cluster, "shared"), 10)
     assert parents(cluster, "shared", OTHER) == [stranger("hands off")], parents(cluster, "shared", OTHER)
 
 
@@ -136,7 +137,7 @@ def later_generation(cluster):
         made_route(cluster, "after", mark)
         assert has(parents(cluster, "later")[0]["conditions"], "Accepted", "False", 999, "FromLater"), parents(cluster, "later")
     write(cluster, say(1))
-    wait_for("it is ours again", lambda: has(parents(cluster, "later")[0]["conditions"], "Accepted", "True", 3), 5)
+    wait_for("our entry is written again", lambda: has(parents(cluster, "later")[0]["conditions"], "Accepted", "True", 3), 5)
 
 
 @check("two controllers that constantly write one route's status both succeed")
@@ -177,7 +178,7 @@ def versions(cluster, but: str = "") -> dict[tuple, str]:
 @check("nothing is written without a change: for 10 s, and by a restarted controller")
 def no_write_without_change(cluster):
     made_route(cluster, "last")
-    # The Gateway counts the route, which may be stored a moment after the route's own status.
+    # The Gateway counts the route; that status may be written a moment after the route's own status.
     counted = lambda: cluster.api.get("Gateway", "edge", NS)["status"]["listeners"][0]["attachedRoutes"]  # noqa: E731
     attached = sum(bool(parents(cluster, one["metadata"]["name"])) for one in cluster.api.list("HTTPRoute", NS))
     wait_for(f"the Gateway counts {attached} routes", lambda: counted() == attached, 5)
@@ -190,7 +191,7 @@ def no_write_without_change(cluster):
 
     with contextlib.suppress(AssertionError):
         wait_for("", changed, QUIET_SECONDS, every=0.5)
-    assert not changed(), f"written for no reason: {changed()}"
+    assert not changed(), f"written without a change: {changed()}"
     old = {pod["metadata"]["name"] for pod in cluster.controllers()}
     for name in old:
         cluster.api.delete("Pod", name, SYSTEM)

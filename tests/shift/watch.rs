@@ -199,7 +199,7 @@ fn abort_without_metrics_is_an_error() {
     let outcome = scene.shift(&[&arguments[..], &["--abort-above", "5%"]].concat());
     outcome.assert_failed(&[
         "no metrics of ReleaseBackend shop/shop could be read",
-        "the weights stay",
+        "the new weights stay",
     ]);
     let line = "metrics read from 0, 1 failed: pods of Gateways in all namespaces cannot be listed";
     assert!(outcome.stdout.contains(line), "{outcome:?}");
@@ -219,9 +219,9 @@ fn failed_rollback_is_an_error_with_the_command() {
     let outcome = watch.end();
     outcome.assert_failed(&[
         "100% of the requests to release v2",
-        "the weights are not rolled back",
+        "the weights cannot be rolled back",
         "status 403",
-        "Roll them back with portcullis shift shop/shop v2=0",
+        "To roll back, run portcullis shift shop/shop v2=0",
     ]);
 }
 

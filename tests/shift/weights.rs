@@ -122,7 +122,7 @@ fn dry_run_changes_nothing() {
         "{printed}"
     );
     assert!(
-        printed.contains("Dry run: the API server would accept this; nothing is changed."),
+        printed.contains("Dry run: the API server accepts the change; nothing was changed."),
         "{printed}"
     );
     assert_eq!(scene.weights(), "v1=90 v2=0 v3=0");
@@ -138,7 +138,7 @@ fn weights_are_rolled_back_when_a_later_one_is_refused() {
     refused.assert_failed(&[
         "release v1",
         "status 403",
-        "The weights written before are rolled back",
+        "The weights that were changed before are rolled back",
     ]);
     assert_eq!(scene.weights(), "v1=90 v2=0 v3=0");
     // The rising weight is written first, so that at least one release always has a weight.
@@ -149,7 +149,7 @@ fn weights_are_rolled_back_when_a_later_one_is_refused() {
 fn warns_of_short_releases_and_of_none_that_serves() {
     let scene = Scene::new();
     let printed = scene.shifted(&["shop/shop", "v3=5", "--force"]);
-    let warning = "Release v3 has 0 ready endpoints of minReady 1: until it has more, its share goes to the others.";
+    let warning = "Release v3 has 0 ready endpoints, fewer than minReady 1: until it has enough, its share goes to the others.";
     assert!(printed.contains(warning), "{printed}");
     let printed = scene.shifted(&["shop/shop", "v1=0", "v3=0"]);
     assert!(
@@ -178,7 +178,7 @@ fn wrong_usage_exits_with_2_before_any_request() {
         (&["shop", "v2=10"], "NAMESPACE/NAME"),
         (
             &["shop/shop", "v1=10%", "v2=20%"],
-            "a percentage stands alone",
+            "a percentage excludes other changes",
         ),
         (&["shop/shop", "v2=1", "v2=2"], "a release is given twice"),
     ] {

@@ -1,5 +1,5 @@
-"""Cases of the WebSocket protocol, modelled on the sections of the Autobahn testsuite. A case says what a client writes and which
-frames an echo server returns (RFC 6455, RFC 7692)."""
+"""Cases of the WebSocket protocol (RFC 6455, RFC 7692), modelled on the sections of the Autobahn testsuite. A case has the bytes
+that a client writes, and the frames that an echo server returns."""
 
 import os
 import zlib
@@ -16,14 +16,14 @@ class Case:
     section: str
     name: str
     writes: list[bytes | int]
-    """Bytes to write; a number is one of replies to wait for first."""
+    """Bytes to write. A number waits for that many replies."""
     replies: list[tuple[int, bytes]]
     code: int | None = 1000
-    """Status of the server's Close; None for one without a status."""
+    """Status of the server's Close frame; None if it has no status."""
     extensions: str | None = None
     inflate: bool = False
     fresh: bool = field(default=False)
-    """Whether the server compresses each message on its own."""
+    """Whether the server compresses each message with a new context."""
 
 
 def mask(payload: bytes, key: bytes) -> bytes:
@@ -33,7 +33,7 @@ def mask(payload: bytes, key: bytes) -> bytes:
 
 
 def frame(opcode: int, payload: bytes = b"", fin: bool = True, rsv: int = 0) -> bytes:
-    """A frame of a client."""
+    """Builds a client frame."""
     size = len(payload)
     head = bytes([fin << 7 | rsv << 4 | opcode])
     if size < 126:
@@ -151,7 +151,7 @@ def closing():
     yield Case(section, "after a message", [frame(TEXT, b"Hello"), 1, close()], [(TEXT, b"Hello")])
     yield Case(section, "ping after close", [close() + frame(PING, b"late")], [])
     yield Case(section, "text after close", [close() + frame(TEXT, b"late")], [])
-    # The RFC allows it; the server takes it for an error.
+    # The RFC permits it, but the server treats it as an error.
     yield Case(section, "close within a message", [frame(TEXT, b"first", fin=False), close()], [], PROTOCOL_ERROR)
     yield Case(section, "two", [close() + close()], [])
     yield Case(section, "without a status", [close(None)], [], None)
@@ -215,7 +215,7 @@ def compression():
 
 
 def cases() -> list[Case]:
-    """All cases. One that ends well closes the connection itself."""
+    """All cases. A case without an error closes the connection itself."""
     sections = (framing, pings, reserved_bits, opcodes, fragmentation, utf8, closing, limits, automatic_fragmentation, compression)
     every = [case for section in sections for case in section()]
     for case in every:

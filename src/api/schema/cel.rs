@@ -1,5 +1,5 @@
-//! The rules that CRDs state in CEL: compiled when first needed, evaluated with the functions that Kubernetes adds to
-//! the language. Knows no rule by name.
+//! CEL rules of CRDs: compiles them on first use, and evaluates them with the functions that Kubernetes adds to CEL.
+//! Contains no rule of a particular kind.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use super::pattern;
 use crate::api::admission::Finding;
 use crate::api::duration;
 
-/// CEL's reserved words. A property of this name is reached by `__name__`.
+/// Reserved words of CEL. Rules refer to a property with such a name as `__name__`.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -44,7 +44,7 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// A rule and what is said when it does not hold.
+/// A rule, and the message for objects that violate it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Rule {
     rule: String,
@@ -54,7 +54,8 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Whether the rule compares with an earlier version of the object: it says nothing of a new one.
+    /// Whether this is a transition rule, which compares with the previous version of the object. An API server does
+    /// not evaluate it on create.
     fn is_transition(&self) -> bool {
         self.rule.contains("oldSelf")
     }
@@ -67,7 +68,8 @@ impl Rule {
     }
 }
 
-/// Evaluates the rules of a valid value and of everything in it.
+/// Evaluates the rules of a value and of all nested values. The value must match the schema already, because a rule
+/// fails on values of an unexpected type.
 pub(super) fn check<'a>(
     schema: &'a Schema,
     node: &'a Node,
@@ -114,21 +116,21 @@ fn evaluate(program: &Program, context: &Context<'_, '_>) -> Result<bool, Execut
         CelValue::Bool(holds) => Ok(holds),
         _ => Err(ExecutionError::function_error(
             "rule",
-            "the rule gives no bool",
+            "the result of the rule is not a bool",
         )),
     }
 }
 
-/// Compiles a rule, once for all the places that state it.
+/// Compiles a rule. Equal rules of different schemas share a program.
 fn compile(rule: &str) -> Result<Arc<Program>, String> {
     static PROGRAMS: Mutex<BTreeMap<String, Arc<Program>>> = Mutex::new(BTreeMap::new());
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = programs.get(rule) {
         return Ok(Arc::clone(program));
     }
-    // The library's `matches` compiles its expression at each call; ours keeps it.
+    // `matches` of the cel crate compiles its pattern at each call; `matchesPattern` caches it.
     let source = rule.replace(".matches(", ".matchesPattern(");
-    // Kubernetes' library of formats, as far as rules use it.
+    // Rules use only this function of the format library of Kubernetes.
     let source = source.replace(
         "format.dns1123Label().validate(self) == null",
         "isDnsLabel(self)",
@@ -141,12 +143,12 @@ fn compile(rule: &str) -> Result<Arc<Program>, String> {
     Ok(program)
 }
 
-/// The language with what Kubernetes adds to it, as far as rules use it.
+/// The CEL environment with the Kubernetes extensions that rules use.
 fn environment() -> Arc<Env> {
     static ENVIRONMENT: OnceLock<Arc<Env>> = OnceLock::new();
     Arc::clone(ENVIRONMENT.get_or_init(|| {
         let mut env = Env::stdlib();
-        // Declaring fails only on a name declared twice; `every_rule_compiles` would tell.
+        // `declare` fails only on duplicate names. The test `every_rule_compiles` would detect that.
         drop(declare(&mut env));
         Arc::new(env)
     }))
@@ -161,7 +163,7 @@ fn declare(env: &mut Env) -> Result<(), DeclarationError> {
 }
 
 fn is_ip(text: &CelString) -> CelBool {
-    // Go's parser, unlike Rust's, takes an IPv6 zone; Kubernetes refuses it again.
+    // Kubernetes refuses IPv6 zones. Go's parser accepts them, but Rust's does not, so no check is needed.
     CelBool::from(text.inner().parse::<IpAddr>().is_ok())
 }
 
@@ -177,12 +179,12 @@ fn is_dns_label(text: &CelString) -> CelBool {
     CelBool::from(is_label)
 }
 
-/// A duration in milliseconds. The library's own type comes with a time zone database; rules only compare durations,
-/// which have no smaller unit.
+/// Returns a duration as milliseconds, the smallest unit of the Gateway API. The duration type of the cel crate would
+/// add a time zone database, and rules only compare durations.
 fn duration(text: &CelString) -> Result<CelInt, ExecutionError> {
     let duration = duration::parse(text.inner())
         .ok_or_else(|| ExecutionError::function_error("duration", "not a duration"))?;
-    // Four parts of five digits are far from the largest integer.
+    // No overflow: a duration has at most four parts of five digits.
     Ok(CelInt::from(duration.as_millis() as i64))
 }
 
@@ -192,7 +194,7 @@ fn matches_pattern(text: &CelString, source: &CelString) -> Result<CelBool, Exec
     Ok(CelBool::from(regex.is_match(text.inner())))
 }
 
-/// The value as CEL sees it. Text is borrowed.
+/// Converts a JSON value to a CEL value. Strings are borrowed.
 fn convert<'v>(schema: &Schema, node: &Node, value: &'v Value) -> Box<dyn Val + 'v> {
     let node = schema.resolve(node);
     match value {
@@ -238,7 +240,7 @@ impl Rule {
         assert_eq!(self.program().map(|_| ()), Ok(()), "{}", self.rule);
     }
 
-    /// Whether the rule has been evaluated, or never will be.
+    /// Whether the rule has been compiled, or is never evaluated because it is a transition rule.
     pub(super) fn was_evaluated(&self) -> bool {
         self.is_transition() || self.program.get().is_some()
     }

@@ -1,4 +1,5 @@
-//! What an API server does to an object before it validates: drops nulls and unknown fields, fills in defaults.
+//! Pruning and defaulting, which an API server does before it validates: removes nulls and unknown fields, sets
+//! defaults.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +7,7 @@ use super::node::{Node, Schema};
 use super::path::Path;
 use crate::api::admission::Finding;
 
-/// Brings a value into the shape that is validated and stored. Unknown fields are reported.
+/// Prunes a value and sets defaults. Reports unknown fields.
 pub(super) fn apply<'a>(
     schema: &'a Schema,
     node: &'a Node,
@@ -65,7 +66,8 @@ fn object<'a>(
     }
 }
 
-/// An entry of a map. Its key belongs to the object and not to the schema, so the path is made for it alone.
+/// Applies defaults to an entry of a map. [`Path`] borrows names from the schema, but the key belongs to the object,
+/// which is borrowed mutably. So the entry starts with an empty path, and findings get the prefix afterwards.
 fn nested<'a>(
     schema: &'a Schema,
     node: &'a Node,

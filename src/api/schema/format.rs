@@ -1,4 +1,4 @@
-//! The formats of values that an API server knows and that the watched kinds use.
+//! OpenAPI formats of values that the watched kinds use.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,7 +18,7 @@ pub(super) enum Format {
     Ipv4,
     /// An IPv6 address.
     Ipv6,
-    /// An address with the length of its network's prefix.
+    /// A network in CIDR notation.
     Cidr,
     /// A time of RFC 3339.
     #[serde(rename = "date-time")]
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// Whether a value has the format. Values of types that it does not speak of have.
+    /// Reports whether a value has the format. A format does not apply to values of other types.
     pub(super) fn admits(self, value: &Value) -> bool {
         match (self, value) {
             (Self::Int32, Value::Number(number)) => number
@@ -58,7 +58,7 @@ impl Format {
     }
 }
 
-/// Whether text is padded standard base64; line breaks are skipped, as Go's decoder skips them.
+/// Reports whether text is padded standard base64. Ignores line breaks, like Go's decoder.
 fn is_base64(text: &str) -> bool {
     let significant = || text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n'));
     let body = significant()

@@ -1,5 +1,5 @@
-//! What an API server checks of an object's shape, from the schemas of the Gateway API release (`generate` wrote
-//! them) and small ones of ours for metadata and the core kinds. Knows nothing of any single kind.
+//! Validation against OpenAPI schemas, as in an API server. The schemas come from the Gateway API release (written by
+//! `generate`); smaller ones for metadata and the core kinds are our own. Contains no code for a particular kind.
 
 mod cel;
 mod default;
@@ -22,12 +22,12 @@ use self::path::Path;
 use super::admission::{Finding, Severity};
 use super::object::Kind;
 
-/// Bytes of all annotations of an object.
+/// Maximum size of all annotations of an object (`TotalAnnotationSizeLimitB` in Kubernetes).
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
-/// Applies defaults to the object, and returns everything that is wrong with it.
+/// Applies defaults to the object, and returns all findings.
 ///
-/// Rules in CEL are evaluated only when the rest of the object is in order, as in an API server.
+/// As in an API server, CEL rules are evaluated only if the object matches its schema.
 pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding> {
     let schema = match of_kind(kind) {
         Ok(schema) => schema,
@@ -40,7 +40,8 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
     };
     let mut findings = Vec::new();
     metadata(object, &schema, &mut findings);
-    // An API server ignores the status that comes with a new object. A file has no other way to say it, where it is read.
+    // An API server ignores the status of a new object. Kinds whose status is read, such as Pod, have it in their
+    // schema, because a file has no status subresource.
     let has_status = schema.root.properties.contains_key("status");
     let is_envelope = |key: &str| {
         matches!(key, "apiVersion" | "kind" | "metadata") || key == "status" && !has_status
@@ -83,7 +84,7 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
     findings
 }
 
-/// Checks `metadata` against the schema of all kinds, then against what the kind asks on top.
+/// Checks `metadata` against the schema for all kinds, then against that of the kind, if any.
 fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec<Finding>) {
     let Some(metadata) = object
         .get_mut("metadata")
@@ -111,7 +112,7 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
     }
 }
 
-/// Annotations have no limit each, but one together.
+/// Checks the total size of annotations. Single annotations have no limit.
 fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
     let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
     let annotations = metadata.get("annotations").and_then(Value::as_object);
@@ -127,7 +128,7 @@ fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The kind's schema, parsed when the kind is first used.
+/// Returns the kind's schema, which is parsed on first use.
 fn of_kind(kind: &Kind) -> Result<Arc<Schema>, serde_json::Error> {
     static SCHEMAS: Mutex<BTreeMap<&'static str, Arc<Schema>>> = Mutex::new(BTreeMap::new());
     let mut schemas = SCHEMAS.lock().unwrap_or_else(PoisonError::into_inner);

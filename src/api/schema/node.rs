@@ -1,5 +1,5 @@
-//! A schema in memory: the subset of OpenAPI that CRDs use, with repeated subtrees shared. Holds data and no rule of
-//! its own.
+//! A schema in memory: the subset of OpenAPI that CRDs use, with repeated subtrees shared. Contains data and no
+//! validation.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::pattern::Pattern;
 /// A kind's schema.
 #[derive(Debug, Deserialize)]
 pub(super) struct Schema {
-    /// The object.
+    /// The schema of the object.
     #[serde(flatten)]
     pub(super) root: Node,
     /// Subtrees that others refer to by number.
@@ -22,12 +22,12 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// Reads a schema as the `generate` script writes it.
+    /// Parses a schema in the format of the `generate` script.
     pub(super) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The node itself, or the one that it refers to.
+    /// Returns the node itself, or the node that it refers to.
     pub(super) fn resolve<'a>(&'a self, node: &'a Node) -> &'a Node {
         node.reference
             .and_then(|index| self.defs.get(index))
@@ -61,20 +61,20 @@ impl Type {
     }
 }
 
-/// What makes items of a list the same.
+/// When two items of a list are duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ListType {
-    /// Nothing.
+    /// Never.
     #[default]
     Atomic,
-    /// The whole item.
+    /// If they are equal.
     Set,
-    /// The item's keys.
+    /// If their keys are equal.
     Map,
 }
 
-/// What holds for one value. The fields are the keywords of the CRD.
+/// The schema of one value. The fields are the keywords of the CRD.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(super) struct Node {
@@ -116,7 +116,8 @@ pub(super) struct Node {
     pub(super) is_int_or_string: bool,
 }
 
-/// Members by name: few, and there are many such lists, so that they hold nothing but themselves.
+/// Members in the order of their names. A boxed slice takes less memory than a map, and schemas have many small lists
+/// of members.
 #[derive(Debug, Default, Deserialize)]
 #[serde(from = "BTreeMap<Box<str>, Node>")]
 pub(super) struct Properties(Box<[(Box<str>, Node)]>);
@@ -128,32 +129,32 @@ impl From<BTreeMap<Box<str>, Node>> for Properties {
 }
 
 impl Properties {
-    /// The member of this name.
+    /// Returns the member with this name.
     pub(super) fn get(&self, name: &str) -> Option<&Node> {
         let index = self.0.binary_search_by(|(known, _)| (**known).cmp(name));
         index.ok().map(|index| &self.0[index].1)
     }
 
-    /// Whether there is a member of this name.
+    /// Reports whether there is a member with this name.
     pub(super) fn contains_key(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// All members, in order of their names.
+    /// Iterates over all members, in the order of their names.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
         self.0.iter().map(|(name, node)| (&**name, node))
     }
 }
 
 impl Node {
-    /// The schema of a member, declared or additional.
+    /// Returns the schema of a member: of the declared property, or else of additional properties.
     pub(super) fn member(&self, name: &str) -> Option<&Self> {
         self.properties
             .get(name)
             .or(self.additional_properties.as_deref())
     }
 
-    /// Visits everything in a value that has a schema, at its place.
+    /// Visits each direct member or item of a value that has a schema, with its path.
     pub(super) fn each<'a>(
         &'a self,
         value: &'a Value,

@@ -1,4 +1,4 @@
-//! The way from an object's root to one of its values, written out only when something is wrong there.
+//! The path of a value in an object. It borrows its segments, and is formatted only for findings.
 
 use std::fmt;
 
@@ -14,27 +14,27 @@ enum Segment<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Enters a field.
+    /// Appends a field.
     pub(super) fn push_field(&mut self, name: &'a str) {
         self.0.push(Segment::Field(name));
     }
 
-    /// Enters an entry of a map.
+    /// Appends the key of a map entry.
     pub(super) fn push_key(&mut self, key: &'a str) {
         self.0.push(Segment::Key(key));
     }
 
-    /// Enters an item of a list.
+    /// Appends the index of a list item.
     pub(super) fn push_index(&mut self, index: usize) {
         self.0.push(Segment::Index(index));
     }
 
-    /// Leaves what was entered last.
+    /// Removes the last segment.
     pub(super) fn pop(&mut self) {
         self.0.pop();
     }
 
-    /// The path of a field below this one.
+    /// Returns the path of a nested field.
     pub(super) fn field(&self, name: &str) -> String {
         if self.0.is_empty() {
             name.to_owned()

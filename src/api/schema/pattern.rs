@@ -1,5 +1,5 @@
-//! Regular expressions of schemas and CEL rules. They are few and all embedded in the program, so each is compiled
-//! once, when it is first needed, and kept.
+//! Regular expressions of schemas and CEL rules. All of them are embedded in the program, so the cache of compiled
+//! expressions needs no eviction.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-/// Bytes of lazily built automaton that one expression may hold.
+/// Maximum size in bytes of the lazy DFA of one expression.
 const CACHE: usize = 64 << 10;
 
-/// A regular expression in RE2 syntax, unanchored unless it says otherwise.
+/// A regular expression in RE2 syntax. It is not anchored implicitly.
 #[derive(Debug, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct Pattern {
@@ -28,12 +28,12 @@ impl From<String> for Pattern {
 }
 
 impl Pattern {
-    /// The expression as written.
+    /// Returns the source of the expression.
     pub(super) fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether the expression occurs in the text; `None` when the expression itself is broken.
+    /// Reports whether the expression matches a part of the text; `None` if the expression is invalid.
     pub(super) fn is_match(&self, text: &str) -> Option<bool> {
         self.regex
             .get_or_init(|| compile(&self.source))
@@ -42,8 +42,8 @@ impl Pattern {
     }
 }
 
-/// The compiled form of an expression of a schema or rule, shared by all that use it: a clone of a `Regex` would start
-/// with caches of its own.
+/// Compiles an expression. Equal expressions share one `Regex` behind an `Arc`, because a clone of a `Regex` gets its
+/// own pool of caches.
 pub(super) fn compile(source: &str) -> Option<Arc<Regex>> {
     static COMPILED: Mutex<BTreeMap<String, Arc<Regex>>> = Mutex::new(BTreeMap::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Schemas and their CEL rules against objects that an API server accepts or refuses.
+//! Validates objects that an API server accepts or refuses, with schemas and CEL rules.
 
 mod backend_tls;
 mod cors;
@@ -78,7 +78,7 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
-fn a_null_takes_the_default() {
+fn null_is_replaced_by_default() {
     let admission = admit(route(json!({"rules": null, "hostnames": null})));
     let Some(Object::HttpRoute(route)) = admission.object else {
         panic!("{:?}", admission.findings)
@@ -87,7 +87,7 @@ fn a_null_takes_the_default() {
 }
 
 #[test]
-fn types_enums_patterns_and_limits_are_checked_all_at_once() {
+fn all_violations_are_reported_at_once() {
     let found = findings(gateway(json!([
         {"name": "A b", "port": 70000, "protocol": "HTTP", "hostname": "UPPER"},
         {"name": "ok", "port": "80", "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "Everywhere"}}},
@@ -120,7 +120,7 @@ fn lengths_count_code_points() {
 }
 
 #[test]
-fn items_are_counted() {
+fn limits_number_of_items() {
     let rule = json!({"backendRefs": [{"name": "service", "port": 80}]});
     assert_eq!(
         findings(route(json!({"rules": vec![rule; 17]}))),
@@ -133,7 +133,7 @@ fn items_are_counted() {
 }
 
 #[test]
-fn list_map_keys_are_unique() {
+fn rejects_duplicate_list_map_keys() {
     let listener = json!({"name": "http", "port": 80, "protocol": "HTTP"});
     assert_eq!(
         findings(gateway(json!([listener, listener]))),
@@ -142,7 +142,7 @@ fn list_map_keys_are_unique() {
 }
 
 #[test]
-fn required_fields_are_asked_for() {
+fn reports_missing_required_fields() {
     assert_eq!(
         findings(gateway(json!([{"name": "http"}]))),
         [
@@ -153,7 +153,7 @@ fn required_fields_are_asked_for() {
 }
 
 #[test]
-fn unknown_fields_are_warned_about_and_dropped() {
+fn unknown_fields_are_pruned_with_a_warning() {
     let admission = admit(route(
         json!({"rules": [{"backends": [1], "name": "a"}], "parent": {"a": 1}}),
     ));
@@ -173,7 +173,7 @@ fn unknown_fields_are_warned_about_and_dropped() {
 }
 
 #[test]
-fn names_are_dns_names() {
+fn metadata_name_must_be_a_dns_name() {
     let mut value = route(json!({}));
     value["metadata"] = json!({"name": "Bad_Name", "namespace": "a.b", "labels": {"-": "x"}});
     let fields: Vec<_> = admit(value)
@@ -191,7 +191,7 @@ fn names_are_dns_names() {
 }
 
 #[test]
-fn the_address_union_is_checked() {
+fn validates_address_union() {
     let mut value = gateway(json!([{"name": "http", "port": 80, "protocol": "HTTP"}]));
     value["spec"]["addresses"] =
         json!([{"value": "10.0.0.1"}, {"value": "::1"}, {"type": "IPAddress", "value": "x"}]);
@@ -203,7 +203,7 @@ fn the_address_union_is_checked() {
 }
 
 #[test]
-fn cel_rules_speak_in_their_own_words() {
+fn violated_cel_rules_report_their_message() {
     let found = findings(route(json!({"rules": [{
         "matches": [{"path": {"type": "PathPrefix", "value": "no//slash"}}],
         "filters": [
@@ -233,7 +233,7 @@ fn cel_rules_speak_in_their_own_words() {
 }
 
 #[test]
-fn cel_reaches_reserved_names() {
+fn cel_rules_can_refer_to_reserved_names() {
     let parents =
         |first: Value, second: Value| findings(route(json!({"parentRefs": [first, second]})));
     let at = |namespace: &str| json!({"name": "gateway", "namespace": namespace});
@@ -252,7 +252,7 @@ fn cel_reaches_reserved_names() {
 }
 
 #[test]
-fn an_error_inside_a_rule_names_the_rule() {
+fn evaluation_error_names_the_rule() {
     let listener = |tls: Value| {
         findings(gateway(
             json!([{"name": "a", "port": 443, "protocol": "HTTPS", "tls": tls}]),
@@ -273,7 +273,7 @@ fn an_error_inside_a_rule_names_the_rule() {
 }
 
 #[test]
-fn kubernetes_functions_work() {
+fn evaluates_kubernetes_functions() {
     let hostname = |name: &str| {
         findings(yaml(&format!(
             "{{apiVersion: gateway.networking.k8s.io/v1, kind: TLSRoute, metadata: {{name: a}}, spec: {{hostnames: \
@@ -289,7 +289,7 @@ fn kubernetes_functions_work() {
 }
 
 #[test]
-fn core_kinds_are_checked() {
+fn validates_core_kinds() {
     let service = |spec: &str| {
         findings(yaml(&format!(
             "{{apiVersion: v1, kind: Service, metadata: {{name: s}}, spec: {spec}}}"
@@ -337,7 +337,7 @@ fn core_kinds_are_checked() {
 }
 
 #[test]
-fn parameters_that_exclude_each_other_are_refused() {
+fn rejects_parameters_that_exclude_each_other() {
     let found = |spec: &str| {
         let found = findings(yaml(&format!(
             "{{apiVersion: portcullis.dev/v1alpha1, kind: GatewayParameters, metadata: {{name: a}}, spec: {spec}}}"
@@ -386,7 +386,7 @@ fn parameters_that_exclude_each_other_are_refused() {
     }
 }
 
-/// One valid object of each kind that reaches as many rules as an object can.
+/// Valid objects of each kind, which together evaluate as many rules as possible.
 const REPRESENTATIVE: &str = include_str!("tests.yaml");
 
 #[test]
@@ -437,7 +437,7 @@ fn every_rule_is_evaluated_without_error() {
 }
 
 #[test]
-fn rules_and_members_of_unknown_shape_do_no_harm() {
+fn rules_and_members_of_unknown_shape_cause_no_panic() {
     let node = Node::default();
     let schema = Schema::parse("{\"defs\":[]}").expect("parses");
     let mut found = Vec::new();
@@ -451,7 +451,7 @@ fn rules_and_members_of_unknown_shape_do_no_harm() {
     assert!(found.is_empty());
 }
 
-/// Prints how fast routes are validated: `cargo test --release --lib validation_speed -- --ignored --nocapture`.
+/// Prints the time to validate a route: `cargo test --release --lib validation_speed -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn validation_speed() {

@@ -1,5 +1,5 @@
-//! Checks a value against its schema and collects every violation, in the words of an API server. CEL rules are
-//! evaluated elsewhere.
+//! Validates a value against its schema and collects all violations, with the messages of an API server. Does not
+//! evaluate CEL rules.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use super::node::{ListType, Node, Schema, Type};
 use super::path::Path;
 use crate::api::admission::Finding;
 
-/// Longest text that a message repeats.
+/// Maximum number of characters of a value in a message.
 const SHOWN: usize = 200;
 
-/// Collects what is wrong with a value.
+/// Collects the violations of a value and of all nested values.
 pub(super) fn check<'a>(
     schema: &'a Schema,
     node: &'a Node,
@@ -81,7 +81,7 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// What may hold for values of every type.
+/// Checks the keywords that apply to values of every type.
 fn any_type(schema: &Schema, node: &Node, value: &Value, report: &mut impl FnMut(String, String)) {
     if !node.allowed.is_empty() && !node.allowed.contains(value) {
         let allowed = node
@@ -227,7 +227,7 @@ fn list(node: &Node, items: &[Value], report: &mut impl FnMut(String, String)) {
     }
 }
 
-/// An item's keys as the JSON object that messages show.
+/// Returns the keys of a list item as a JSON object, as in messages of an API server.
 fn key_of(node: &Node, item: &Value) -> String {
     let keys = node
         .list_map_keys
@@ -282,14 +282,14 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Text in quotes, cut when it is long.
+/// Quotes text, and truncates it to [`SHOWN`] characters.
 fn quoted(text: &str) -> String {
     let shown = cut(text);
     let more = if shown.len() < text.len() { "…" } else { "" };
     format!("{shown:?}{more}")
 }
 
-/// Text, cut when it is long.
+/// Truncates text to [`SHOWN`] characters.
 fn cut(text: &str) -> &str {
     text.char_indices()
         .nth(SHOWN)

@@ -1,4 +1,4 @@
-//! Parts of the configuration in words. Knows nothing of the request that is asked about.
+//! Text for parts of the configuration: matches, filters, timeouts, backends. Independent of the request.
 
 use super::traffic;
 use crate::ir::cors::{AllowedOrigins, Cors};
@@ -13,7 +13,7 @@ use crate::ir::{
 };
 use crate::table::{Considered, MatchVerdict, Mismatch};
 
-/// A match that was looked at, and what became of it.
+/// Describes a match that was considered, and its result.
 pub(super) fn considered(one: &Considered<'_>) -> String {
     let rule = &one.rule.ir;
     let conditions = rule
@@ -28,7 +28,7 @@ pub(super) fn considered(one: &Considered<'_>) -> String {
     );
     match &one.verdict {
         MatchVerdict::Chosen => what,
-        MatchVerdict::Outranked => format!("{what}: fits too, but comes later in the order"),
+        MatchVerdict::Outranked => format!("{what}: matches too, but has lower precedence"),
         MatchVerdict::Differs(mismatch) => format!("{what}: {}", differs(mismatch)),
     }
 }
@@ -42,14 +42,14 @@ fn rule_name(id: &RuleId) -> String {
 
 fn differs(mismatch: &Mismatch<'_>) -> String {
     match mismatch {
-        Mismatch::Path => "another path".to_owned(),
+        Mismatch::Path => "the path does not match".to_owned(),
         Mismatch::Grpc => {
-            "not gRPC, which is a POST with content-type application/grpc or application/grpc-web"
+            "the request is not gRPC, which is a POST with content-type application/grpc or application/grpc-web"
                 .to_owned()
         }
-        Mismatch::Method => "another method".to_owned(),
-        Mismatch::Header(name) => format!("header {name} is not so"),
-        Mismatch::Query(name) => format!("query parameter {name} is not so"),
+        Mismatch::Method => "the method does not match".to_owned(),
+        Mismatch::Header(name) => format!("header {name} does not match"),
+        Mismatch::Query(name) => format!("query parameter {name} does not match"),
     }
 }
 
@@ -58,7 +58,7 @@ fn conditions(condition: &Match) -> String {
         PathMatch::Exact(path) => format!("path {path}"),
         PathMatch::Prefix(prefix) if prefix.is_empty() => "any path".to_owned(),
         PathMatch::Prefix(prefix) => format!("path {prefix} and below"),
-        PathMatch::Regex(pattern) => format!("path like {}", pattern.source()),
+        PathMatch::Regex(pattern) => format!("path matches {}", pattern.source()),
     }];
     parts.extend(condition.grpc.map(|_| "gRPC".to_owned()));
     parts.extend(
@@ -82,11 +82,11 @@ fn conditions(condition: &Match) -> String {
 fn value(name: &str, value: &ValueMatch) -> String {
     match value {
         ValueMatch::Exact(exact) => format!("{name}={exact}"),
-        ValueMatch::Regex(pattern) => format!("{name} like {}", pattern.source()),
+        ValueMatch::Regex(pattern) => format!("{name} matches {}", pattern.source()),
     }
 }
 
-/// The certificates and the policy of a listener.
+/// Describes the certificates and the TLS settings of a listener.
 pub(super) fn tls(tls: &ServerTls) -> String {
     let certificates: Vec<String> = tls
         .certificates
@@ -103,9 +103,9 @@ pub(super) fn tls(tls: &ServerTls) -> String {
     };
     let clients = match tls.client_validation.as_ref().map(|it| it.mode) {
         None => "",
-        Some(ClientValidationMode::AllowValidOnly) => "; clients need a valid certificate",
+        Some(ClientValidationMode::AllowValidOnly) => "; a valid client certificate is required",
         Some(ClientValidationMode::AllowInsecureFallback) => {
-            "; client certificates are verified, and clients without a valid one served"
+            "; client certificates are verified, but not required"
         }
     };
     format!(
@@ -114,7 +114,7 @@ pub(super) fn tls(tls: &ServerTls) -> String {
     )
 }
 
-/// One line per change.
+/// Describes filters, one line per change.
 pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
     filters
         .iter()
@@ -131,7 +131,7 @@ pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
 }
 
 fn header_changes(what: &str, changes: &HeaderChanges) -> Vec<String> {
-    // Values are left out: some are credentials.
+    // Values are omitted, because they may be credentials.
     let set = changes
         .set
         .iter()
@@ -148,7 +148,7 @@ fn header_changes(what: &str, changes: &HeaderChanges) -> Vec<String> {
 }
 
 fn redirect(to: &Redirect) -> String {
-    let mut text = format!("answer {} with a redirect", to.status.as_u16());
+    let mut text = format!("redirect with status {}", to.status.as_u16());
     if let Some(scheme) = to.scheme {
         text.push_str(match scheme {
             Scheme::Http => ", scheme http",
@@ -187,7 +187,7 @@ fn cross_origin(cors: &Cors) -> String {
         }
     };
     let credentials = if cors.credentials { "with" } else { "without" };
-    format!("CORS: answer preflight requests, allow {origins}, {credentials} credentials")
+    format!("CORS: respond to preflight requests, allow {origins}, {credentials} credentials")
 }
 
 fn mirror(Mirror { target, share }: &Mirror) -> String {
@@ -208,9 +208,9 @@ fn external_auth(auth: &ExternalAuth) -> String {
         AuthProtocol::Grpc(_) => "gRPC",
     };
     match &auth.target {
-        Target::Backend(id) => format!("ask {id} over {protocol} for permission"),
+        Target::Backend(id) => format!("authorize requests with {id} over {protocol}"),
         Target::Invalid(reason) => {
-            format!("answer 500, since nobody can permit the request: {reason}")
+            format!("respond 500, because the authorization server cannot be used: {reason}")
         }
     }
 }
@@ -234,11 +234,11 @@ pub(super) fn timeouts(timeouts: &Timeouts) -> Vec<String> {
     let request = timeouts.request.map(|time| format!("request {time:?}"));
     let backend = timeouts
         .backend_request
-        .map(|time| format!("each try {time:?}"));
+        .map(|time| format!("each attempt {time:?}"));
     request.into_iter().chain(backend).collect()
 }
 
-/// The retries that the rule allows.
+/// Describes the retries that the rule permits.
 pub(super) fn retry(retry: Option<&Retry>) -> Vec<String> {
     let describe = |retry: &Retry| {
         let codes: Vec<_> = retry.codes.iter().map(u16::to_string).collect();
@@ -250,12 +250,12 @@ pub(super) fn retry(retry: Option<&Retry>) -> Vec<String> {
         let Retry {
             attempts, backoff, ..
         } = retry;
-        format!("up to {attempts} after {after}, at least {backoff:?} later")
+        format!("up to {attempts} after {after}, with a backoff from {backoff:?}")
     };
     retry.map(describe).into_iter().collect()
 }
 
-/// What requests get that cannot be forwarded.
+/// Statuses for requests that cannot be forwarded.
 struct Refusals {
     invalid: &'static str,
     unavailable: &'static str,
@@ -278,13 +278,13 @@ fn refusals(rule: &Rule) -> &'static Refusals {
     }
 }
 
-/// Shares with their endpoints, or why there are none.
+/// Describes the weighted backends with their endpoints, or why there are none.
 pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
     let refusals = refusals(rule);
     let shares = match &rule.action {
         Action::Broken(reason) => {
             return vec![format!(
-                "none, every request gets {}: {reason}",
+                "none: every request gets {}: {reason}",
                 refusals.invalid
             )];
         }
@@ -309,7 +309,7 @@ fn redirects(rule: &Rule) -> bool {
     rule.filters.iter().any(is_redirect)
 }
 
-fn is_somewhere(endpoints: &Endpoints) -> bool {
+fn has_endpoints(endpoints: &Endpoints) -> bool {
     endpoints.hostname().is_some() || !endpoints.addresses().is_empty()
 }
 
@@ -320,7 +320,7 @@ fn endpoints(endpoints: &Endpoints) -> String {
             addresses.join(", ")
         }
         Endpoints::Hostname { hostname, port } => {
-            format!("{hostname}:{port}, whose addresses are resolved while it is served")
+            format!("{hostname}:{port}, whose addresses are resolved at runtime")
         }
         Endpoints::Releases(releases) => releases_line(releases),
     }
@@ -356,12 +356,12 @@ fn share_lines(share: &WeightedBackend, total: u64, rule: &Rule, ir: &Ir) -> Vec
     let target = match &share.target {
         Target::Invalid(reason) => format!("{}: {reason}", refusals.invalid),
         Target::Backend(id) => match ir.backend(id) {
-            Some(backend) if is_somewhere(&backend.endpoints) => {
+            Some(backend) if has_endpoints(&backend.endpoints) => {
                 let protocol = match backend.protocol {
                     UpstreamProtocol::Http1 => "HTTP/1.1",
                     UpstreamProtocol::H2c => "HTTP/2",
                 };
-                // The identity of a backend that has TLS of its own says so already.
+                // The id of a backend with its own TLS settings contains "in TLS" already.
                 let is_own = id.tls.as_ref().is_some_and(|used| used.policy == id.object);
                 let tls = if backend.tls.is_some() && !is_own {
                     " in TLS"

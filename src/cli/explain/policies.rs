@@ -1,8 +1,8 @@
-//! Policies on TLS to backends in words: which one applies, and why others do not.
+//! Text for TLS policies of backends: which one applies, and why others do not.
 
 use crate::translate::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
 
-/// One line per policy and target.
+/// Describes the policies of each backend, one line per policy and target.
 pub(super) fn policies(backends: &[BackendPolicies]) -> Vec<String> {
     backends.iter().flat_map(of_backend).collect()
 }
@@ -32,22 +32,24 @@ fn considered(one: &ConsideredPolicy) -> String {
     } = one;
     let outcome = match verdict {
         PolicyVerdict::Applies => "applies".to_owned(),
-        PolicyVerdict::Refuses(why) => format!("refuses requests with 500: {why}"),
-        PolicyVerdict::Outranked(criterion) => {
-            format!("goes after the one that applies: {}", outranked(*criterion))
+        PolicyVerdict::Refuses(why) => {
+            format!("applies but cannot be used, so that requests get 500: {why}")
         }
-        PolicyVerdict::NotPermitted(why) => format!("is passed over: {why}"),
-        PolicyVerdict::OtherRequests(why) => format!("does not mean this request: {why}"),
+        PolicyVerdict::Outranked(criterion) => {
+            format!("has lower precedence: {}", outranked(*criterion))
+        }
+        PolicyVerdict::NotPermitted(why) => format!("is ignored: {why}"),
+        PolicyVerdict::OtherRequests(why) => format!("does not select this request: {why}"),
     };
     format!("{policy} (level {level}) {outcome}")
 }
 
 fn outranked(criterion: Criterion) -> &'static str {
     match criterion {
-        Criterion::Level => "that one has a more precise level",
-        Criterion::FromSection => "that one names a section in from",
-        Criterion::Port => "that one names a port",
-        Criterion::Age => "that one is older",
-        Criterion::Name => "the name of that one comes first",
+        Criterion::Level => "the policy that applies has a more specific level",
+        Criterion::FromSection => "the policy that applies names a section in from",
+        Criterion::Port => "the policy that applies names a port",
+        Criterion::Age => "the policy that applies is older",
+        Criterion::Name => "the policy that applies is first by name",
     }
 }

@@ -1,4 +1,4 @@
-//! A request as it is written on the command line. Knows nothing of what becomes of it.
+//! The request argument of `explain`, parsed from the command line.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,22 +12,22 @@ use crate::ir::PortProtocol;
 use crate::proxy::target;
 use crate::table::RequestView;
 
-/// A header field.
+/// A header.
 pub(super) type Header = (HeaderName, HeaderValue);
 
-/// A request that is asked about.
+/// The request to explain.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct ExplainedRequest {
     method: Method,
     url: Uri,
-    /// Host in lower case; a Host field wins over the URL's.
+    /// Host in lower case; a Host header overrides the host of the URL.
     pub(super) host: String,
     /// Port in the URL.
     pub(super) port: Option<u16>,
     headers: HeaderMap,
 }
 
-impl FromStr for Asked {
+impl FromStr for ExplainedRequest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -56,10 +56,10 @@ impl FromStr for Asked {
     }
 }
 
-/// The URL with the path that is matched and forwarded.
+/// Returns the URL with the normalised path, as it is matched and forwarded.
 fn normalized(url: Uri) -> Result<Uri, String> {
     let path = target::normalize(url.path())
-        .map_err(|reason| format!("`{url}` is answered with 400: {reason}"))?;
+        .map_err(|reason| format!("`{url}` gets status 400: {reason}"))?;
     let path_and_query = match (path, url.query()) {
         (Cow::Borrowed(_), _) => return Ok(url),
         (Cow::Owned(path), Some(query)) => format!("{path}?{query}"),
@@ -70,14 +70,14 @@ fn normalized(url: Uri) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|error| error.to_string())
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for ExplainedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.url)
     }
 }
 
-impl Asked {
-    /// Adds header fields. Host takes effect as it would in a request.
+impl ExplainedRequest {
+    /// Adds headers. A Host header overrides the host of the URL, as in a request.
     pub(super) fn add_headers(&mut self, headers: &[Header]) {
         for (name, value) in headers {
             if name == http::header::HOST
@@ -102,7 +102,7 @@ impl Asked {
         if self.is_https() { 443 } else { 80 }
     }
 
-    /// What its port has to speak.
+    /// The protocol that a port for this request must have.
     pub(super) fn protocol(&self) -> PortProtocol {
         if self.is_https() {
             PortProtocol::Tls
@@ -115,14 +115,14 @@ impl Asked {
         self.url.scheme() == Some(&Scheme::HTTPS)
     }
 
-    /// The server name that a client would send: the URL's host, unless it is an address.
+    /// The server name that a client would send: the URL's host, unless it is an IP address.
     pub(super) fn sni(&self) -> Option<&str> {
         let host = self.url.host()?;
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         bare.parse::<IpAddr>().is_err().then_some(host)
     }
 
-    /// What matching looks at.
+    /// The view of the request for matching.
     pub(super) fn view(&self) -> RequestView<'_> {
         RequestView {
             host: &self.host,
@@ -135,7 +135,7 @@ impl Asked {
     }
 }
 
-/// Reads `name: value`.
+/// Parses `name: value`.
 pub(super) fn header(text: &str) -> Result<Header, String> {
     let (name, value) = text
         .split_once(':')
@@ -144,10 +144,9 @@ pub(super) fn header(text: &str) -> Result<Header, String> {
         .trim()
         .parse()
         .map_err(|_| format!("`{name}` is not a header name"))?;
-    let value = value
-        .trim()
-        .parse()
-        .map_err(|_| format!("the value of `{name}` has characters that no field can have"))?;
+    let value = value.trim().parse().map_err(|_| {
+        format!("the value of `{name}` has characters that are not valid in a header")
+    })?;
     Ok((name, value))
 }
 
@@ -157,25 +156,28 @@ mod tests {
 
     #[test]
     fn reads_method_and_url() {
-        let asked: Asked = "POST https://Demo.Example.com:8443/a?b=c".parse().unwrap();
+        let request: ExplainedRequest = "POST https://Demo.Example.com:8443/a?b=c".parse().unwrap();
         assert_eq!(
-            asked.to_string(),
+            request.to_string(),
             "POST https://Demo.Example.com:8443/a?b=c"
         );
         assert_eq!(
-            (asked.host.as_str(), asked.port),
+            (request.host.as_str(), request.port),
             ("demo.example.com", Some(8443))
         );
-        assert_eq!((asked.view().path, asked.view().query), ("/a", Some("b=c")));
-        let asked: Asked = "http://localhost".parse().unwrap();
         assert_eq!(
-            (asked.view().method, asked.view().path),
+            (request.view().path, request.view().query),
+            ("/a", Some("b=c"))
+        );
+        let request: ExplainedRequest = "http://localhost".parse().unwrap();
+        assert_eq!(
+            (request.view().method, request.view().path),
             (&Method::GET, "/")
         );
     }
 
     #[test]
-    fn refuses_what_is_no_request() {
+    fn rejects_malformed_requests() {
         for text in [
             "",
             "GET /path",
@@ -183,19 +185,19 @@ mod tests {
             "G@T http://host/",
             "GET http://a b/",
         ] {
-            assert!(text.parse::<Asked>().is_err(), "{text}");
+            assert!(text.parse::<ExplainedRequest>().is_err(), "{text}");
         }
         assert!(header("no colon").is_err());
         assert!(header("na me: value").is_err());
     }
 
     #[test]
-    fn a_host_field_wins_and_sni_stays() {
-        let mut asked: Asked = "https://one.example.com/".parse().unwrap();
-        asked.add_headers(&[header("Host: two.example.com:8443").unwrap()]);
-        assert_eq!(asked.host, "two.example.com");
-        assert_eq!(asked.sni(), Some("one.example.com"));
-        let address: Asked = "https://[::1]:8443/".parse().unwrap();
+    fn host_header_overrides_host_but_not_sni() {
+        let mut request: ExplainedRequest = "https://one.example.com/".parse().unwrap();
+        request.add_headers(&[header("Host: two.example.com:8443").unwrap()]);
+        assert_eq!(request.host, "two.example.com");
+        assert_eq!(request.sni(), Some("one.example.com"));
+        let address: ExplainedRequest = "https://[::1]:8443/".parse().unwrap();
         assert_eq!(address.sni(), None);
     }
 }

@@ -46,7 +46,7 @@ fn policy(namespace: &str, name: &str, target: &str, spec: &str) -> String {
     )
 }
 
-/// What is said of policies on TLS for the host `app.example`.
+/// The lines about TLS policies for the host `app.example`.
 fn explained(objects: &str, permissions: Permissions) -> String {
     let text = explanation(objects, "http://app.example/", permissions);
     let lines = text.lines();
@@ -61,7 +61,11 @@ fn explanation(objects: &str, url: &str, permissions: Permissions) -> String {
 }
 
 /// The explanation of a request, and whether a rule matches it.
-fn explained_request(objects: &str, asked: &Asked, permissions: Permissions) -> (String, bool) {
+fn explained_request(
+    objects: &str,
+    request: &ExplainedRequest,
+    permissions: Permissions,
+) -> (String, bool) {
     let mut snapshot = Snapshot::default();
     for document in serde_yaml::Deserializer::from_str(objects) {
         let admission = api::admit(Value::deserialize(document).unwrap());
@@ -80,7 +84,7 @@ fn explained_request(objects: &str, asked: &Asked, permissions: Permissions) -> 
         ir: &ir,
         translator: &translator,
     };
-    explain(configuration, asked)
+    explain(configuration, request)
 }
 
 #[test]
@@ -95,13 +99,13 @@ fn shows_grpc_routes_of_grpc_requests() {
             ", from: {kind: Gateway, name: web}",
             "mode: None",
         );
-    let mut asked: Asked = "POST http://app.example/a.B/C".parse().unwrap();
-    let (text, found) = explained_request(&objects, &asked, Permissions::default());
+    let mut request: ExplainedRequest = "POST http://app.example/a.B/C".parse().unwrap();
+    let (text, found) = explained_request(&objects, &request, Permissions::default());
     assert!(!found, "{text}");
-    let reason = "(path /a.B/C, gRPC; hostname *): not gRPC, which is a POST with content-type";
+    let reason = "(path /a.B/C, gRPC; hostname *): the request is not gRPC, which is a POST with content-type";
     assert!(text.contains(reason), "{text}");
-    asked.add_headers(&[request::header("content-type: application/grpc").unwrap()]);
-    let (text, found) = explained_request(&objects, &asked, Permissions::default());
+    request.add_headers(&[request::header("content-type: application/grpc").unwrap()]);
+    let (text, found) = explained_request(&objects, &request, Permissions::default());
     assert!(found, "{text}");
     let backend = "Service app/app:443 by BackendTLSOverride edge/tls for gRPC has no ready endpoint: gRPC status UNAVAILABLE";
     assert!(text.contains(backend), "{text}");
@@ -116,7 +120,7 @@ fn shows_hostname_of_xbackend() {
     let url = "http://shop.example:8080/payments";
     let text = explanation(example, url, Permissions::default());
     let backend = "XBackend default/payments:443 in TLS over HTTP/2: api.payments.example.com:443, whose addresses are \
-                   resolved while it is served";
+                   resolved at runtime";
     assert!(text.contains(backend), "{text}");
 }
 
@@ -127,7 +131,7 @@ fn shows_traffic_policies_of_backends() {
     let example = example.split("```").next().unwrap();
     let text = explanation(example, "http://shop.example:8080/", Permissions::default());
     for line in [
-        "XBackendTrafficPolicy default/shop: retries up to 20 % of the requests of 10s, and 10 in 1s in any case",
+        "XBackendTrafficPolicy default/shop: retries up to 20 % of the requests in 10s, but always at least 10 in 1s",
         "XBackendTrafficPolicy default/shop: sessions by cookie cart",
     ] {
         assert!(text.contains(line), "{text}");
@@ -172,7 +176,7 @@ fn shows_cors_filter() {
         let rule = format!("{{name: one, filters: [{{type: CORS, cors: {cors}}}], ");
         let objects = OBJECTS.replace("{name: one, ", &rule);
         let text = explanation(&objects, "http://app.example/", Permissions::default());
-        let expected = format!("CORS: answer preflight requests, {expected}");
+        let expected = format!("CORS: respond to preflight requests, {expected}");
         assert!(text.contains(&expected), "{text}");
     }
 }
@@ -199,13 +203,13 @@ fn shows_every_policy_for_the_backend_with_its_reason() {
     let expected = "\
 TLS policy  Service app/app:443
               BackendTLSOverride edge/a (level gateway) applies
-              BackendTLSOverride edge/b (level gateway) goes after the one that applies: the name of that one comes first
-              BackendTLSOverride edge/consumer (level consumer) goes after the one that applies: that one has a more precise level
-              BackendTLSOverride app/producer (level producer) goes after the one that applies: that one has a more precise level
-              BackendTLSOverride app/rule (level route) does not mean this request: it is for requests of HTTPRoute app/r rule x
-              BackendTLSOverride edge/admin (level consumer) does not mean this request: it is for port admin
-              BackendTLSOverride edge/two (level gateway) does not mean this request: it is for requests of Gateway edge/two
-              BackendTLSOverride third/stranger (level consumer) does not mean this request: namespace third is neither that \
+              BackendTLSOverride edge/b (level gateway) has lower precedence: the policy that applies is first by name
+              BackendTLSOverride edge/consumer (level consumer) has lower precedence: the policy that applies has a more specific level
+              BackendTLSOverride app/producer (level producer) has lower precedence: the policy that applies has a more specific level
+              BackendTLSOverride app/rule (level route) does not select this request: it is for requests of HTTPRoute app/r rule x
+              BackendTLSOverride edge/admin (level consumer) does not select this request: it is for port admin
+              BackendTLSOverride edge/two (level gateway) does not select this request: it is for requests of Gateway edge/two
+              BackendTLSOverride third/stranger (level consumer) does not select this request: namespace third is neither that \
 of the Gateway nor that of the Service
 ";
     assert_eq!(explained(&objects, Permissions::default()), expected);
@@ -230,9 +234,10 @@ fn shows_the_flag_that_forbids_a_policy() {
     let objects = format!("{OBJECTS}{}", objects.concat());
     let text = explained(&objects, permissions);
     for part in [
-        "edge/skip (level consumer) refuses requests with 500: spec.validation.insecureSkipVerify is not permitted",
+        "edge/skip (level consumer) applies but cannot be used, so that requests get 500: \
+         spec.validation.insecureSkipVerify is not permitted",
         "--allow-insecure-backend=skip-verify",
-        "app/plain (level route) is passed over: spec.mode None is not permitted at the level route",
+        "app/plain (level route) is ignored: spec.mode None is not permitted at the level route",
         "--backend-tls-floor=gateway",
     ] {
         assert!(text.contains(part), "{part}: {text}");

@@ -1,9 +1,9 @@
-//! The traffic policy of a backend in words.
+//! Text for the traffic policy of a backend.
 
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::ir::traffic::{RetryBudget, TrafficPolicy};
 
-/// One line per setting. A rule with session persistence of its own does not use that of the policy.
+/// Describes the policy, one line per setting. A rule with `sessionPersistence` does not use the policy's sessions.
 pub(super) fn policy(policy: &TrafficPolicy, has_rule_session: bool) -> Vec<String> {
     let TrafficPolicy {
         policy: name,
@@ -29,7 +29,7 @@ fn budget(budget: &RetryBudget) -> String {
         min_interval,
     } = budget;
     format!(
-        "retries up to {percent} % of the requests of {interval:?}, and {min_retries} in {min_interval:?} in any case"
+        "retries up to {percent} % of the requests in {interval:?}, but always at least {min_retries} in {min_interval:?}"
     )
 }
 

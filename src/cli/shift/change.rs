@@ -1,22 +1,22 @@
-//! How a change of a release is written on the command line: `v2=10` or `v2=10%`.
+//! Parses the change of a release on the command line: `v2=10` or `v2=10%`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Most characters of a release, and what it may contain: it is the value of a label.
+/// Maximum length of a release, which is a label value.
 const MAX_RELEASE: usize = 63;
-/// Most of a weight (`maximum` in the CRD).
+/// Maximum of a weight (`maximum` in the CRD).
 pub(super) const MAX_WEIGHT: u32 = 1_000_000;
 
-/// A release and what it is to get.
+/// A release and its requested weight or share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// The value of the label that tells releases apart.
+    /// The value of the label `splitBy`.
     pub(super) release: String,
     pub(super) target: Target,
 }
 
-/// What a release is to get.
+/// The requested weight or share of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Weight(u32),
@@ -77,10 +77,10 @@ pub(super) struct Percent(u32);
 impl Percent {
     /// 100 %.
     pub(super) const WHOLE: u32 = 100_000;
-    /// Digits behind the point.
+    /// Maximum number of decimal places.
     const DIGITS: usize = 3;
 
-    /// The thousandths of a percent, of [`Self::WHOLE`].
+    /// The percentage in thousandths of a percent: [`Self::WHOLE`] is 100 %.
     pub(super) fn thousandths(self) -> u32 {
         self.0
     }
@@ -92,7 +92,7 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is not a percentage; write one from 0% to 100% like 10% or 0.5%, with up to 3 digits behind the point"
+                "`{text}` is not a percentage; write one from 0% to 100% like 10% or 0.5%, with up to 3 decimal places"
             )
         };
         let number = text.strip_suffix('%').ok_or_else(wrong)?;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_weights_and_percentages() {
+    fn parses_weights_and_percentages() {
         let read = |text: &str| text.parse::<Change>().unwrap();
         assert_eq!(read("v2=10"), change("v2", Target::Weight(10)));
         assert_eq!(read("v2=1000000"), change("v2", Target::Weight(MAX_WEIGHT)));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_neither() {
+    fn rejects_malformed_changes() {
         let long = format!("{}=1", "v".repeat(64));
         for (text, part) in [
             ("v2", "RELEASE=WEIGHT"),
@@ -169,7 +169,7 @@ mod tests {
             ("v2=.5%", "not a percentage"),
             ("v2=5.%", "not a percentage"),
             ("v2=100.001%", "from 0% to 100%"),
-            ("v2=0.0001%", "3 digits"),
+            ("v2=0.0001%", "3 decimal places"),
             ("v2=99999999999999999999%", "from 0% to 100%"),
         ] {
             let error = text.parse::<Change>().unwrap_err();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_percentages_without_needless_digits() {
+    fn formats_percentages_without_trailing_zeros() {
         for text in ["0%", "10%", "0.5%", "33.333%", "100%"] {
             assert_eq!(text.parse::<Percent>().unwrap().to_string(), text);
         }

@@ -1,4 +1,5 @@
-//! The requests to the API server: reads a ReleaseBackend, applies weights to it, and reads the metrics of pods of Gateways.
+//! Requests to the API server: reads a ReleaseBackend, applies weights to it, and reads the metrics of pods of
+//! Gateways.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,8 @@ use crate::settings::{NamespacedName, Settings};
 
 use super::ObjectName;
 
-/// Prefix of the field manager of a release's weight: each release has its own.
+/// Prefix of field managers. Each release has its own field manager, so that clients can shift different releases
+/// without conflicts.
 pub(super) const MANAGER_PREFIX: &str = "portcullis-shift-";
 
 /// A ReleaseBackend in a cluster.
@@ -29,7 +31,7 @@ pub(super) struct Cluster {
     name: ObjectName,
 }
 
-/// What is read of a ReleaseBackend.
+/// A ReleaseBackend as read from the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) uid: String,
@@ -37,14 +39,14 @@ pub(super) struct Observed {
     pub(super) status: ObservedStatus,
 }
 
-/// The status, as far as it is shown.
+/// The fields of the status that are shown.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ObservedStatus {
     pub(super) releases: Vec<ObservedRelease>,
 }
 
-/// What a release gets at present.
+/// The current state of a release.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ObservedRelease {
@@ -63,27 +65,27 @@ impl Observed {
     }
 }
 
-/// How weights are applied.
+/// Options for applying weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mode {
-    /// Takes fields of other managers.
+    /// Take over fields from other field managers.
     pub(super) force: bool,
-    /// Changes nothing.
+    /// Validate only.
     pub(super) dry_run: bool,
 }
 
 /// Why a weight could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
-    /// Other managers own the field.
+    /// Other field managers own the field.
     #[error("{}", conflicts(.0))]
     Conflict(Vec<Conflict>),
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A field that another manager owns.
+/// A field that another field manager owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub(super) field: String,
@@ -111,7 +113,7 @@ impl fmt::Display for Conflict {
             ),
             false => write!(
                 f,
-                "{manager} may then set it back without a conflict when it writes again"
+                "{manager} may then reset it without a conflict when it writes again"
             ),
         }
     }
@@ -123,12 +125,12 @@ pub(super) struct GatewayPod {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// Value of the label with the name of the Gateway.
+    /// Value of the label that names the Gateway.
     pub(super) gateway: String,
 }
 
 impl Cluster {
-    /// Connects to the cluster of the environment. Sends no request yet.
+    /// Creates a client for the cluster of the environment. Sends no request.
     pub(super) async fn connect(name: &ObjectName) -> anyhow::Result<Self> {
         let provider = KubernetesProvider::from_environment().await?;
         Ok(Self {
@@ -160,7 +162,8 @@ impl Cluster {
         }
     }
 
-    /// Applies the weight of one release, as the field manager of that release. Fails if the object was replaced.
+    /// Applies the weight of one release, as the field manager of that release. The apply contains the UID, so that it
+    /// fails if the object was deleted and created again.
     pub(super) async fn apply(
         &self,
         uid: &str,
@@ -271,13 +274,14 @@ fn observed(object: DynamicObject) -> anyhow::Result<Observed> {
     Ok(Observed { uid, spec, status })
 }
 
-/// The fields that other managers own, as the causes of a 409 name them.
+/// Parses the conflicts of server-side apply from the causes of a 409.
 fn conflicts_of(status: &Status) -> Vec<Conflict> {
     let details = status.details.iter().filter(|_| status.code == 409);
     let causes = details.flat_map(|details| &details.causes);
     let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
     let conflict = |message: &str, field: &str| {
-        // `conflict with "MANAGER"`, and ` using VERSION at TIME` for those that do not apply.
+        // The API server writes `conflict with "MANAGER"`, followed by ` using VERSION at TIME` for managers whose
+        // operation is Update instead of Apply.
         let mut parts = message.split('"').skip(1);
         let manager = parts.next().unwrap_or("another manager").to_owned();
         Conflict {
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn other_conflicts_are_not_those_of_fields() {
+    fn ignores_conflicts_that_do_not_concern_fields() {
         let mut other = status("conflict with \"helm\"");
         other.details = None;
         assert_eq!(conflicts_of(&other), []);

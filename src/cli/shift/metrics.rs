@@ -1,14 +1,14 @@
-//! Requests and errors of releases: read from pages of metrics, and added up over a window of time.
+//! Request and error counts of releases: parses pages of metrics, and sums up increases over a sliding window.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::ObjectName;
 
-/// The counter of requests that each page has.
+/// The counter of requests per release.
 const COUNTER: &str = "portcullis_upstream_release_requests_total";
 
-/// Requests, and those with a status of 5xx.
+/// Number of requests, and of those with a status of 5xx.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) requests: u64,
@@ -21,7 +21,8 @@ impl Count {
         self.errors += other.errors;
     }
 
-    /// The increase since a former value of a counter; all of it if the counter began anew.
+    /// The increase since an earlier value. If a counter is lower than before, its process has restarted, and the whole
+    /// value is the increase.
     fn since(self, former: Self) -> Self {
         if self.requests < former.requests || self.errors < former.errors {
             return self;
@@ -36,7 +37,7 @@ impl Count {
 /// Counts by release.
 pub(super) type Counts = BTreeMap<String, Count>;
 
-/// Reads the counts of a ReleaseBackend, of all its ports. `None` if the page has none of it.
+/// Parses the counts of a ReleaseBackend, summed over its ports. `None` if the page has no counts of it.
 pub(super) fn parse(page: &str, ObjectName { namespace, name }: &ObjectName) -> Option<Counts> {
     let mut counts = Counts::new();
     for line in page.lines() {
@@ -62,7 +63,7 @@ pub(super) fn parse(page: &str, ObjectName { namespace, name }: &ObjectName) -> 
     (!counts.is_empty()).then_some(counts)
 }
 
-/// Reads labels up to the closing brace. Returns them and what follows.
+/// Parses labels up to the closing brace. Returns them and the rest of the text.
 fn read_labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     let mut rest = text;
@@ -88,12 +89,12 @@ fn read_labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     }
 }
 
-/// The increase of counters of several sources over a window of time.
+/// Increases of the counters of several sources in a sliding window.
 pub(super) struct Window {
     length: Duration,
-    /// The counters of each source as they were read last.
+    /// The last counters of each source.
     last: BTreeMap<String, Counts>,
-    /// When counters were read first.
+    /// The time of the first read.
     begin: Option<Instant>,
     increases: VecDeque<(Instant, Counts)>,
 }
@@ -108,7 +109,7 @@ impl Window {
         }
     }
 
-    /// Adds what was read from each source. The first page of a source is where its counting begins.
+    /// Adds the counters of each source. The first page of a source is its baseline and adds nothing.
     pub(super) fn add(&mut self, now: Instant, read: Vec<(String, Counts)>) {
         if read.is_empty() && self.begin.is_none() {
             return;
@@ -147,7 +148,7 @@ impl Window {
         sum
     }
 
-    /// The time that the window covers so far; `None` until counters were read twice.
+    /// The time that the window covers; `None` until counters were read twice.
     pub(super) fn covered(&self, now: Instant) -> Option<Duration> {
         let covered = now.duration_since(self.begin?).min(self.length);
         (!covered.is_zero()).then_some(covered)
@@ -183,7 +184,7 @@ portcullis_upstream_connections_total{namespace="shop",backend="shop",kind="Rele
     }
 
     #[test]
-    fn reads_requests_of_all_ports_of_one_backend() {
+    fn sums_requests_of_all_ports_of_a_backend() {
         let backend = |name: &str| name.parse().expect("a name");
         let read = parse(PAGE, &backend("shop/shop"));
         assert_eq!(read, Some(counts(&[("v1", 93, 3), ("v2", 10, 0)])));
@@ -192,7 +193,7 @@ portcullis_upstream_connections_total{namespace="shop",backend="shop",kind="Rele
     }
 
     #[test]
-    fn window_adds_up_increases_of_sources() {
+    fn window_sums_increases_of_sources() {
         let mut window = Window::new(Duration::from_secs(10));
         let begin = Instant::now();
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
@@ -209,7 +210,7 @@ portcullis_upstream_connections_total{namespace="shop",backend="shop",kind="Rele
         );
         assert_eq!(window.count("v2"), count(30, 1));
         assert_eq!(window.covered(at(2)), Some(Duration::from_secs(1)));
-        // One that was not read for a while, and one that was restarted.
+        // Source `a` was not read for a while, and source `b` was restarted.
         window.add(at(5), vec![page("a", 1020, 51), page("b", 3, 2)]);
         window.add(at(6), vec![page("c", 8, 7)]);
         assert_eq!(window.count("v2"), count(44, 3));

@@ -1,4 +1,4 @@
-//! Where counts of releases come from: the pods of Gateways, or admin addresses.
+//! Reads the counts of releases from the pods of Gateways, or from admin addresses.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -21,11 +21,12 @@ use super::metrics::{Counts, parse};
 
 /// Timeout of reading one page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most bytes of a page from an admin address.
+/// Maximum size of a page from an admin address.
 const PAGE_LIMIT: usize = 64 << 20;
-/// Pages that are read at the same time.
+/// Maximum number of pages that are read at the same time.
 const CONCURRENT_PAGES: usize = 16;
-/// Time between lists of pods. All of them are read then, and in between only those of Gateways that use the backend.
+/// Time between lists of pods. After a list all pods are read, and otherwise only those of Gateways that use the
+/// backend.
 const LIST_PERIOD: Duration = Duration::from_secs(10);
 
 /// An admin address, `http://HOST[:PORT]`.
@@ -53,26 +54,26 @@ impl FromStr for AdminUrl {
     }
 }
 
-/// Reads counts once per call.
+/// Reads the counts of all sources.
 pub(super) struct Scraper<'a> {
     cluster: &'a Cluster,
     backend: &'a ObjectName,
     gateways: &'a [NamespacedName],
     admin: &'a [AdminUrl],
     pods: Vec<GatewayPod>,
-    /// Namespace and label value of the Gateways whose pods have shown the backend.
+    /// Namespace and label value of the Gateways whose pods have counts of the backend.
     users: BTreeSet<(String, String)>,
     listed: Option<Instant>,
 }
 
-/// What was read.
+/// The result of reading all sources.
 #[derive(Default)]
 pub(super) struct Scrape {
     /// By source.
     pub(super) counts: Vec<(String, Counts)>,
-    /// Sources that were read.
+    /// Number of sources that were read.
     pub(super) read: usize,
-    /// Why others were not.
+    /// Errors of the other sources.
     pub(super) failures: Vec<String>,
 }
 
@@ -158,7 +159,7 @@ impl<'a> Scraper<'a> {
             }
         }
         failed.sort();
-        // Pods of Gateways that do not use the backend are no loss.
+        // Failures of pods whose Gateway does not use the backend are not reported.
         let is_unknown = users.is_empty() && self.users.is_empty();
         let is_loss =
             |pod: &GatewayPod| is_unknown || self.is_relevant(pod) || users.contains(&gateway(pod));
@@ -200,7 +201,8 @@ async fn fetch(url: &AdminUrl) -> anyhow::Result<String> {
     let request = http::Request::get("/metrics")
         .header(http::header::HOST, url.authority.as_str())
         .body(Empty::<Bytes>::new())?;
-    // Dropping the sender ends the connection.
+    // `exchange` owns the sender. hyper's connection future completes once the sender is dropped, so `join!` returns
+    // when the exchange is done.
     let exchange = async move {
         let response = sender.send_request(request).await?;
         let status = response.status();
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_admin_addresses() {
+    fn parses_admin_addresses() {
         for text in [
             "http://127.0.0.1:19000",
             "http://[::1]:19000/",

@@ -1,4 +1,4 @@
-//! Text of tables: columns that line up, and percentages.
+//! Formats tables with aligned columns, and percentages.
 
 use std::fmt;
 
@@ -31,20 +31,20 @@ pub(super) fn header(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// A part of a sum in percent, with two digits behind the point where they are needed.
+/// Formats a part of a sum in percent, with up to two decimal places.
 pub(super) fn percent(part: u32, all: impl Iterator<Item = u32>) -> String {
     let sum: u64 = all.map(u64::from).sum();
     let percent = f64::from(part) * 100.0 / sum.max(1) as f64;
     of_number(percent)
 }
 
-/// A percentage, with two digits behind the point where they are needed.
+/// Formats a percentage, with up to two decimal places.
 pub(super) fn of_number(percent: f64) -> String {
     let text = format!("{percent:.2}");
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A value before and after, or once if it stays.
+/// Formats a value before and after a change, or once if both are equal.
 pub(super) fn transition(before: &str, after: &str) -> String {
     if before == after {
         return before.to_owned();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_without_trailing_space() {
+    fn aligns_columns_without_trailing_space() {
         let table = Table(vec![
             header(&["RELEASE", "READY"]),
             header(&["a", "10"]),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_have_the_digits_they_need() {
+    fn formats_percentages_without_trailing_zeros() {
         let all = || [1, 2, 0].into_iter();
         assert_eq!(percent(1, all()), "33.33%");
         assert_eq!(percent(0, all()), "0%");

@@ -1,4 +1,4 @@
-//! `--watch`: a table per second of what the releases get, and the rollback when one of them has too many errors.
+//! `--watch`: prints a table of the releases every second, and rolls back if a release has too many errors.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -18,14 +18,14 @@ use crate::settings::NamespacedName;
 
 /// Time between tables.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Requests in the window that a decision about errors needs.
+/// Minimum number of requests in the window before the error rate counts.
 const MIN_REQUESTS: u64 = 100;
-/// Sources that are named when they cannot be read.
+/// Maximum number of unreadable sources that are named.
 const NAMED_FAILURES: usize = 3;
-/// What is not known.
+/// Placeholder for an unknown value.
 const UNKNOWN: &str = "-";
 
-/// What is watched.
+/// Settings of `--watch`.
 pub(super) struct WatchSettings<'a> {
     pub(super) name: &'a ObjectName,
     pub(super) gateways: &'a [NamespacedName],
@@ -37,7 +37,7 @@ pub(super) struct WatchSettings<'a> {
     pub(super) abort: Option<Abort<'a>>,
 }
 
-/// When weights are rolled back, and to what.
+/// The condition for a rollback, and the weights to restore.
 pub(super) struct Abort<'a> {
     pub(super) above: Percent,
     pub(super) releases: Vec<&'a str>,
@@ -45,7 +45,7 @@ pub(super) struct Abort<'a> {
     pub(super) mode: Mode,
 }
 
-/// Watches until the end, a signal or too many errors.
+/// Watches until the time is over, a signal, or a rollback.
 pub(super) async fn watch(
     cluster: &Cluster,
     first: Observed,
@@ -72,7 +72,7 @@ pub(super) async fn watch(
     }
     if settings.abort.is_some() && watching.window.covered(Instant::now()).is_none() {
         anyhow::bail!(
-            "no metrics of {} could be read, so --abort-above has decided nothing; the weights stay as they are now",
+            "no metrics of {} could be read, so --abort-above could not be evaluated; the new weights stay",
             settings.name
         );
     }
@@ -144,7 +144,7 @@ impl Watching<'_> {
         self.screen.print(&text)
     }
 
-    /// A row for each listed release, and for others that status has.
+    /// Returns a row for each listed release, and for the other releases in status.
     fn rows(&self, now: Instant) -> Vec<Row> {
         let Observed { spec, status, .. } = &self.observed;
         let listed = spec.releases.iter();
@@ -188,7 +188,7 @@ impl Watching<'_> {
         let uid = &self.observed.uid;
         if let Err(error) = apply_steps(self.cluster, uid, &abort.rollback, abort.mode).await {
             anyhow::bail!(
-                "{reason}, but the weights are not rolled back: {error:#}. Roll them back with {by_hand}"
+                "{reason}, but the weights cannot be rolled back: {error:#}. To roll back, run {by_hand}"
             );
         }
         let weights: Vec<_> = abort
@@ -204,7 +204,7 @@ impl Watching<'_> {
     }
 }
 
-/// Whether enough requests had too many errors.
+/// Reports whether the error rate is above the limit, with enough requests to decide.
 fn is_above(count: Count, limit: Percent) -> bool {
     let errors = u128::from(count.errors) * u128::from(Percent::WHOLE);
     count.requests >= MIN_REQUESTS
@@ -215,7 +215,7 @@ fn error_percent(count: Count) -> Option<f64> {
     (count.requests > 0).then(|| count.errors as f64 * 100.0 / count.requests as f64)
 }
 
-/// What is shown of a release.
+/// The row of a release.
 struct Row {
     release: String,
     ready: Option<u32>,
@@ -241,7 +241,7 @@ impl Row {
     }
 }
 
-/// How many sources were read, and why others were not.
+/// Describes how many sources were read, and the errors of others.
 fn sources(scrape: &Scrape) -> String {
     let failures = &scrape.failures;
     let mut text = format!("metrics read from {}", scrape.read);
@@ -264,7 +264,7 @@ fn sources(scrape: &Scrape) -> String {
     text
 }
 
-/// Standard output: redrawn in place on a terminal, else written line by line.
+/// Standard output: redrawn in place on a terminal, otherwise written line by line.
 struct Screen {
     is_terminal: bool,
     /// Lines of the last table.
@@ -282,11 +282,11 @@ impl Screen {
     fn redraw(&mut self, text: &str) -> io::Result<()> {
         let up = match self.drawn {
             0 => String::new(),
-            // Up to the first line of the last table, then clears what is below.
+            // Moves the cursor up to the first line of the last table, and clears everything below.
             lines => format!("\x1b[{lines}A\x1b[J"),
         };
         self.drawn = text.lines().count();
-        // Without line wrap, so that each line takes one row.
+        // Turns off line wrap meanwhile, so that each line takes one row and `drawn` is right.
         self.print(&format!("{up}\x1b[?7l{text}\x1b[?7h"))
     }
 
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_many_errors_need_enough_requests() {
+    fn error_rate_needs_a_minimum_of_requests() {
         let limit = |text: &str| text.parse::<Percent>().unwrap();
         let is_above =
             |requests, errors, text: &str| is_above(Count { requests, errors }, limit(text));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_and_some_are_named() {
+    fn sources_counts_failures_and_names_some() {
         let mut scrape = Scrape {
             read: 2,
             ..Scrape::default()

@@ -1,4 +1,4 @@
-//! What a command makes of the weights of a ReleaseBackend. Percentages are exact: weights are scaled where they have to be.
+//! Computes the weights of a ReleaseBackend after a command. Percentages are exact: weights are scaled if necessary.
 
 use crate::api::release_backend::WeightedRelease;
 
@@ -18,21 +18,21 @@ pub(super) struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlannedRelease {
     pub(super) name: String,
-    /// `None` where it is not listed yet.
+    /// `None` if it is not listed yet.
     pub(super) before: Option<u32>,
     pub(super) after: u32,
-    /// Whether the command names it.
+    /// Whether the command line names it.
     pub(super) is_named: bool,
 }
 
-/// A release and a weight that is to be written.
+/// A release and the weight to write.
 pub(super) type Step = (String, u32);
 
 impl Plan {
     /// Computes the weights after changes.
     ///
     /// # Errors
-    /// When a release is not listed and may not be added, or a percentage cannot be had.
+    /// When a release is not listed and may not be added, or no weights give the percentage exactly.
     pub(super) fn new(
         listed: &[WeightedRelease],
         changes: &[Change],
@@ -84,7 +84,7 @@ impl Plan {
         rising.into_iter().chain(falling).map(of).collect()
     }
 
-    /// The changes that undo the plan: a release that was added stays, with weight 0.
+    /// The changes that undo the plan. A release that was added stays listed, with weight 0.
     pub(super) fn rollback(&self) -> Vec<Step> {
         let of =
             |release: &PlannedRelease| (release.name.clone(), release.before.unwrap_or_default());
@@ -92,8 +92,8 @@ impl Plan {
         falling.into_iter().chain(rising).map(of).collect()
     }
 
-    /// The releases whose weight falls, and the others that change. Weights that rise are written first, so that the sum of
-    /// all is never 0 in between.
+    /// The releases whose weight falls, and the other changed releases. Weights that rise are written first, so that
+    /// the sum of all weights is never 0 in between.
     fn changed(&self) -> (Vec<&PlannedRelease>, Vec<&PlannedRelease>) {
         let changed = self
             .releases
@@ -102,7 +102,7 @@ impl Plan {
         changed.partition(|release| release.after < release.before.unwrap_or_default())
     }
 
-    /// The named releases whose share grows; without any, all named ones.
+    /// The named releases whose share grows; if there are none, all named releases.
     pub(super) fn shifted(&self) -> Vec<&str> {
         let sum = |weight: fn(&PlannedRelease) -> u32| -> u64 {
             self.releases.iter().map(|it| u64::from(weight(it))).sum()
@@ -136,13 +136,13 @@ impl Plan {
 fn not_listed(release: &str, listed: &[WeightedRelease]) -> String {
     let names: Vec<_> = listed.iter().map(|it| it.value.as_str()).collect();
     let known = match names.as_slice() {
-        [] => "none is".to_owned(),
+        [] => "the list is empty".to_owned(),
         names => format!("listed: {}", names.join(", ")),
     };
-    format!("release {release} is not listed in spec.releases ({known}); --add lists it")
+    format!("release {release} is not listed in spec.releases ({known}); use --add to list it")
 }
 
-/// Gives a release a share. The other listed releases keep their proportions. Returns a note if their weights
+/// Sets the share of a release. The other listed releases keep their proportions. Returns a note if their weights
 /// are scaled.
 fn set_share(
     releases: &mut [PlannedRelease],
@@ -153,11 +153,11 @@ fn set_share(
     let name = releases[named].name.clone();
     let after = weights_for_share(&before, named, share).map_err(|error| match error {
         ShareError::NoOther => format!(
-            "release {name} cannot get {share}: no other listed release has a weight above 0; give weights instead"
+            "release {name} cannot get {share}: no other listed release has a weight above 0; use weights instead"
         ),
         ShareError::TooLarge => format!(
             "no weights up to {MAX_WEIGHT} give release {name} exactly {share} and keep the proportions of the others; \
-             give weights instead"
+             use weights instead"
         ),
     })?;
     let mut scaled = Vec::new();
@@ -175,17 +175,17 @@ fn set_share(
     }))
 }
 
-/// Why a share cannot be had.
+/// Why no weights give a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShareError {
-    /// Nothing else has a weight.
+    /// No other release has a weight above 0.
     NoOther,
     /// A weight would exceed [`MAX_WEIGHT`].
     TooLarge,
 }
 
-/// Weights by which one of several has a share exactly, and the others have their proportions. Those of the others stay
-/// the same if possible; next best is that the sum stays the same, then that it is 100, then that it is as small as it can be.
+/// Computes weights that give one release exactly a share, while the others keep their proportions. In order of
+/// preference: the other weights stay, the sum stays, the sum is 100, the sum is minimal.
 fn weights_for_share(
     weights: &[u32],
     named: usize,

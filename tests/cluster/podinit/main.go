@@ -33,7 +33,7 @@ func main() {
 		err = initMain(args[1:])
 	case len(args) == 2 && args[0] == "container":
 		// The parent reads the reason of a failed start from descriptor 4,
-		// which closes by itself when the exec succeeds.
+		// which is closed by a successful exec (close-on-exec).
 		unix.CloseOnExec(4)
 		if err = containerMain(args[1]); err != nil {
 			fmt.Fprint(os.NewFile(4, "errors"), err)
@@ -50,8 +50,8 @@ func main() {
 	}
 }
 
-// initMain runs one command, passes signals on to it, reaps every orphan, and
-// exits with the command's exit code; the kernel then ends all that is left.
+// initMain runs a command, forwards signals to it, reaps orphans, and exits with
+// the command's exit code. The kernel then kills all remaining processes.
 func initMain(args []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -139,7 +139,7 @@ func containerMain(path string) error {
 	return fmt.Errorf("%s: %w", file, syscall.Exec(file, s.Args, s.Env))
 }
 
-// setupRoot makes the container's root: the host's root file system below a
+// setupRoot creates the container's root: the host's root file system below a
 // private writable layer, with fresh kernel file systems and the pod's volumes.
 func setupRoot(s spec.Container) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -229,7 +229,7 @@ func raiseFileLimit() error {
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 }
 
-// dropPrivileges limits the capabilities and takes on the container's user.
+// dropPrivileges limits the capabilities and switches to the container's user.
 func dropPrivileges(s spec.Container) error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		if s.Capabilities&(1<<c) == 0 {
@@ -251,8 +251,8 @@ func dropPrivileges(s spec.Container) error {
 }
 
 // execMain runs a command in the namespaces of another process and exits with
-// its exit code. With a container's spec it takes over environment and user,
-// without one the caller's environment and working directory.
+// its exit code. With a container's spec it uses the container's environment and
+// user, without one the caller's environment and working directory.
 func execMain(pid, specPath string, args []string) error {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -283,7 +283,7 @@ func execMain(pid, specPath string, args []string) error {
 		}
 		fds[i] = fd
 	}
-	// A mount namespace can be joined only by a thread that shares no file system context.
+	// setns(2) refuses a mount namespace if threads share the file system context.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}

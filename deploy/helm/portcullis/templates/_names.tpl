@@ -1,4 +1,4 @@
-{{/* Names are fixed: one release serves a cluster, since its GatewayClasses name one controller. */}}
+{{/* Names are fixed: a cluster has one release, because all its GatewayClasses have the same controllerName. */}}
 {{- define "portcullis.controller" -}}portcullis-controller{{- end }}
 {{- define "portcullis.stream" -}}portcullis-controller-stream{{- end }}
 

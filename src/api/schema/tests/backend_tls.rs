@@ -1,9 +1,9 @@
-//! Policies on TLS to backends, of the Gateway API and of ours: they have one shape.
+//! BackendTLSPolicy and BackendTLSOverride, which have the same schema.
 
 use super::{findings, yaml};
 
 #[test]
-fn policies_on_tls_have_the_fields_of_the_proposal() {
+fn tls_policies_have_the_fields_of_gep_3875() {
     let app = "{group: '', kind: Service, name: app}";
     let of_apps = "{group: '', kind: Service, name: app, namespace: apps}";
     let from = |kind: &str| {
@@ -46,7 +46,7 @@ fn policies_on_tls_have_the_fields_of_the_proposal() {
 }
 
 #[test]
-fn certificates_are_verified_by_authorities_or_pins_or_not_at_all() {
+fn validation_needs_authorities_pins_or_skip_verify() {
     let app = "{group: '', kind: Service, name: app}";
     let validation =
         |rest: &str| format!("{{targetRefs: [{app}], validation: {{hostname: h, {rest}}}}}");
@@ -82,7 +82,7 @@ fn certificates_are_verified_by_authorities_or_pins_or_not_at_all() {
     check(&rows);
 }
 
-/// Specs of both kinds, each with a part of what is found; nothing for those that are good.
+/// Validates each spec as both kinds. A row has a part of the expected finding, or nothing for a valid spec.
 fn check(rows: &[(String, &str)]) {
     let found = |kind: &str, version: &str, spec: &str| {
         let text =

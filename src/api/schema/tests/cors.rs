@@ -1,4 +1,4 @@
-//! The CORS filter of an HTTPRoute at the limits of its schema.
+//! Schema of the CORS filter of an HTTPRoute.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn with(cors: &Value) -> Value {
 }
 
 #[test]
-fn accepted_filters() {
+fn accepts_valid_cors_filters() {
     let names = |count: usize| -> Vec<String> { (0..count).map(|at| format!("x-{at}")).collect() };
     let origins: Vec<String> = (0..64).map(|at| format!("https://{at}.com")).collect();
     let rows = [
@@ -40,7 +40,7 @@ fn max_age_defaults_to_five_seconds() {
 }
 
 #[test]
-fn refused_filters() {
+fn rejects_invalid_cors_filters() {
     let rows = [
         ("allowOrigins", json!(["*", "https://a.com"])),
         ("allowOrigins", json!(["https://a.com", "https://a.com"])),

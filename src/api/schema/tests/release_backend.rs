@@ -1,4 +1,4 @@
-//! ReleaseBackends.
+//! Schema of ReleaseBackend.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn release_backend(spec: &str) -> Value {
 }
 
 #[test]
-fn fields_of_release_backends_are_limited() {
+fn validates_fields_of_release_backends() {
     let rows = [
         ("{splitBy: a}", ""),
         (
@@ -90,7 +90,7 @@ fn fields_of_release_backends_are_limited() {
 }
 
 #[test]
-fn configurations_of_load_balancers_are_open_and_have_no_nulls() {
+fn load_balancers_keep_unknown_fields_but_no_nulls() {
     let spec = "{splitBy: a, loadBalancer: {v1.Service: {name: b, selector: null}, example.com/v1.Any: {deep: {x: 1}}}}";
     let admission = admit(release_backend(spec));
     assert!(admission.findings.is_empty(), "{:?}", admission.findings);

@@ -1,4 +1,4 @@
-//! XBackendTrafficPolicies.
+//! Schema of XBackendTrafficPolicy.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn policy(spec: &str) -> Value {
 }
 
 #[test]
-fn fields_of_traffic_policies_are_limited() {
+fn validates_fields_of_traffic_policies() {
     let rows = [
         ("", ""),
         (
@@ -60,7 +60,7 @@ fn fields_of_traffic_policies_are_limited() {
 }
 
 #[test]
-fn retries_of_a_traffic_policy_have_the_defaults_of_the_api() {
+fn retry_constraint_has_the_defaults_of_the_api() {
     let read = |spec: &str| {
         let admission = admit(policy(spec));
         let Object::BackendTrafficPolicy(policy) = admission.object.unwrap() else {

@@ -42,7 +42,7 @@ fn percentage_keeps_the_other_weights_if_possible() {
 }
 
 #[test]
-fn percentage_else_keeps_the_sum() {
+fn percentage_keeps_the_sum_if_the_other_weights_cannot_stay() {
     assert_eq!(after(&[("v1", 100), ("v2", 0)], &["v2=10%"]), "v1=90 v2=10");
     assert_eq!(
         after(&[("v1", 1000), ("v2", 0)], &["v2=0.1%"]),
@@ -56,7 +56,7 @@ fn percentage_else_keeps_the_sum() {
 }
 
 #[test]
-fn percentages_at_the_ends_set_zeros() {
+fn zero_and_hundred_percent_set_weights_to_zero() {
     assert_eq!(
         after(&[("v1", 90), ("v2", 10)], &["v2=100%"]),
         "v1=0 v2=100"
@@ -101,10 +101,11 @@ fn impossible_shares_are_refused() {
 #[test]
 fn releases_that_are_not_listed_need_add() {
     let error = plan(&[("v1", 90), ("v2", 10)], &["v3=5"], false).unwrap_err();
-    let expected = "release v3 is not listed in spec.releases (listed: v1, v2); --add lists it";
+    let expected =
+        "release v3 is not listed in spec.releases (listed: v1, v2); use --add to list it";
     assert_eq!(error, expected);
     let error = plan(&[], &["v3=5"], false).unwrap_err();
-    assert!(error.contains("(none is)"), "{error}");
+    assert!(error.contains("(the list is empty)"), "{error}");
     let added = plan(&[("v1", 90)], &["v3=5"], true).unwrap();
     assert_eq!(added.steps(), [("v3".to_owned(), 5)]);
     assert_eq!(added.rollback(), [("v3".to_owned(), 0)]);
@@ -143,7 +144,7 @@ fn shifted_is_the_named_release_that_grows() {
 }
 
 #[test]
-fn notes_that_nothing_serves() {
+fn notes_that_no_release_has_a_weight() {
     let plan = plan(&[("v1", 1)], &["v1=0"], false).unwrap();
     assert_eq!(
         plan.notes,
