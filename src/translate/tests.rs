@@ -355,7 +355,7 @@ fn refuses_values_that_crd_validation_refuses() {
         (header("x:y", "a"), "is not a header name"),
         (
             header("x-a", "a\r\nb"),
-            "characters that no header may have",
+            "characters that are not allowed in headers",
         ),
         (redirect(json!({"scheme": "ftp"})), "use http or https"),
         (redirect(json!({"statusCode": 200})), "200 is not supported"),

@@ -38,13 +38,13 @@ pub(crate) fn rule_labels(rule: &str) -> String {
 
 /// Labels of port 80 of a Service in plain text.
 pub(crate) fn service_labels(name: &str) -> String {
-    service_labels_with_tls(name, "none")
+    service_labels_with(name, "http1", "none")
 }
 
 /// Labels of port 80 of a Service.
-pub(crate) fn service_labels_with_tls(name: &str, tls: &str) -> String {
+pub(crate) fn service_labels_with(name: &str, protocol: &str, tls: &str) -> String {
     format!(
-        r#"namespace="default",backend="{name}",kind="Service",port="80",protocol="http1",tls="{tls}""#
+        r#"namespace="default",backend="{name}",kind="Service",port="80",protocol="{protocol}",tls="{tls}""#
     )
 }
 

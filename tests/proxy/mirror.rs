@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
-use crate::admin::{metric, service_labels_with_tls};
+use crate::admin::{metric, service_labels_with};
 use crate::backend_tls::{NAME, authorities, policy, trust};
 use crate::client::{Client, connect, hear, say};
 use crate::harness::PATIENCE;
@@ -82,17 +82,24 @@ pub(crate) async fn until_mirrored(scene: &Scene, service: &str, result: &str, c
         "secure" | "untrusted" => format!("BackendTLSPolicy default/{service}"),
         _ => "none".to_owned(),
     };
-    let labels = service_labels_with_tls(service, &tls);
-    let name = format!(r#"mirrored_requests_total{{{labels},result="{result}"}}"#);
+    let copies = async || {
+        let mut copies = 0.0;
+        for protocol in ["http1", "http2"] {
+            let labels = service_labels_with(service, protocol, &tls);
+            let name = format!(r#"mirrored_requests_total{{{labels},result="{result}"}}"#);
+            copies += metric(scene, &name).await;
+        }
+        copies
+    };
     let counted = async {
         // Counters have no change notification.
-        while metric(scene, &name).await < count {
+        while copies().await < count {
             sleep(Duration::from_millis(5)).await;
         }
     };
     let counted = timeout(PATIENCE, counted).await;
-    assert!(counted.is_ok(), "{name} is not {count} in time");
-    assert_eq!(metric(scene, &name).await, count, "{name}");
+    assert!(counted.is_ok(), "{service}: not {count} {result} in time");
+    assert_eq!(copies().await, count, "{service} {result}");
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ fn conflict_changes_nothing_and_force_takes_the_field() {
         "the weight of release v3 cannot be set",
         "field spec.releases[value=\"v3\"].weight belongs to kubectl-client-side-apply",
         "--force",
-        "set it back",
+        "may then reset it",
     ]);
     // v2 has no conflict, but is not written either.
     assert_eq!(scene.weights(), "v1=90 v2=0 v3=0");
@@ -180,7 +180,10 @@ fn wrong_usage_exits_with_2_before_any_request() {
             &["shop/shop", "v1=10%", "v2=20%"],
             "a percentage excludes other changes",
         ),
-        (&["shop/shop", "v2=1", "v2=2"], "a release is given twice"),
+        (
+            &["shop/shop", "v2=1", "v2=2"],
+            "a release must not be named twice",
+        ),
     ] {
         let outcome = scene.shift(arguments);
         assert_eq!(outcome.code, Some(2), "{outcome:?}");

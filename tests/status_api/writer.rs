@@ -228,7 +228,7 @@ fn conflict_is_retried_after_a_read() {
     api.put(object);
     running.want(&["a"], "first");
     running.wait_for_count("written", 1);
-    assert_eq!(running.count("overtaken"), 1);
+    assert_eq!(running.count("conflict"), 1);
     let parents = api.object("HTTPRoute", "default", "a")["status"]["parents"].clone();
     let controllers: Vec<_> = parents
         .as_array()
@@ -334,7 +334,7 @@ fn does_not_retry_deleted_object() {
     running.create("a");
     api.delete("HTTPRoute", "default", "a");
     running.want(&["a"], "first");
-    running.wait_for_count("gone", 1);
+    running.wait_for_count("not_found", 1);
     running.stored.deleted(&route("a"));
     running.create("b");
     running.want(&["a", "b"], "first");
@@ -349,7 +349,7 @@ fn retries_rejected_status_only_after_a_change() {
     running.create("a");
     api.fail_writes("HTTPRoute", Some(Fault::Status(422)));
     running.want(&["a"], "first");
-    running.wait_for_count("refused", 1);
+    running.wait_for_count("rejected", 1);
     api.fail_writes("HTTPRoute", None);
     running.create("b");
     running.want(&["a", "b"], "first");

@@ -121,11 +121,15 @@ impl MatchIndex {
 
     /// Adds the routes with matches that the attached route shadows, or may shadow without it.
     fn add_affected(&self, attached: &AttachedRoute, affected: &mut FxHashSet<ObjectRef>) {
-        let candidates: Vec<_> = candidates(&attached.route).collect();
+        let mut by_path: BTreeMap<PathKey, Vec<Candidate<'_>>> = BTreeMap::new();
+        for candidate in candidates(&attached.route) {
+            let path = PathKey::of(&candidate.condition().path);
+            by_path.entry(path).or_default().push(candidate);
+        }
         let hostnames = attached.hostnames.iter();
         for on_hostname in hostnames.filter_map(|hostname| self.0.get(hostname)) {
-            for candidate in &candidates {
-                on_hostname.add_affected(candidate, candidates.len(), affected);
+            for candidates in by_path.values() {
+                on_hostname.add_affected(candidates, affected);
             }
         }
     }
@@ -192,26 +196,25 @@ impl OnHostname {
         own.into_iter().chain(exact).chain(below)
     }
 
-    /// Adds the routes with matches that the candidate, one of `count` of its route, shadows, or may shadow without it.
-    fn add_affected(
-        &self,
-        candidate: &Candidate<'_>,
-        count: usize,
-        affected: &mut FxHashSet<ObjectRef>,
-    ) {
-        let path = &candidate.condition().path;
+    /// Adds the routes with matches that the candidates shadow, or may shadow without them. The candidates are all
+    /// those of a route with the same path.
+    fn add_affected(&self, candidates: &[Candidate<'_>], affected: &mut FxHashSet<ObjectRef>) {
+        let Some(first) = candidates.first() else {
+            return;
+        };
+        let path = &first.condition().path;
         let of_path = self.paths.get(&PathKey::of(path)).map_or(0, Matches::len);
-        if of_path > MAX_MATCHES + count {
+        if of_path > MAX_MATCHES + candidates.len() {
             return;
         }
-        // Else the route decides whether the path takes part at all.
-        let takes_part = of_path <= MAX_MATCHES;
+        // Otherwise the route determines whether the matches of the path are compared at all.
+        let is_compared = of_path <= MAX_MATCHES;
         for (precedence, rule) in self.narrower(path).flatten() {
-            let shadows = || {
+            let shadows = |candidate: &Candidate<'_>| {
                 candidate.precedence < *precedence
                     && asks_no_more(candidate.condition(), condition(precedence, rule))
             };
-            if !takes_part || shadows() {
+            if !is_compared || candidates.iter().any(shadows) {
                 affected.insert(rule.id.route.clone());
             }
         }
