@@ -1,5 +1,5 @@
-//! Everything that one process is told at start, resolved to plain data with its defaults. Knows neither flags nor
-//! environment variables (`cli::flags` reads those) and nothing that can change while the process runs.
+//! Settings of a data plane at start, as plain data with defaults. Must not know flags and environment variables, which
+//! `cli::flags` reads, and nothing that can change while the process runs.
 
 mod access_log;
 
@@ -15,44 +15,44 @@ pub use self::access_log::{AccessLog, AccessLogFilter, AccessLogTarget};
 use crate::location::Location;
 use crate::permissions::Permissions;
 
-/// Static configuration of a data plane.
+/// Settings of a data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where Gateway API objects come from.
+    /// Source of Gateway API objects.
     pub source: Source,
-    /// Where health, metrics and the configuration are shown; `None` turns that off. Default: [`Self::ADMIN`].
+    /// Address of health, metrics and the configuration dump; `None` disables it. Default: [`Self::ADMIN`].
     pub admin: Option<SocketAddr>,
-    /// Worker threads, at least 1. Default: the cores that the process may use.
+    /// Number of worker threads, at least 1. Default: the cores available to the process.
     pub workers: usize,
-    /// Shape of the log on standard error. The access log is JSON always. Default: text.
+    /// Format of the log on standard error. The access log is always JSON. Default: text.
     pub log_format: LogFormat,
-    /// Where the access log goes and which requests it has. Default: all on standard output.
+    /// The access log. Default: all requests, on standard output.
     pub access_log: AccessLog,
     /// Which ports to bind. Default: as declared.
     pub ports: Ports,
-    /// Timeouts and caps.
+    /// Timeouts and limits.
     pub limits: Limits,
-    /// Peers whose `X-Forwarded-*` and `Forwarded` headers are believed. Default: none.
+    /// Clients whose `X-Forwarded-*` and `Forwarded` headers are trusted. Default: none.
     pub trusted_proxies: Vec<IpNet>,
-    /// File with the secret that seals session tokens. Default: none, and the process makes its own key.
+    /// File with the secret that encrypts session tokens. Default: none; the process generates a key.
     pub session_key_file: Option<PathBuf>,
     /// Non-public addresses that hostnames of backends may resolve to. Default: none.
     pub allowed_external_addresses: Vec<IpNet>,
     /// Name servers for these hostnames; empty means those of the system. Default: empty.
     pub dns_servers: Vec<SocketAddr>,
-    /// How the process leaves.
+    /// Graceful shutdown.
     pub drain: Drain,
-    /// What the operator permits objects to do.
+    /// Permissions that the operator grants to objects.
     pub permissions: Permissions,
     /// Where the process runs. Default: unknown.
     pub location: Location,
 }
 
 impl Settings {
-    /// The admin address when none is given.
+    /// The default admin address.
     pub const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 19000);
 
-    /// Settings for a source, such as the path of a folder, with the default of everything else.
+    /// Returns the default settings for a source, such as the path of a folder.
     pub fn new(source: impl Into<Source>) -> Self {
         Self {
             source: source.into(),
@@ -73,41 +73,41 @@ impl Settings {
     }
 }
 
-/// Where Gateway API objects come from.
+/// Source of Gateway API objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A folder of YAML.
     Folder(PathBuf),
-    /// The cluster of the pod's service account, else of the kubeconfig.
+    /// The cluster of the pod's service account, or else of the kubeconfig.
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
         gateway: Option<NamespacedName>,
-        /// The only namespaces that are watched, and that of the only Gateway; empty means all.
+        /// The watched namespaces, in addition to that of `gateway`; empty watches all.
         namespaces: Vec<String>,
     },
-    /// The controller, which has made this pod for one Gateway and streams that Gateway's objects to it.
+    /// The controller that provisioned this pod for a Gateway, and streams the objects of that Gateway to it.
     Stream(StreamSource),
 }
 
-/// A controller, and what a pod of its Gateway needs to connect to it.
+/// A controller, and the files of a pod that connects to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamSource {
-    /// Where the controller serves streams.
+    /// URL of the controller's stream.
     pub controller: ControllerUrl,
-    /// The Gateway whose objects are asked for.
+    /// The Gateway whose objects are requested.
     pub gateway: NamespacedName,
-    /// PEM of the certificates that the controller's certificate may be signed by; read for each connection.
+    /// PEM of the CA certificates that verify the controller; read for each connection.
     pub ca_file: PathBuf,
-    /// The ServiceAccount token that tells the controller who asks; read for each connection.
+    /// ServiceAccount token that authenticates the pod; read for each connection.
     pub token_file: PathBuf,
-    /// A directory in memory for a copy of the objects, which a restarted container begins with.
+    /// In-memory directory for a copy of the objects, which a restarted container starts with.
     pub state_dir: Option<PathBuf>,
 }
 
 impl StreamSource {
-    /// The CA file of pods that the controller has made.
+    /// The CA file of provisioned pods.
     pub const CA_FILE: &str = "/var/run/portcullis/controller/ca.crt";
-    /// The token file of pods that the controller has made.
+    /// The token file of provisioned pods.
     pub const TOKEN_FILE: &str = "/var/run/portcullis/controller/token";
 }
 
@@ -116,7 +116,7 @@ impl StreamSource {
 pub struct ControllerUrl {
     /// A DNS name or an address, which has no brackets here.
     pub host: String,
-    /// The port; 443 when the URL has none.
+    /// The port; 443 if the URL has none.
     pub port: u16,
 }
 
@@ -128,7 +128,7 @@ impl FromStr for ControllerUrl {
         let rest = text.strip_prefix("https://").ok_or(SHAPE)?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let authority: http::uri::Authority = rest.parse().map_err(|_| SHAPE)?;
-        // A user would stand before the host.
+        // User information would precede the host.
         let port = authority.as_str().strip_prefix(authority.host());
         let port = match port.ok_or(SHAPE)?.strip_prefix(':') {
             Some(port) => port.parse().map_err(|_| SHAPE)?,
@@ -179,7 +179,7 @@ impl FromStr for NamespacedName {
     }
 }
 
-/// Whether a text can be the name of an object.
+/// Reports whether a text can be the name of an object.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -193,12 +193,12 @@ impl<P: Into<PathBuf>> From<P> for Source {
     }
 }
 
-/// Shape of the log.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// One JSON object per line.
     Json,
-    /// Lines for people.
+    /// Human-readable lines.
     Text,
 }
 
@@ -207,14 +207,14 @@ pub enum LogFormat {
 pub enum Ports {
     /// The ports that listeners declare.
     AsDeclared,
-    /// The ports that listeners declare, except privileged ones: those are bound at [`container_port`].
+    /// The ports that listeners declare; privileged ones are mapped to [`container_port`].
     Unprivileged,
     /// A free port of 127.0.0.1 for every port that listeners declare, for tests.
     Ephemeral,
 }
 
-/// The port that a pod behind a Service binds for a listener's `port`: the same, but for privileged ports. The top 1,024
-/// ports are outside Linux's range of ephemeral ports and hold one place for each of those.
+/// Returns the port that a pod behind a Service binds for a listener's `port`. Privileged ports are mapped to the top 1,024
+/// ports, which are outside of Linux's default range of ephemeral ports; other ports are unchanged.
 pub const fn container_port(port: u16) -> u16 {
     const PRIVILEGED: u16 = 1024;
     if port < PRIVILEGED {
@@ -224,12 +224,12 @@ pub const fn container_port(port: u16) -> u16 {
     }
 }
 
-/// How the process leaves once it is told to.
+/// Graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// From "not ready" until nothing new is accepted, so that load balancers notice first. Default: 5 s.
+    /// Time between failing readiness and closing the listeners, so that load balancers notice first. Default: 5 s.
     pub delay: Duration,
-    /// From then until what is still in flight is cut. Default: 30 s.
+    /// Time after that until connections with requests in flight are closed. Default: 30 s.
     pub deadline: Duration,
 }
 
@@ -242,40 +242,40 @@ impl Default for Drain {
     }
 }
 
-/// Timeouts and caps of connections. There is no total timeout of a request unless its route asks for one.
+/// Timeouts and limits of connections. A request has no total timeout unless its route sets one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// From the first byte of a request to the end of its head, and from accepting to that first byte. Default: 10 s.
+    /// Timeout from accepting a connection to the first byte of a request, and from there to the end of the head. Default: 10 s.
     pub header_timeout: Duration,
-    /// Idle time between requests of a connection. Default: 75 s.
+    /// Idle timeout between requests of a connection. Default: 75 s.
     pub keep_alive_timeout: Duration,
-    /// No byte of a request body while one is awaited. Default: 30 s.
+    /// Idle timeout of a request body while more of it is expected. Default: 30 s.
     pub body_timeout: Duration,
-    /// The client takes nothing of what is written to it. Default: 30 s.
+    /// Timeout of writes to a client that does not read. Default: 30 s.
     pub write_timeout: Duration,
-    /// A TLS handshake. Default: 10 s.
+    /// Timeout of a TLS handshake with a client. Default: 10 s.
     pub handshake_timeout: Duration,
-    /// No byte either way while a response is awaited or streamed. Default: 5 min.
+    /// Idle timeout while a response is awaited or streamed. Default: 5 min.
     pub stream_idle_timeout: Duration,
-    /// No byte either way in an upgraded connection, such as a WebSocket. Default: 1 h.
+    /// Idle timeout of an upgraded connection, such as a WebSocket. Default: 1 h.
     pub tunnel_idle_timeout: Duration,
-    /// Connecting to an endpoint. Default: 5 s.
+    /// Timeout of a connect to an endpoint. Default: 5 s.
     pub connect_timeout: Duration,
-    /// How long an unused connection to an endpoint is kept. Default: 60 s.
+    /// Idle timeout of connections to endpoints. Default: 60 s.
     pub upstream_idle_timeout: Duration,
-    /// How long a connection is idle before it gives its buffers back. Default: 1 s.
+    /// Idle time after which a client connection releases its buffers. Default: 1 s.
     pub park_after: Duration,
-    /// Client connections of the process. Default: 65,536.
+    /// Maximum client connections of the process. Default: 65,536.
     pub max_connections: usize,
-    /// TLS handshakes of the process at one time; when there are more, the oldest are given up. Default: 4,096.
+    /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest. Default: 4,096.
     pub max_handshakes: usize,
-    /// Bytes of a request's or response's head. Default: 64 KiB.
+    /// Maximum size of a request or response head, in bytes. Default: 64 KiB.
     pub max_header_bytes: usize,
-    /// Headers of a request or a response. Default: 100.
+    /// Maximum number of headers of a request or response. Default: 100.
     pub max_headers: usize,
-    /// Streams of an HTTP/2 connection at one time. Default: 100.
+    /// Maximum concurrent streams of an HTTP/2 connection. Default: 100.
     pub max_streams: u32,
-    /// Unused connections kept per endpoint and worker; they hold no buffer. Default: 1,024.
+    /// Maximum idle connections per endpoint and worker; they hold no buffer. Default: 1,024.
     pub upstream_max_idle: usize,
 }
 

@@ -329,7 +329,7 @@ fn settings_reference_matches_flags() {
 
 fn settings_reference() -> String {
     let mut text = "# Settings\n\n\
-        Made from the flags by `UPDATE_DOCS=1 cargo test --test cli`. A flag wins over its environment variable. Times are \
+        Generated from the flags by `UPDATE_DOCS=1 cargo test --test cli`. A flag overrides its environment variable. Times are \
         written like `500ms`, `10s`, `5m` or `1h30m`, sizes like `65536` or `64KiB`.\n"
         .to_owned();
     let mut command = cli::command();

@@ -19,7 +19,9 @@ SPARE_CONNECTIONS = 200
 # A core counts as quiet when others take less than this share of it.
 QUIET_SHARE = 0.1
 QUIET_WINDOW_SECONDS = 0.25
-# By then a proxy has written what it holds of its log: Envoy waits 10 s, nginx is told to wait 0.1 s.
+# The share of the requests that reach the backend, and that are logged, at least.
+COMPLETE = 0.98
+# By then a proxy has written its log: Envoy buffers for 10 s, nginx is configured to buffer for 0.1 s.
 LOG_SECONDS = 12.0
 
 
@@ -82,11 +84,11 @@ class Sample:
         done, reached = self.outcome.requests, self.backend.requests
         if self.outcome.fault:
             return self.outcome.fault
-        if reached < done * 0.98:
+        if reached < done * COMPLETE:
             return f"only {reached} of {done} requests reached the backend"
         if self.backend.connections > SPARE_CONNECTIONS + done * 0.01:
             return f"{self.backend.connections} upstream connections for {done} requests"
-        if self.logged is not None and self.logged < done * 0.98:
+        if self.logged is not None and self.logged < done * COMPLETE:
             return f"only {self.logged} of {done} requests were logged"
         return ""
 
@@ -176,7 +178,7 @@ class Lab:
             backend=self.backend.counts().since(reached),
             own_share=proxy.end() / wall.end(),
             foreign_share=foreign / wall.end(),
-            logged=running.logged(outcome.requests),
+            logged=running.logged(round(outcome.requests * COMPLETE)),
         )
 
     def _wait_until_quiet(self) -> None:

@@ -1,4 +1,4 @@
-//! The flags and environment variables of a data plane, and how they become [`Settings`]. Defaults stand in
+//! The flags and environment variables of a data plane, and how they become [`Settings`]. Defaults are in
 //! `settings.rs` only.
 
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use crate::settings::{
     AccessLog, AccessLogFilter, AccessLogTarget, Drain, Limits, LogFormat, Ports, Settings, Source,
 };
 
-/// Flags that every data plane has, wherever its objects come from.
+/// Flags of every data plane, for all sources of objects.
 #[derive(Args, Debug)]
 pub struct ServeFlags {
-    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
+    /// Admin address: /healthz, /readyz and /metrics; /config and the status page for clients on loopback; `off` disables it
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     pub admin: AdminAddress,
-    /// Worker threads [default: the cores that the process may use]
+    /// Number of worker threads [default: the cores available to the process]
     #[arg(long, value_name = "N", env = "PORTCULLIS_WORKERS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
-    /// Clients whose X-Forwarded-* and Forwarded headers are believed; those of all others are overwritten
+    /// Clients whose X-Forwarded-* and Forwarded headers are trusted; those of other clients are replaced
     #[arg(
         long,
         value_name = "CIDR,…",
@@ -32,35 +32,35 @@ pub struct ServeFlags {
         value_delimiter = ','
     )]
     pub trusted_proxies: Vec<IpNet>,
-    /// File with the secret of at least 32 bytes that seals session tokens, the same for all replicas [default: a key of
-    /// its own for each process, with which sessions end]
+    /// File with the secret that encrypts session tokens, at least 32 bytes, the same for all replicas [default: a random
+    /// key per process: sessions end when it restarts]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_SESSION_KEY_FILE")]
     pub session_key_file: Option<PathBuf>,
-    /// What objects may do.
+    /// Permissions of objects.
     #[command(flatten)]
     pub permissions: PermissionFlags,
     /// Where the process runs.
     #[command(flatten)]
     pub location: LocationFlags,
-    /// What names of backends resolve to.
+    /// Addresses and name servers of external backends.
     #[command(flatten)]
     pub external: ExternalFlags,
     /// Log and access log.
     #[command(flatten)]
     pub log: LogFlags,
-    /// Leaving.
+    /// Graceful shutdown.
     #[command(flatten)]
     pub drain: DrainFlags,
-    /// Timeouts and caps.
+    /// Timeouts and limits.
     #[command(flatten)]
     pub limits: LimitFlags,
 }
 
-/// What the operator permits objects to do. Every process that judges or serves them has to have the same.
+/// Permissions that the operator grants to objects. All processes that validate or serve the same objects need the same.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Permissions")]
 pub struct PermissionFlags {
-    /// Kinds that may be backends, each as GROUP/VERSION.Kind, such as v1.Service [default: all that are built in]
+    /// Kinds that may be backends, each as GROUP/VERSION.Kind, such as v1.Service [default: all built-in kinds]
     #[arg(
         long,
         value_name = "GVK,…",
@@ -69,11 +69,11 @@ pub struct PermissionFlags {
         value_parser = super::value::backend_kind
     )]
     pub backend_kinds: Vec<&'static str>,
-    /// Whether policies may have backends verified by pins alone (pins-only), or not at all (skip-verify, with pins-only)
+    /// Whether policies may verify backends by pins alone (pins-only), or also not at all (skip-verify)
     #[arg(long, value_name = "none|pins-only|skip-verify", env = "PORTCULLIS_ALLOW_INSECURE_BACKEND",
           default_value_t = InsecureBackend::default())]
     pub allow_insecure_backend: InsecureBackend,
-    /// The most precise level at which policies may weaken TLS to backends: route, listener-set, gateway, consumer or producer
+    /// The most specific level at which policies may weaken TLS to backends: route, listener-set, gateway, consumer or producer
     #[arg(long, value_name = "LEVEL", env = "PORTCULLIS_BACKEND_TLS_FLOOR", default_value_t = PolicyLevel::default())]
     pub backend_tls_floor: PolicyLevel,
 }
@@ -105,8 +105,8 @@ impl From<&PermissionFlags> for Permissions {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Location")]
 pub struct LocationFlags {
-    /// Zone of this process, as in the label topology.kubernetes.io/zone of its node: endpoints with hints for it are used
-    /// where all have hints [default: unknown, all endpoints are used]
+    /// Zone of this process, as in the label topology.kubernetes.io/zone of its node. If all endpoints of a Service have
+    /// hints, those for this zone are used [default: unknown, all endpoints are used]
     #[arg(
         long,
         value_name = "ZONE",
@@ -115,7 +115,7 @@ pub struct LocationFlags {
         hide_default_value = true
     )]
     pub zone: String,
-    /// Node of this process, for hints for nodes [default: unknown]
+    /// Node of this process, for endpoint hints that name nodes [default: unknown]
     #[arg(
         long,
         value_name = "NODE",
@@ -132,12 +132,12 @@ impl From<&LocationFlags> for Location {
     }
 }
 
-/// What names of XBackends resolve to.
+/// Addresses and name servers of external backends.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "External backends")]
 pub struct ExternalFlags {
-    /// Addresses that names of XBackends may resolve to, beside public ones: loopback, private, link-local and other special
-    /// addresses are refused otherwise
+    /// Addresses that names of XBackends may resolve to in addition to public ones. Loopback, private, link-local and other
+    /// special addresses are refused by default
     #[arg(
         long,
         value_name = "CIDR,…",
@@ -145,7 +145,7 @@ pub struct ExternalFlags {
         value_delimiter = ','
     )]
     pub allow_external_address: Vec<IpNet>,
-    /// Name servers to resolve names of XBackends with [default: those of /etc/resolv.conf]
+    /// Name servers for names of XBackends [default: those of /etc/resolv.conf]
     #[arg(
         long,
         value_name = "ADDR[:PORT],…",
@@ -156,11 +156,11 @@ pub struct ExternalFlags {
     pub dns_server: Vec<SocketAddr>,
 }
 
-/// What is logged, and how.
+/// Log and access log.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
 pub struct LogFlags {
-    /// Shape of the log on standard error
+    /// Format of the log on standard error
     #[arg(
         long,
         value_name = "FORMAT",
@@ -171,33 +171,33 @@ pub struct LogFlags {
     /// Level, or directives such as `info,portcullis::proxy=debug` [default: RUST_LOG, else info]
     #[arg(long, value_name = "LEVEL", env = "PORTCULLIS_LOG_LEVEL")]
     pub log_level: Option<String>,
-    /// One JSON line per request on standard output (on), or at the end of a file, which is reopened on SIGUSR1 and when
-    /// it was moved or deleted
+    /// Access log, one JSON line per request: `on` writes to standard output, a path appends to a file, which is reopened
+    /// on SIGUSR1 and after it was moved or deleted
     #[arg(long, value_name = "on|off|PATH", env = "PORTCULLIS_ACCESS_LOG", default_value_t = AccessLogTarget::default())]
     pub access_log: AccessLogTarget,
-    /// Requests in the access log: all; errors, which are those with a status of 400 or above, no response or an aborted
-    /// one; or errors and a share of the others, such as 0.01
+    /// Requests in the access log: `all`; `errors`, which have a status of 400 or above, or no complete response; or a
+    /// share such as 0.01, which adds a sample of the other requests to the errors
     #[arg(long, value_name = "all|errors|SHARE", env = "PORTCULLIS_ACCESS_LOG_FILTER",
           default_value_t = AccessLogFilter::default())]
     pub access_log_filter: AccessLogFilter,
 }
 
-/// How the process leaves after SIGTERM or SIGINT.
+/// Graceful shutdown after SIGTERM or SIGINT.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Leaving")]
+#[command(next_help_heading = "Shutdown")]
 pub struct DrainFlags {
-    /// From "not ready" until nothing new is accepted
+    /// Time between failing readiness and closing the listeners
     #[arg(long, value_name = "TIME", env = "PORTCULLIS_DRAIN_DELAY", default_value_t = Span(Drain::default().delay))]
     pub drain_delay: Span,
-    /// From then until what is still in flight is cut
+    /// Time after that until connections with requests in flight are closed
     #[arg(long, value_name = "TIME", env = "PORTCULLIS_DRAIN_DEADLINE", default_value_t = Span(Drain::default().deadline))]
     pub drain_deadline: Span,
 }
 
-/// Declares [`LimitFlags`]: each flag is named for a field of [`Limits`], whose default it has.
+/// Declares [`LimitFlags`]: each flag has the name and the default of a field of [`Limits`].
 macro_rules! limit_flags {
     ($($(#[doc = $help:literal])* $name:ident: $type:ty, $value:literal, $env:literal;)*) => {
-        /// Timeouts and caps of connections.
+        /// Timeouts and limits of connections.
         #[derive(Args, Debug)]
         #[command(next_help_heading = "Limits")]
         pub struct LimitFlags {
@@ -217,42 +217,42 @@ macro_rules! limit_flags {
 }
 
 limit_flags! {
-    /// From accepting to the first byte of a request, and from there to the end of its head
+    /// Timeout from accepting a connection to the first byte of a request, and from there to the end of the request head
     header_timeout: Span, "TIME", "PORTCULLIS_HEADER_TIMEOUT";
-    /// Idle time between requests of a connection
+    /// Idle timeout between requests of a connection
     keep_alive_timeout: Span, "TIME", "PORTCULLIS_KEEP_ALIVE_TIMEOUT";
-    /// No byte of a request body while one is awaited
+    /// Idle timeout of a request body while more of it is expected
     body_timeout: Span, "TIME", "PORTCULLIS_BODY_TIMEOUT";
-    /// The client takes nothing of what is written to it
+    /// Timeout of writes to a client that does not read
     write_timeout: Span, "TIME", "PORTCULLIS_WRITE_TIMEOUT";
-    /// A TLS handshake
+    /// Timeout of a TLS handshake with a client
     handshake_timeout: Span, "TIME", "PORTCULLIS_HANDSHAKE_TIMEOUT";
-    /// No byte either way while a response is awaited or streamed
+    /// Idle timeout while a response is awaited or streamed
     stream_idle_timeout: Span, "TIME", "PORTCULLIS_STREAM_IDLE_TIMEOUT";
-    /// No byte either way in an upgraded connection, such as a WebSocket
+    /// Idle timeout of an upgraded connection, such as a WebSocket
     tunnel_idle_timeout: Span, "TIME", "PORTCULLIS_TUNNEL_IDLE_TIMEOUT";
-    /// Connecting to an endpoint
+    /// Timeout of a connect to an endpoint
     connect_timeout: Span, "TIME", "PORTCULLIS_CONNECT_TIMEOUT";
-    /// How long an unused connection to an endpoint is kept
+    /// Idle timeout of connections to endpoints
     upstream_idle_timeout: Span, "TIME", "PORTCULLIS_UPSTREAM_IDLE_TIMEOUT";
-    /// How long a connection is idle before it gives its buffers back
+    /// Idle time after which a client connection releases its buffers
     park_after: Span, "TIME", "PORTCULLIS_PARK_AFTER";
-    /// Client connections of the process
+    /// Maximum client connections of the process
     max_connections: usize, "N", "PORTCULLIS_MAX_CONNECTIONS";
-    /// TLS handshakes of the process at one time; the oldest make room
+    /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
-    /// Bytes of the head of a request or a response, in HTTP/1.1 and HTTP/2
+    /// Maximum size of a request or response head, in HTTP/1.1 and HTTP/2
     max_header_bytes: Size, "SIZE", "PORTCULLIS_MAX_HEADER_BYTES";
-    /// Headers of a request or a response
+    /// Maximum number of headers of a request or response
     max_headers: usize, "N", "PORTCULLIS_MAX_HEADERS";
-    /// Streams of an HTTP/2 connection at one time
+    /// Maximum concurrent streams of an HTTP/2 connection
     max_streams: u32, "N", "PORTCULLIS_MAX_STREAMS";
-    /// Unused connections kept per endpoint and worker
+    /// Maximum idle connections per endpoint and worker
     upstream_max_idle: usize, "N", "PORTCULLIS_UPSTREAM_MAX_IDLE";
 }
 
 impl ServeFlags {
-    /// The settings that these flags ask for, with objects from `source`.
+    /// Returns the settings of these flags, with objects from `source`.
     pub fn settings(&self, source: Source) -> Settings {
         let mut settings = Settings::new(source);
         if let Some(workers) = self.workers {
@@ -280,7 +280,7 @@ impl ServeFlags {
 }
 
 impl LogFlags {
-    /// The settings of the access log.
+    /// Returns the settings of the access log.
     pub fn access_log(&self) -> AccessLog {
         AccessLog {
             target: self.access_log.clone(),
@@ -288,7 +288,7 @@ impl LogFlags {
         }
     }
 
-    /// The level or directives to log by.
+    /// Returns the level or the directives of the log.
     pub fn filter(&self) -> String {
         let environment = || std::env::var("RUST_LOG").ok();
         self.log_level

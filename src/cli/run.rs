@@ -1,5 +1,4 @@
-//! `portcullis run`: serves a folder, a cluster or what a controller streams until it is told to leave. Knows nothing of
-//! how it is served.
+//! `portcullis run`: serves the objects of a folder, of a cluster or of a controller's stream until it is terminated.
 
 use std::path::PathBuf;
 
@@ -9,11 +8,11 @@ use crate::{server, telemetry};
 
 /// Serve the Gateways of a folder of Gateway API YAML, of a cluster, or the one that a controller streams.
 ///
-/// With --config-dir: reads every *.yaml, *.yml and *.json below the folder, serves what is valid and reloads on change
-/// or SIGHUP. With --kubernetes: watches the API server of the pod's service account, else of the kubeconfig; is ready
-/// when every kind has been listed, and serves what it knows while the API server is away. With --controller: gets the
-/// objects of one Gateway from a controller, as the pods do that a controller makes, and needs no right on the API server;
-/// serves what it has while no controller is there.
+/// With --config-dir: reads every *.yaml, *.yml and *.json below the folder, serves the valid objects and reloads on
+/// change or SIGHUP. With --kubernetes: watches the API server of the pod's service account, or else of the kubeconfig;
+/// becomes ready when all kinds are listed, and continues to serve while the API server is unavailable. With
+/// --controller: receives the objects of one Gateway from a controller, as provisioned pods do, and needs no rights on the
+/// API server; continues to serve while no controller is available.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -25,25 +24,25 @@ Examples:
   portcullis run --config-dir /etc/portcullis --admin [::]:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
-Signals: SIGTERM and SIGINT drain, a second one cuts at once; SIGHUP reloads the folder,
-SIGUSR1 reopens the file of the access log.
-Exit codes: 0 after draining, 1 when it cannot start, 2 for wrong usage.")]
+Signals: SIGTERM and SIGINT start draining, a second one closes all connections; SIGHUP
+reloads the folder; SIGUSR1 reopens the file of the access log.
+Exit codes: 0 after draining, 1 if it cannot start, 2 for wrong usage.")]
 pub struct Args {
-    /// Where objects come from.
+    /// Source of the objects.
     #[command(flatten)]
     source: SourceFlags,
-    /// What of a cluster is served.
+    /// Gateways and namespaces of a cluster.
     #[command(flatten)]
     cluster: ClusterFlags,
-    /// What a pod of a controller needs.
+    /// Stream from a controller.
     #[command(flatten)]
     stream: StreamFlags,
-    /// Everything that is not about where objects come from.
+    /// Flags for all sources.
     #[command(flatten)]
     serve: ServeFlags,
 }
 
-/// Where objects come from: one of three.
+/// Source of the objects: one of three.
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
 struct SourceFlags {
@@ -53,7 +52,7 @@ struct SourceFlags {
     /// Watch a cluster's API server
     #[arg(long, env = "PORTCULLIS_KUBERNETES")]
     kubernetes: bool,
-    /// Get the objects of one Gateway from the controller that serves streams here
+    /// Receive the objects of one Gateway from the controller at this URL
     #[arg(
         long,
         value_name = "URL",
@@ -63,10 +62,10 @@ struct SourceFlags {
     controller: Option<ControllerUrl>,
 }
 
-/// What of a cluster is served.
+/// Gateways and namespaces of a cluster.
 #[derive(clap::Args, Debug)]
 struct ClusterFlags {
-    /// Serve this Gateway only [default: all of the class; --controller needs one]
+    /// Serve this Gateway only; required with --controller [default: all Gateways of the class]
     #[arg(
         long,
         value_name = "NAMESPACE/NAME",
@@ -74,7 +73,7 @@ struct ClusterFlags {
         conflicts_with = "config_dir"
     )]
     gateway: Option<NamespacedName>,
-    /// Watch only these namespaces, and that of --gateway [default: all]
+    /// Watch only these namespaces and the namespace of --gateway [default: all]
     #[arg(
         long,
         value_name = "NAMESPACE,…",
@@ -86,14 +85,14 @@ struct ClusterFlags {
     namespaces: Vec<String>,
 }
 
-/// The sources whose objects no controller streams.
+/// Sources other than a controller's stream.
 const OTHER_SOURCES: [&str; 2] = ["config_dir", "kubernetes"];
 
-/// What a pod of a controller needs.
+/// Stream from a controller.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "With --controller")]
 struct StreamFlags {
-    /// Certificates that the controller's certificate may be signed by, as PEM; read again for each connection
+    /// CA certificates that verify the controller, as PEM; read for each connection
     #[arg(
         long,
         value_name = "FILE",
@@ -102,7 +101,7 @@ struct StreamFlags {
         conflicts_with_all = OTHER_SOURCES
     )]
     controller_ca: PathBuf,
-    /// The pod's ServiceAccount token for the controller; read again for each connection
+    /// ServiceAccount token that authenticates the pod to the controller; read for each connection
     #[arg(
         long,
         value_name = "FILE",
@@ -111,7 +110,7 @@ struct StreamFlags {
         conflicts_with_all = OTHER_SOURCES
     )]
     controller_token: PathBuf,
-    /// Directory, in memory, of a copy that a restarted container begins with; it holds private keys
+    /// In-memory directory for a copy of the objects, which a restarted container starts with; it contains private keys
     #[arg(
         long,
         value_name = "DIR",
@@ -119,7 +118,7 @@ struct StreamFlags {
         conflicts_with_all = OTHER_SOURCES
     )]
     state_dir: Option<PathBuf>,
-    /// Serve as a pod that the controller made: behind its Service, or on the network of its node
+    /// Serve as a provisioned pod: behind its Service, or on the network of its node
     #[arg(
         long,
         value_name = "service|host",
@@ -129,12 +128,12 @@ struct StreamFlags {
     provisioned: Option<Provisioned>,
 }
 
-/// How a pod that the controller made is reached.
+/// How clients reach a provisioned pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Provisioned {
-    /// Through a Service: privileged ports are bound among the highest.
+    /// Through a Service: privileged ports are mapped to high ports.
     Service,
-    /// At its node: ports are bound as listeners declare them.
+    /// At its node: ports are bound as the listeners declare them.
     Host,
 }
 
@@ -143,7 +142,7 @@ fn namespace(text: &str) -> Result<String, &'static str> {
     is_one.ok_or("must be the name of a namespace, in lower case")
 }
 
-/// Serves until it is told to leave.
+/// Serves until the process is terminated.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::start_log(args.serve.log.log_format, &args.serve.log.filter())?;
     let mut settings = args.serve.settings(args.source());

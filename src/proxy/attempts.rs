@@ -1,5 +1,5 @@
 //! Sends a matched request: each attempt selects a backendRef, runs its filters and sends to one of
-//! its endpoints. Retries where that is safe, and where the rule allows it.
+//! its endpoints. Retries if that is safe or the rule allows it.
 
 use std::mem;
 
@@ -116,8 +116,8 @@ async fn attempt(
     attempt.await
 }
 
-/// The place of the request's session, which its attempts then prefer. Session persistence of the
-/// rule takes the place of that of its backends.
+/// Finds the session of the request and makes its attempts prefer the endpoint. Session persistence
+/// of the rule overrides that of its backends.
 fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
     let key = &exchange.client.worker.session_key;
     let headers = &exchange.parts.headers;
@@ -129,7 +129,7 @@ fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
     Some(place)
 }
 
-/// Completes the last response: no other attempt follows. `place` is that of the request's session,
+/// Completes the response of the last attempt. `place` is the place of the request's session,
 /// `traffic` the policy of the backend.
 fn finish(
     exchange: &mut Exchange,

@@ -67,12 +67,15 @@ pub(crate) async fn serve(
         let mut connection = Box::new(server.serve_connection(TokioIo::new(observed), service));
         let mut is_announced = false;
         let end = poll_fn(|cx| {
-            if client.is_draining() && !is_announced {
+            let mut polled = Pin::new(&mut *connection).poll(cx);
+            if polled.is_pending() && client.is_draining() && !is_announced {
                 is_announced = true;
-                // hyper disables keep-alive and closes after the current response.
+                // hyper disables keep-alive and closes after the current response. Before its first
+                // poll, it would close without reading a request that has already arrived.
                 Pin::new(&mut *connection).graceful_shutdown();
+                polled = Pin::new(&mut *connection).poll(cx);
             }
-            if let Poll::Ready(result) = Pin::new(&mut *connection).poll(cx) {
+            if let Poll::Ready(result) = polled {
                 return Poll::Ready(match result {
                     Ok(()) if client.tunnel.borrow().is_some() => Exit::Switched,
                     // hyper has sent the error response before it returns the parse error.

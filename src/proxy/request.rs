@@ -56,7 +56,7 @@ pub(super) struct Exchange {
     pub(super) rule: Arc<Rule>,
     /// Modifications of the response by filters.
     pub(super) response_phase: ResponsePhase,
-    /// Whether the mirrors of the selected backendRef have their copies.
+    /// Whether copies were sent to the mirrors of the selected backendRef.
     pub(super) is_mirrored: bool,
     /// Request body, until an attempt takes it.
     pub(super) body: RequestBody,
@@ -72,7 +72,7 @@ pub(super) struct Exchange {
     pub(super) attempt_expires: Option<Instant>,
 }
 
-/// A request that is ready to be served. Small, since it is moved.
+/// A request that is ready to be served. Small, because it is moved.
 pub(crate) struct Admitted {
     matched: Result<Box<Exchange>, Box<ErrorResponse>>,
     activity: Rc<Activity>,
@@ -268,8 +268,8 @@ impl Exchange {
         response
     }
 
-    /// Applies response filters to the response of a filter. To a gRPC call an error is a response of
-    /// headers only with the status in `grpc-status`.
+    /// Applies response filters to the response of a filter. For gRPC calls, errors become
+    /// headers-only responses with `grpc-status`.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
         let (mut head, mut body) = response.into_parts();
         if self.websocket.is_some() && head.status.is_success() {
@@ -286,7 +286,7 @@ impl Exchange {
     }
 }
 
-/// The deadline of the rule, or that of a gRPC client if it is earlier.
+/// Returns the deadline of the rule, or that of a gRPC client if it is earlier.
 fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
     let own = rule.ir.timeouts.request;
     let clients = match rule.kind() {

@@ -1,5 +1,5 @@
-//! Session persistence (GEP-1619): reads which endpoint the session of a request is at, and tells
-//! the client of a new session.
+//! Session persistence (GEP-1619): reads the endpoint of a request's session from its token, and
+//! issues the token of a new session.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::upstream::cookie;
 /// Maximum number of tokens that are read from a request.
 const MAX_TOKENS: usize = 8;
 
-/// Where a session is.
+/// The backend and endpoint of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// Index in [`Rule::backends`].
@@ -23,8 +23,8 @@ pub(super) struct Place {
     pub(super) endpoint: SocketAddr,
 }
 
-/// The place of the request's session. `None` if the request has none, or if it is ineffective: its
-/// time is over, or the endpoint is gone.
+/// Finds the session of a request at the backends of `rule`. Returns `None` if there is none or it
+/// has expired, or if its endpoint was removed.
 pub(super) fn find(
     policy: &SessionPersistence,
     rule: &Rule,
@@ -41,7 +41,7 @@ pub(super) fn find(
     })
 }
 
-/// The place of the request's session at one of the backends with session persistence of their own.
+/// Finds the session of a request at the backends that configure session persistence themselves.
 pub(super) fn find_at_backends(
     rule: &Rule,
     headers: &HeaderMap,
@@ -63,8 +63,8 @@ pub(super) fn find_at_backends(
     })
 }
 
-/// Opens the tokens of a request, up to the first one of a session that lasts and that `locate`
-/// finds the endpoint of.
+/// Decrypts the tokens of a request. Returns the place of the first session that has not expired and
+/// whose endpoint `locate` finds.
 fn open(
     policy: &SessionPersistence,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! Rules at run time: the state that outlives their changes, and the weighted choice among their backends.
+//! Rules at run time: state that survives configuration changes, and the weighted selection of a backend.
 
 use std::sync::Arc;
 
@@ -15,29 +15,28 @@ use crate::ir::{Precedence, RouteKind};
 /// A rule of a route, shared by all listeners that the route is attached to.
 #[derive(Debug)]
 pub struct Rule {
-    /// What the rule says.
+    /// Its configuration.
     pub ir: Arc<ir::Rule>,
-    /// What outlives changes of the rule.
+    /// State that survives changes of the rule.
     pub state: Arc<RuleState>,
     backends: WeightedBackends,
     filter_targets: Targets,
     /// The name of its route as text, for the access log.
     route_name: Box<str>,
-    /// The kind of its route, and when that was created: they decide between rules.
+    /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
     created: Option<i64>,
     priority: i16,
 }
 
-/// What a rule keeps when the table is swapped, as long as a rule of its name stays: the one place for counters, and for
-/// whatever else must not begin anew with a change of configuration.
+/// State of a rule that survives table swaps while a rule of this name exists, such as counters.
 #[derive(Debug, Default)]
 pub struct RuleState {
     /// Its counters.
     pub stats: RuleStats,
 }
 
-/// The backends of weight 1 and above. Most rules have one, which is selected without a look elsewhere.
+/// The backends of weight 1 and above. Most rules have one, which is selected without a draw.
 #[derive(Debug)]
 enum WeightedBackends {
     One(WeightedBackend),
@@ -51,9 +50,9 @@ enum WeightedBackends {
 /// A backendRef of a rule.
 #[derive(Debug)]
 pub struct WeightedBackend {
-    /// Filters of this backendRef only, after the rule's.
+    /// Filters of this backendRef, which run after those of the rule.
     pub filters: Arc<[ir::Filter]>,
-    /// Where it goes.
+    /// Its backend.
     pub target: Target,
     filter_targets: Targets,
 }
@@ -66,16 +65,16 @@ impl WeightedBackend {
     }
 }
 
-/// Where in the sum of a rule's weights a request falls. One draw selects the same backend at every attempt.
+/// A position in the sum of a rule's weights. The same draw selects the same backend for every attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw(u64);
 
-/// Where a backendRef goes.
+/// The target of a backendRef.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// To a backend.
+    /// A backend.
     Backend(Arc<Backend>),
-    /// Nowhere: answered with 500, for this reason.
+    /// None, for this reason: requests get a 500.
     Invalid(Arc<str>),
 }
 
@@ -116,7 +115,7 @@ impl Rule {
         }
     }
 
-    /// Whether this node, of the previous table or this one, would be built from `ir`, a rule of `route`, again.
+    /// Reports whether this node equals one that would be built from `ir`, a rule of `route`.
     pub(super) fn is_current(
         &self,
         ir: &Arc<ir::Rule>,
@@ -128,7 +127,7 @@ impl Rule {
             && self.keeps_its(backends)
     }
 
-    /// Whether this node, of the previous table or this one, would get the same backends again.
+    /// Reports whether this node would get the same backends in the new table.
     pub(super) fn keeps_its(&self, backends: &Backends) -> bool {
         let is_kept = |(node, ir): (&WeightedBackend, &ir::route::WeightedBackend)| {
             node.target.is_current(&ir.target, backends)

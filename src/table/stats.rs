@@ -13,7 +13,7 @@ pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
 /// Buckets of the duration histogram, the unbounded one included.
 pub const DURATION_BUCKETS: usize = DURATION_BOUNDS_MICROS.len() + 1;
 
-/// What became of a rule's requests.
+/// Counters of a rule's requests.
 // Laid out so that a request touches two cache lines, and no line of another rule's.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -26,7 +26,7 @@ pub struct RuleStats {
 }
 
 impl RuleStats {
-    /// Counts an answered request by status and duration. A status outside 100 to 599 counts as 5xx.
+    /// Counts a completed request by status and duration. A status outside 100 to 599 counts as 5xx.
     #[inline]
     pub fn record(&self, status: u16, elapsed: Duration) {
         let class = class(status);
@@ -95,15 +95,15 @@ pub enum UpstreamFault {
     Connect,
     /// The connection was not established in time.
     ConnectTimeout,
-    /// The connection ended before the answer did.
+    /// The connection closed before the end of the response.
     Reset,
     /// The endpoint did not process the request, which may be sent again.
     Refused,
-    /// The endpoint did not speak its protocol.
+    /// The endpoint violated the protocol.
     Protocol,
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     Timeout,
-    /// There was no endpoint to ask.
+    /// There was no endpoint to send to.
     NoEndpoint,
 }
 
@@ -138,21 +138,21 @@ impl UpstreamFault {
 pub enum TlsFailure {
     /// The certificate has none of the names.
     Name,
-    /// The time of the certificate is over.
+    /// The certificate has expired.
     Expired,
-    /// The time of the certificate has not come.
+    /// The certificate is not valid yet.
     NotYetValid,
     /// The issuer of the certificate is not trusted.
     UnknownAuthority,
     /// The key of the certificate is none of the pinned ones.
     Pin,
-    /// The certificate is bad in another way.
+    /// The certificate is invalid for another reason.
     Certificate,
-    /// The endpoint refused the handshake, for example for want of a client certificate.
+    /// The endpoint refused the handshake, for example because it requires a client certificate.
     Refused,
-    /// The endpoint did not speak TLS, or none that could be agreed on.
+    /// The endpoint does not speak TLS, or supports no common version or cipher suite.
     Protocol,
-    /// The connection ended before the handshake did.
+    /// The connection closed during the handshake.
     Ended,
 }
 
@@ -186,7 +186,7 @@ impl TlsFailure {
     }
 }
 
-/// What became of the copy of a request at the backend of a mirror.
+/// Result of a copy of a request that a mirror sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MirrorResult {
     /// The response was read.
@@ -223,14 +223,14 @@ impl MirrorResult {
     }
 }
 
-/// The answer of an authorization server.
+/// Result of a call to an authorization server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AuthResult {
-    /// The request goes on.
+    /// The request is forwarded.
     Allowed,
     /// The request is refused.
     Denied,
-    /// There was no answer, or one that is not understood: the request is refused.
+    /// There was no valid response in time: the request is refused.
     Failed,
 }
 
@@ -248,7 +248,7 @@ impl AuthResult {
     }
 }
 
-/// What became of a backend's connections and attempts.
+/// Counters of a backend's connections and attempts.
 #[derive(Debug, Default)]
 pub struct BackendStats {
     connects: AtomicU64,
@@ -288,11 +288,11 @@ impl BackendStats {
             0 => micros,
             average => average - average / 8 + micros / 8,
         };
-        // Of two workers at one time either may win: it is an average.
+        // If two workers store concurrently, one sample is lost, which an average tolerates.
         self.connect_micros.store(average.max(1), Relaxed);
     }
 
-    /// How long connecting takes lately; `None` before the first connection.
+    /// Returns the moving average of the time to connect; `None` before the first connection.
     pub fn connect_time(&self) -> Option<Duration> {
         match self.connect_micros.load(Relaxed) {
             0 => None,
@@ -300,7 +300,7 @@ impl BackendStats {
         }
     }
 
-    /// Counts a second connection that was tried because the first one took long.
+    /// Counts a connect to a second endpoint because the first one was slow.
     pub fn hedged(&self) {
         self.hedged_connects.fetch_add(1, Relaxed);
     }
@@ -315,17 +315,17 @@ impl BackendStats {
         self.refused_retries.load(Relaxed)
     }
 
-    /// Counts an endpoint that is avoided from now on.
+    /// Counts an ejection of an endpoint.
     pub fn ejected(&self) {
         self.ejections.fetch_add(1, Relaxed);
     }
 
-    /// Second connections that were tried so far.
+    /// Returns the number of hedged connects.
     pub fn hedged_connects(&self) -> u64 {
         self.hedged_connects.load(Relaxed)
     }
 
-    /// How often an endpoint became one to avoid so far.
+    /// Returns the number of ejections.
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Relaxed)
     }
@@ -340,7 +340,7 @@ impl BackendStats {
         self.tls_failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// TLS handshakes that failed this way so far.
+    /// Returns the number of TLS handshakes that failed for this reason.
     pub fn tls_failures(&self, failure: TlsFailure) -> u64 {
         self.tls_failures[failure as usize].load(Relaxed)
     }
@@ -355,12 +355,12 @@ impl BackendStats {
         self.mirrored[result as usize].load(Relaxed)
     }
 
-    /// Counts an answer of an authorization server.
+    /// Counts a call to an authorization server.
     pub fn authorized(&self, result: AuthResult) {
         self.authorized[result as usize].fetch_add(1, Relaxed);
     }
 
-    /// Answers of an authorization server with this result so far.
+    /// Returns the number of calls to authorization servers with this result.
     pub fn authorizations(&self, result: AuthResult) -> u64 {
         self.authorized[result as usize].load(Relaxed)
     }
@@ -376,7 +376,7 @@ impl BackendStats {
     }
 }
 
-/// The name of a release of a backend and what became of its requests.
+/// Counters of a release of a backend.
 #[derive(Debug)]
 pub struct ReleaseStats {
     /// Name of the release.
@@ -394,7 +394,7 @@ impl ReleaseStats {
         }
     }
 
-    /// Counts an answered request by status. A status outside 100 to 599 counts as 5xx.
+    /// Counts a completed request by status. A status outside 100 to 599 counts as 5xx.
     pub fn record(&self, status: u16) {
         self.classes[class(status)].fetch_add(1, Relaxed);
     }
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_stand_in_the_order_of_their_counters() {
+    fn all_lists_are_in_the_order_of_their_counters() {
         let stats = BackendStats::default();
         for (index, fault) in UpstreamFault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, index);

@@ -1,6 +1,7 @@
 //! Graceful shutdown: readiness fails, listeners close, requests in flight complete, all within the
 //! deadline.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,9 @@ use http::{Method, Response};
 use portcullis::settings::Drain;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use crate::client::{Client, connect, get, handshake, hear_out, refuses, say, whole};
 use crate::harness::PATIENCE;
@@ -224,6 +226,50 @@ async fn new_connections_do_not_delay_shutdown() {
         assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
         drop(storm.join().expect("no panic"));
     }
+}
+
+#[tokio::test]
+async fn request_that_arrives_with_the_end_of_its_handshake_is_served_during_the_drain() {
+    let origin = gated(&Arc::new(Semaphore::new(0))).await;
+    let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, DEADLINE));
+    let plain = scene.at(80);
+    let mut socket = TcpStream::connect(scene.at(443)).await.expect("connected");
+    // The client writes to a pipe, so that the test decides when its bytes reach the server.
+    let (near, mut far) = tokio::io::duplex(64 * 1024);
+    let (sent, is_sent) = oneshot::channel();
+    let client = tokio::spawn(async move {
+        let connector = TlsConnector::from(tls::client(&["http/1.1"]));
+        let name = "a.com".try_into().expect("a server name");
+        let mut stream = connector.connect(name, near).await.expect("a handshake");
+        say(&mut stream, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+        sent.send(()).expect("the test waits");
+        hear_out(&mut stream).await
+    });
+    let mut hello = vec![0; 16 * 1024];
+    let length = far.read(&mut hello).await.expect("a ClientHello");
+    let (last, first) = hello[..length].split_last().expect("bytes");
+    socket.write_all(first).await.expect("written");
+    let left = scene.begin_shutdown();
+    refuses(plain).await;
+    socket.write_all(&[*last]).await.expect("written");
+    let mut flight = vec![0; 16 * 1024];
+    let mut is_sent = pin!(is_sent);
+    loop {
+        tokio::select! {
+            outcome = &mut is_sent => break outcome.expect("a request"),
+            read = socket.read(&mut flight) => {
+                let length = read.expect("the server's part of the handshake");
+                far.write_all(&flight[..length]).await.expect("written");
+            }
+        }
+    }
+    let relay = tokio::io::copy_bidirectional(&mut far, &mut socket);
+    let relayed = timeout(PATIENCE, relay).await.expect("an end in time");
+    relayed.expect("relayed");
+    let answer = String::from_utf8(client.await.expect("no panic")).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    left.await.expect("left");
 }
 
 #[tokio::test]

@@ -21,16 +21,40 @@ const MAX_PREFIXES: usize = 32;
 #[derive(Default)]
 pub(in crate::translate) struct MatchIndex(FxHashMap<Hostname, OnHostname>);
 
-/// The matches of one hostname.
+/// The matches of one hostname. Small, since thousands of hostnames have one match each.
 #[derive(Default)]
 struct OnHostname {
-    paths: BTreeMap<PathKey, Matches>,
-    /// Number of matches by the priority of their route.
-    priorities: BTreeMap<i16, usize>,
+    /// Matches by path, in order of paths.
+    paths: Vec<(PathKey, Matches)>,
+    /// Number of matches by the priority of their route, in order of priorities.
+    priorities: Vec<(i16, usize)>,
 }
 
-/// Matches in their order, each with its rule.
-type Matches = BTreeMap<Precedence, Arc<Rule>>;
+/// Matches with the same path, in the order in which they were attached.
+type Matches = Vec<Entry>;
+
+/// A match of an attached route.
+struct Entry {
+    route: Arc<Route>,
+    /// Position of the rule in the route.
+    rule: u32,
+    /// Position of the match in the rule.
+    r#match: u32,
+}
+
+impl Entry {
+    fn rule(&self) -> &Arc<Rule> {
+        &self.route.rules[self.rule as usize]
+    }
+
+    fn condition(&self) -> &Match {
+        &self.rule().matches[self.r#match as usize]
+    }
+
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate::new(&self.route, self.rule(), self.r#match as usize)
+    }
+}
 
 /// A path condition. The elements below a prefix follow each other in the order of texts.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -51,19 +75,32 @@ pub(in crate::translate) fn candidates(route: &Route) -> impl Iterator<Item = Ca
     rules.flat_map(|rule| (0..rule.matches.len()).map(|index| Candidate::new(route, rule, index)))
 }
 
+fn entries(route: &Arc<Route>) -> impl DoubleEndedIterator<Item = Entry> {
+    let rules = route.rules.iter().enumerate();
+    rules.flat_map(move |(rule, of_rule)| {
+        (0..of_rule.matches.len()).map(move |index| Entry {
+            route: route.clone(),
+            rule: rule as u32,
+            r#match: index as u32,
+        })
+    })
+}
+
 impl MatchIndex {
     /// Adds the matches of a route.
     pub(in crate::translate) fn attach(&mut self, attached: &AttachedRoute) {
         for hostname in &attached.hostnames {
             let on_hostname = self.0.entry(hostname.clone()).or_default();
-            candidates(&attached.route).for_each(|candidate| on_hostname.insert(candidate));
+            entries(&attached.route).for_each(|entry| on_hostname.insert(entry));
         }
     }
 
     fn detach(&mut self, attached: &AttachedRoute) {
         for hostname in &attached.hostnames {
             if let Some(on_hostname) = self.0.get_mut(hostname) {
-                candidates(&attached.route).for_each(|candidate| on_hostname.remove(&candidate));
+                // In reverse, since removal searches from the end.
+                let entries = entries(&attached.route).rev();
+                entries.for_each(|entry| on_hostname.remove(&entry));
                 if on_hostname.paths.is_empty() {
                     self.0.remove(hostname);
                 }
@@ -108,15 +145,12 @@ impl MatchIndex {
         candidate: &Candidate<'_>,
     ) -> Option<&RuleId> {
         let on_hostname = self.0.get(hostname)?;
-        let wider = on_hostname.wider(candidate).into_iter();
-        let first = wider.filter_map(|matches| {
-            let mut before = matches.range(..&candidate.precedence);
-            before.find(|(precedence, rule)| {
-                asks_no_more(condition(precedence, rule), candidate.condition())
-            })
-        });
-        let (_, winner) = first.min_by_key(|(precedence, _)| *precedence)?;
-        Some(&winner.id).filter(|winner| **winner != candidate.rule.id)
+        let wider = on_hostname.wider(candidate).into_iter().flatten();
+        let wider = wider.filter(|entry| asks_no_more(entry.condition(), candidate.condition()));
+        let before = wider.map(Entry::candidate);
+        let before = before.filter(|other| other.precedence < candidate.precedence);
+        let winner = before.min_by(|one, two| one.precedence.cmp(&two.precedence))?;
+        Some(&winner.rule.id).filter(|winner| **winner != candidate.rule.id)
     }
 
     /// Adds the routes with matches that the attached route shadows, or may shadow without it.
@@ -136,42 +170,50 @@ impl MatchIndex {
 }
 
 impl OnHostname {
-    fn insert(&mut self, candidate: Candidate<'_>) {
-        let path = PathKey::of(&candidate.condition().path);
-        *self.priorities.entry(candidate.priority()).or_default() += 1;
-        let matches = self.paths.entry(path).or_default();
-        matches.insert(candidate.precedence, candidate.rule.clone());
+    fn insert(&mut self, entry: Entry) {
+        *or_insert(&mut self.priorities, entry.route.priority) += 1;
+        let path = PathKey::of(&entry.condition().path);
+        let matches = or_insert(&mut self.paths, path);
+        reserve_first(matches);
+        matches.push(entry);
     }
 
-    fn remove(&mut self, candidate: &Candidate<'_>) {
-        let path = PathKey::of(&candidate.condition().path);
-        let Some(matches) = self.paths.get_mut(&path) else {
+    fn remove(&mut self, entry: &Entry) {
+        let path = PathKey::of(&entry.condition().path);
+        let Ok(at) = self.paths.binary_search_by(|(known, _)| known.cmp(&path)) else {
             return;
         };
-        if matches.remove(&candidate.precedence).is_none() {
+        let matches = &mut self.paths[at].1;
+        let is_same = |known: &Entry| {
+            (known.rule, known.r#match) == (entry.rule, entry.r#match)
+                && known.route.object == entry.route.object
+        };
+        let Some(place) = matches.iter().rposition(is_same) else {
             return;
-        }
+        };
+        let priority = matches.remove(place).route.priority;
         if matches.is_empty() {
-            self.paths.remove(&path);
+            self.paths.remove(at);
         }
-        if let Some(count) = self.priorities.get_mut(&candidate.priority()) {
-            *count -= 1;
-            if *count == 0 {
-                self.priorities.remove(&candidate.priority());
-            }
-        }
+        *or_insert(&mut self.priorities, priority) -= 1;
+        self.priorities.retain(|(_, count)| *count > 0);
+    }
+
+    fn get(&self, path: &PathKey) -> Option<&Matches> {
+        let at = self.paths.binary_search_by(|(known, _)| known.cmp(path));
+        at.ok().map(|at| &self.paths[at].1)
     }
 
     /// The matches whose path fits whatever that of the candidate fits, and that may precede it.
     fn wider(&self, candidate: &Candidate<'_>) -> Vec<&Matches> {
         let path = &candidate.condition().path;
-        let highest = self.priorities.keys().next_back();
+        let highest = self.priorities.last().map(|(priority, _)| *priority);
         let mut wider = vec![PathKey::of(path)];
         // Of equal priority, the longer path always precedes.
-        if highest > Some(&candidate.priority()) {
+        if highest > Some(candidate.priority()) {
             wider.extend(prefixes(path));
         }
-        let matches = wider.iter().filter_map(|path| self.paths.get(path));
+        let matches = wider.iter().filter_map(|path| self.get(path));
         matches
             .filter(|matches| matches.len() <= MAX_MATCHES)
             .collect()
@@ -179,17 +221,20 @@ impl OnHostname {
 
     /// The matches whose path is this one or narrower, as far as this one may precede them.
     fn narrower(&self, path: &PathMatch) -> impl Iterator<Item = &Matches> {
-        let own = self.paths.get(&PathKey::of(path));
+        let own = self.get(&PathKey::of(path));
         let prefix = match path {
             PathMatch::Prefix(text) if self.priorities.len() > 1 => Some(text),
             // Of equal priority, the longer path always precedes.
             PathMatch::Exact(_) | PathMatch::Prefix(_) | PathMatch::Regex(_) => None,
         };
-        let exact = prefix.and_then(|text| self.paths.get(&PathKey::exact(text)));
+        let exact = prefix.and_then(|text| self.get(&PathKey::exact(text)));
         let below = prefix.into_iter().flat_map(|text| {
             // `0` is the character after `/`.
-            let [first, end] = ['/', '0'].map(|next| PathKey::exact(&format!("{text}{next}")));
-            self.paths.range(first..end)
+            let [first, end] = ['/', '0'].map(|next| {
+                let bound = PathKey::exact(&format!("{text}{next}"));
+                self.paths.partition_point(|(path, _)| *path < bound)
+            });
+            &self.paths[first..end]
         });
         let below = below.filter(|(path, _)| path.rank != PathRank::Regex);
         let below = below.map(|(_, matches)| matches);
@@ -203,19 +248,22 @@ impl OnHostname {
             return;
         };
         let path = &first.condition().path;
-        let of_path = self.paths.get(&PathKey::of(path)).map_or(0, Matches::len);
+        let of_path = self.get(&PathKey::of(path)).map_or(0, Matches::len);
         if of_path > MAX_MATCHES + candidates.len() {
             return;
         }
         // Otherwise the route determines whether the matches of the path are compared at all.
         let is_compared = of_path <= MAX_MATCHES;
-        for (precedence, rule) in self.narrower(path).flatten() {
-            let shadows = |candidate: &Candidate<'_>| {
-                candidate.precedence < *precedence
-                    && asks_no_more(candidate.condition(), condition(precedence, rule))
+        for entry in self.narrower(path).flatten() {
+            let is_shadowed = || {
+                let other = entry.candidate();
+                candidates.iter().any(|candidate| {
+                    candidate.precedence < other.precedence
+                        && asks_no_more(candidate.condition(), other.condition())
+                })
             };
-            if !is_compared || candidates.iter().any(shadows) {
-                affected.insert(rule.id.route.clone());
+            if !is_compared || is_shadowed() {
+                affected.insert(entry.route.object.clone());
             }
         }
     }
@@ -247,7 +295,7 @@ impl<'a> Candidate<'a> {
     }
 
     fn condition(&self) -> &'a Match {
-        condition(&self.precedence, self.rule)
+        &self.rule.matches[self.precedence.r#match]
     }
 
     fn priority(&self) -> i16 {
@@ -255,8 +303,24 @@ impl<'a> Candidate<'a> {
     }
 }
 
-fn condition<'a>(precedence: &Precedence, rule: &'a Rule) -> &'a Match {
-    &rule.matches[precedence.r#match]
+/// Returns the value of a key in a sorted list. Adds it if the key is missing.
+fn or_insert<K: Ord, V: Default>(sorted: &mut Vec<(K, V)>, key: K) -> &mut V {
+    let at = match sorted.binary_search_by(|(known, _)| known.cmp(&key)) {
+        Ok(at) => at,
+        Err(at) => {
+            reserve_first(sorted);
+            sorted.insert(at, (key, V::default()));
+            at
+        }
+    };
+    &mut sorted[at].1
+}
+
+/// Reserves space for exactly one element in an empty list. The default growth begins with four.
+fn reserve_first<T>(list: &mut Vec<T>) {
+    if list.is_empty() {
+        list.reserve_exact(1);
+    }
 }
 
 fn have_same_matches(one: &Route, two: &Route) -> bool {
