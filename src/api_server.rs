@@ -41,7 +41,7 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// Awaits a request for at most [`REQUEST_TIMEOUT`].
+/// Awaits a request for at most `REQUEST_TIMEOUT`.
 pub async fn request<T>(request: impl Future<Output = T>) -> Result<T, String> {
     let response = timeout(REQUEST_TIMEOUT, request).await;
     response.map_err(|_| format!("no response within {} s", REQUEST_TIMEOUT.as_secs()))
