@@ -187,11 +187,10 @@ class WorkersCase:
         one = lab.start(Portcullis(path), "one worker")
         two = lab.start(Portcullis(path, workers=2), "two workers", cores=cores)
         for turn in range(lab.options.rounds):
-            rates = []
-            for running in (one, two):
-                sample = lab.sample(running, _plain("/", connections=64, threads=2))
-                rates.append(sample.outcome.requests / sample.outcome.seconds if sample.outcome.seconds else 0.0)
-            figure.add(OURS, 2 * rates[0] / rates[1] if rates[1] else None, sample.fault, requests_per_second=rates)
+            samples = [lab.sample(running, _plain("/", connections=64, threads=2)) for running in (one, two)]
+            rates = [sample.details()["requests_per_second"] for sample in samples]
+            fault = samples[0].fault or samples[1].fault
+            figure.add(OURS, 2 * rates[0] / rates[1] if rates[1] else None, fault, requests_per_second=rates)
             tell(figure, turn)
         lab.stop(two)
         lab.stop(one)

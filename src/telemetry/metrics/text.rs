@@ -288,12 +288,7 @@ impl Page<'_> {
         help: &str,
         values: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
-        let kind = MetricType::Gauge;
-        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in values {
-            metric.encode_family(&labels)?.encode_gauge(&value)?;
-        }
-        Ok(())
+        self.gauge_family(name, help, None, values)
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
@@ -308,11 +303,20 @@ impl Page<'_> {
         help: &str,
         times: impl IntoIterator<Item = (L, i64)>,
     ) -> fmt::Result {
-        let unit = Some(&Unit::Seconds);
+        self.gauge_family(name, help, Some(&Unit::Seconds), times)
+    }
+
+    fn gauge_family<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        values: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
         let kind = MetricType::Gauge;
         let mut metric = self.0.encode_descriptor(name, help, unit, kind)?;
-        for (labels, time) in times {
-            metric.encode_family(&labels)?.encode_gauge(&time)?;
+        for (labels, value) in values {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
         }
         Ok(())
     }
