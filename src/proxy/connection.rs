@@ -18,6 +18,7 @@ use super::client::{Client, TlsClient};
 use super::client_certificate;
 use super::io::ClientIo;
 use super::port::PortState;
+use super::socket::Socket;
 use super::worker::{OpenConnection, Worker};
 use super::{http, http1, http2};
 use crate::ir::PortProtocol;
@@ -70,7 +71,7 @@ async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(Box<TlsStream<TcpStream>>, TlsClient)> {
+) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
     let mut entry = worker.handshakes.begin();
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
@@ -92,10 +93,11 @@ async fn handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(Box<TlsStream<TcpStream>>, TlsClient)> {
-    let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
-        .await
-        .ok()?;
+) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
+    let mut start =
+        LazyConfigAcceptor::new(rustls::server::Acceptor::default(), Socket::new(socket))
+            .await
+            .ok()?;
     let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
         name.strip_suffix('.')
             .unwrap_or(name)

@@ -15,6 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
 use super::injection::Injection;
+use super::socket::Socket;
 
 /// Up to this size, copying buffers together is cheaper than a vectored write.
 const SMALL_WRITE: usize = 1024;
@@ -26,7 +27,7 @@ pub(crate) enum ClientIo {
     /// Plain text.
     Plain(TcpStream),
     /// TLS, terminated here.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Socket>>),
 }
 
 impl ClientIo {
@@ -34,7 +35,7 @@ impl ClientIo {
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(socket) => socket.poll_read_ready(cx),
-            Self::Tls(stream) => stream.get_ref().0.poll_read_ready(cx),
+            Self::Tls(stream) => stream.get_ref().0.tcp().poll_read_ready(cx),
         }
     }
 
@@ -42,7 +43,16 @@ impl ClientIo {
     pub(crate) fn into_socket(self) -> TcpStream {
         match self {
             Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.into_inner().0,
+            Self::Tls(stream) => stream.into_inner().0.into_tcp(),
+        }
+    }
+
+    /// Returns the number of bytes that the kernel has taken from TLS. Zero for plain text, where
+    /// nothing is buffered here.
+    fn written_by_tls(&self) -> u64 {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Tls(stream) => stream.get_ref().0.written(),
         }
     }
 }
@@ -109,6 +119,8 @@ pub(crate) struct Observed {
     activity: Rc<Activity>,
     injection: Rc<Injection>,
     peer: PeerWatch,
+    /// Bytes that the kernel had taken from TLS when a write or flush was blocked last.
+    written: u64,
 }
 
 /// Detects a client reset while the response is awaited and nothing reads from the socket.
@@ -135,6 +147,7 @@ impl Observed {
             activity,
             injection,
             peer: PeerWatch::Off,
+            written: 0,
         }
     }
 
@@ -151,12 +164,22 @@ impl Observed {
         (self.io, self.prefix)
     }
 
-    fn wrote(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match result {
-            Poll::Pending => self.activity.on_write_blocked(),
+            Poll::Pending => self.blocked(),
             Poll::Ready(_) => self.activity.on_written(),
         }
         result
+    }
+
+    /// Reports a blocked write or flush, and before it the bytes that went out nevertheless.
+    fn blocked(&mut self) {
+        let written = self.io.written_by_tls();
+        if written > self.written {
+            self.written = written;
+            self.activity.on_written();
+        }
+        self.activity.on_write_blocked();
     }
 
     /// Writes the injected bytes before those of the upper layer.
@@ -165,7 +188,7 @@ impl Observed {
             while !bytes.is_empty() {
                 let Poll::Ready(written) = Pin::new(&mut self.io).poll_write(cx, &bytes) else {
                     self.injection.put_back(&bytes);
-                    self.activity.on_write_blocked();
+                    self.blocked();
                     return Poll::Pending;
                 };
                 match written? {
@@ -278,7 +301,7 @@ impl AsyncWrite for Observed {
         ready!(self.poll_injected(cx))?;
         match Pin::new(&mut self.io).poll_flush(cx)? {
             Poll::Pending => {
-                self.activity.on_write_blocked();
+                self.blocked();
                 Poll::Pending
             }
             Poll::Ready(()) => {
@@ -303,14 +326,16 @@ mod tests {
     use rustls::{ClientConfig, RootCertStore, ServerConfig};
     use socket2::SockRef;
     use tokio::io::AsyncReadExt;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
     use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
+    use super::super::activity::Phase;
     use super::*;
     use crate::clock::Clock;
+    use crate::settings::Limits;
 
     /// Returns a TLS connection whose server side blocks after few bytes until the client reads.
-    async fn connected() -> (TlsStream<TcpStream>, client::TlsStream<TcpStream>) {
+    async fn connected() -> (TlsStream<Socket>, client::TlsStream<TcpStream>) {
         let name = "a.example";
         let key = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
         let certificate = key.cert.der().clone();
@@ -325,14 +350,19 @@ mod tests {
             .with_no_client_auth();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let (ours, theirs) = tokio::join!(listener.accept(), TcpStream::connect(address));
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(16 * 1024).expect("set");
+        let (ours, theirs) = tokio::join!(listener.accept(), socket.connect(address));
         let (ours, theirs) = (ours.expect("accepted").0, theirs.expect("connected"));
         let sized = SockRef::from(&ours).set_send_buffer_size(16 * 1024);
         sized.expect("set");
         let acceptor = TlsAcceptor::from(Arc::new(server.expect("a configuration")));
         let connector = TlsConnector::from(Arc::new(client));
         let name = ServerName::try_from(name).expect("a name");
-        let (ours, theirs) = tokio::join!(acceptor.accept(ours), connector.connect(name, theirs));
+        let (ours, theirs) = tokio::join!(
+            acceptor.accept(Socket::new(ours)),
+            connector.connect(name, theirs)
+        );
         (ours.expect("agreed"), theirs.expect("agreed"))
     }
 
@@ -362,5 +392,49 @@ mod tests {
             () = read => unreachable!("the connection stays open"),
         }
         assert!(!activity.is_write_blocked());
+    }
+
+    #[tokio::test]
+    async fn progress_of_a_blocked_flush_restarts_the_write_timeout() {
+        let (ours, mut theirs) = connected().await;
+        let clock = Clock::new();
+        let limits = Rc::new(Limits {
+            write_timeout: Duration::from_millis(1000),
+            ..Limits::default()
+        });
+        let activity = Activity::connection(&clock, &limits, false);
+        activity.on_request();
+        let io = ClientIo::Tls(Box::new(ours));
+        let mut observed = Observed::new(io, Bytes::new(), activity.clone(), Rc::default());
+        let piece = [0; 16 * 1024];
+        poll_fn(|cx| {
+            while Pin::new(&mut observed).poll_write(cx, &piece).is_ready() {}
+            Poll::Ready(())
+        })
+        .await;
+        clock.advance(600);
+        let before = observed.io.written_by_tls();
+        let mut buffer = vec![0; 4 * 1024];
+        let progress = poll_fn(|cx| {
+            let flushed = Pin::new(&mut observed).poll_flush(cx);
+            assert!(flushed.is_pending(), "less was buffered than is read");
+            if observed.io.written_by_tls() > before {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        });
+        let read = async { while theirs.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
+        tokio::select! {
+            biased;
+            () = progress => {}
+            () = read => unreachable!("the connection stays open"),
+        }
+        clock.advance(1200);
+        let due = poll_fn(|cx| Poll::Ready(activity.poll_due(cx))).await;
+        assert!(due.is_pending(), "600 ms after the last progress");
+        clock.advance(1600);
+        let due = poll_fn(|cx| Poll::Ready(activity.poll_due(cx))).await;
+        assert_eq!(due, Poll::Ready(Phase::Write));
     }
 }

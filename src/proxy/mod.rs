@@ -36,6 +36,7 @@ mod request_body;
 mod response_body;
 mod retries;
 mod session;
+mod socket;
 mod stream;
 mod stream_io;
 mod subrequest;

@@ -1,0 +1,88 @@
+//! A client's socket below TLS. Counts the bytes that it takes: TLS buffers whole records, so that
+//! a long flush makes progress that only the socket observes.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A TCP socket that counts written bytes.
+pub(crate) struct Socket {
+    tcp: TcpStream,
+    written: u64,
+}
+
+impl Socket {
+    /// Wraps a socket, of which nothing is counted yet.
+    pub(crate) fn new(tcp: TcpStream) -> Self {
+        Self { tcp, written: 0 }
+    }
+
+    /// Returns the socket itself, for readiness and options.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// Returns the socket itself, which is no longer counted.
+    pub(crate) fn into_tcp(self) -> TcpStream {
+        self.tcp
+    }
+
+    /// Returns the number of bytes that the kernel has taken.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn count(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = result {
+            self.written += count as u64;
+        }
+        result
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let socket = self.get_mut();
+        let result = Pin::new(&mut socket.tcp).poll_write(cx, buf);
+        socket.count(result)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let socket = self.get_mut();
+        let result = Pin::new(&mut socket.tcp).poll_write_vectored(cx, bufs);
+        socket.count(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().tcp).poll_shutdown(cx)
+    }
+}
