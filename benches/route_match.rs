@@ -14,6 +14,7 @@ use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
     Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
+use portcullis::per_worker::WorkerId;
 use portcullis::table::{RequestView, Table};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -216,6 +217,7 @@ fn find(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (host, path) = requests.next().expect("cycles");
                 let view = RequestView {
+                    worker: WorkerId::ONLY,
                     host,
                     method: &Method::GET,
                     path,

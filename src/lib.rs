@@ -18,6 +18,7 @@ pub mod events;
 pub mod filter;
 pub mod ir;
 pub mod location;
+pub mod per_worker;
 pub mod permissions;
 pub mod provider;
 pub mod provision;

@@ -6,14 +6,24 @@ use std::hash::{Hash, Hasher};
 use regex::{Regex, RegexBuilder};
 use serde::{Serialize, Serializer};
 
+use crate::per_worker::{PerWorker, WorkerId};
+
 /// Maximum size of one compiled pattern, in bytes.
 const SIZE_LIMIT: usize = 256 * 1024;
 
 /// A compiled pattern. Patterns with the same source are equal.
-#[derive(Clone)]
 pub struct Pattern {
     source: Box<str>,
     regex: Regex,
+    /// Clones share the compiled program, and have memory for matching of their own. That of one `Regex` has a lock for
+    /// all threads but the first.
+    by_worker: PerWorker<Regex>,
+}
+
+impl Clone for Pattern {
+    fn clone(&self) -> Self {
+        Self::of(self.source.clone(), self.regex.clone())
+    }
 }
 
 impl Pattern {
@@ -25,10 +35,7 @@ impl Pattern {
             .and_then(|_| {
                 build(&format!("^(?:{source})$")).or_else(|_| build(&format!("^(?:{source}\n)$")))
             })
-            .map(|regex| Self {
-                source: source.into(),
-                regex,
-            })
+            .map(|regex| Self::of(source.into(), regex))
             .map_err(|error| match error {
                 regex::Error::CompiledTooBig(limit) => {
                     format!("the pattern compiles to more than {limit} bytes")
@@ -43,9 +50,18 @@ impl Pattern {
             })
     }
 
-    /// Reports whether the whole of `value` matches.
-    pub fn matches(&self, value: &str) -> bool {
-        self.regex.is_match(value)
+    fn of(source: Box<str>, regex: Regex) -> Self {
+        Self {
+            source,
+            regex,
+            by_worker: PerWorker::default(),
+        }
+    }
+
+    /// Reports whether the whole of `value` matches, on a thread of this worker.
+    pub fn matches(&self, value: &str, worker: WorkerId) -> bool {
+        let regex = self.by_worker.get(worker, || self.regex.clone());
+        regex.is_match(value)
     }
 
     /// Returns the pattern as written.
@@ -87,18 +103,18 @@ mod tests {
     #[test]
     fn matches_whole_values_only() {
         let pattern = Pattern::new("/v[0-9]+|/x").unwrap();
-        assert!(pattern.matches("/v12"));
-        assert!(pattern.matches("/x"));
-        assert!(!pattern.matches("/v12/y"));
-        assert!(!pattern.matches("a/x"));
-        assert!(!pattern.matches("/v12\n"));
+        assert!(pattern.matches("/v12", WorkerId::ONLY));
+        assert!(pattern.matches("/x", WorkerId::ONLY));
+        assert!(!pattern.matches("/v12/y", WorkerId::ONLY));
+        assert!(!pattern.matches("a/x", WorkerId::ONLY));
+        assert!(!pattern.matches("/v12\n", WorkerId::ONLY));
     }
 
     #[test]
     fn comment_in_verbose_mode_does_not_hide_the_anchor() {
         let pattern = Pattern::new("(?x)/a # tail").unwrap();
-        assert!(pattern.matches("/a"));
-        assert!(!pattern.matches("/ab"));
+        assert!(pattern.matches("/a", WorkerId::ONLY));
+        assert!(!pattern.matches("/ab", WorkerId::ONLY));
     }
 
     #[test]

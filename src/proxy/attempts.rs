@@ -86,7 +86,7 @@ pub(super) async fn send(exchange: &mut Exchange, rule: &Rule) -> Result<Outcome
         };
         Retries::admit(backend, traffic)?;
         exchange.restore(unfiltered, body);
-        rule.state.stats.retried();
+        rule.state.stats.retried(exchange.client.worker.id);
         retries.wait().await;
     }
 }

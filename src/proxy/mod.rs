@@ -8,6 +8,7 @@ mod body_copy;
 mod client;
 mod client_certificate;
 mod connection;
+mod current_table;
 mod date;
 mod error;
 mod error_response;
@@ -134,13 +135,11 @@ impl Proxy {
             send(acceptor(bind), Command::Listen(bind, socket));
         }
         let old = std::mem::replace(&mut self.protocols, protocols);
-        if old
+        let closes = old
             .iter()
-            .any(|(bind, protocol)| self.protocols.get(bind) != Some(protocol))
-        {
-            let queues = self.queues.iter();
-            queues.for_each(|queue| send(queue, Command::CloseUnconfigured));
-        }
+            .any(|(bind, protocol)| self.protocols.get(bind) != Some(protocol));
+        let queues = self.queues.iter();
+        queues.for_each(|queue| send(queue, Command::Follow { closes }));
         changes.report
     }
 

@@ -64,7 +64,7 @@ impl Record {
 
     /// Records the matched rule.
     pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
-        rule.state.stats.enter();
+        rule.state.stats.enter(self.client.worker.id);
         self.rule = Some(rule.clone());
     }
 
@@ -137,16 +137,17 @@ impl Drop for Record {
             0 => CLIENT_CLOSED_REQUEST,
             status => status,
         };
+        let worker = self.client.worker.id;
         match &self.rule {
             Some(rule) => {
-                rule.state.stats.leave();
-                rule.state.stats.record(status, elapsed);
+                rule.state.stats.leave(worker);
+                rule.state.stats.record(worker, status, elapsed);
             }
-            None => self.client.worker.stats.unmatched.record(status),
+            None => self.client.worker.stats.unmatched.record(worker, status),
         }
         let release = self.attempts.release();
         if let Some(release) = release {
-            release.record(status);
+            release.record(worker, status);
         }
         if let Some(texts) = self.texts.take() {
             let rule = self.rule.as_ref();

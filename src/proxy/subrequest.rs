@@ -47,7 +47,7 @@ pub(super) async fn send<B: Replay>(
         match attempt.await {
             Ok(response) => {
                 if let Some(release) = attempts.release() {
-                    release.record(response.status.as_u16());
+                    release.record(worker.id, response.status.as_u16());
                 }
                 return Ok(response);
             }

@@ -22,12 +22,14 @@ use tokio::task::spawn_local;
 use super::access_log::RequestLog;
 use super::body_copy::CopiesInProgress;
 use super::connection;
+use super::current_table::CurrentTable;
 use super::date::Date;
 use super::handshakes::Handshakes;
 use super::listener::Listener;
 use super::port::Ports;
 use crate::clock::Clock;
 use crate::ir::Bind;
+use crate::per_worker::WorkerId;
 use crate::session_key::SessionKey;
 use crate::settings::Limits;
 use crate::shutdown::Shutdown;
@@ -63,8 +65,8 @@ pub(super) enum Command {
     Listen(Bind, std::net::TcpListener),
     /// Stop accepting from the socket of this port.
     Close(Bind),
-    /// Drain connections of ports that the current table does not have.
-    CloseUnconfigured,
+    /// Follow the current table. With `closes`, drain connections of ports that it does not have.
+    Follow { closes: bool },
     /// Assign this connection to a worker, like an accepted one.
     Accept(Bind, std::net::TcpStream, SocketAddr),
     /// Serve this connection, which is already counted.
@@ -73,8 +75,10 @@ pub(super) enum Command {
 
 /// A worker as seen by its connections.
 pub(crate) struct Worker {
+    /// Identity among the workers of the process.
+    pub(crate) id: WorkerId,
     /// Current table, loaded once per request and per handshake.
-    pub(crate) table: Arc<ArcSwap<Table>>,
+    pub(crate) table: CurrentTable,
     /// Clock of the worker.
     pub(crate) clock: Rc<Clock>,
     /// Cached `Date` header.
@@ -136,7 +140,8 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         copies: Rc::default(),
         handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
         date: Date::default(),
-        table: common.table,
+        id: WorkerId::new(index, common.loads.len()),
+        table: CurrentTable::new(common.table),
         clock: clock.clone(),
         limits: Rc::new(common.limits),
         trusted_proxies: common.trusted_proxies,
@@ -203,9 +208,12 @@ impl Worker {
                     task.abort();
                 }
             }
-            Command::CloseUnconfigured => {
-                self.ports.close_unconfigured(&self.table.load());
-                self.clock.wake_all();
+            Command::Follow { closes } => {
+                let table = self.table.load();
+                if closes {
+                    self.ports.close_unconfigured(&table);
+                    self.clock.wake_all();
+                }
             }
             Command::Accept(bind, socket, peer) => match TcpStream::from_std(socket) {
                 Ok(socket) => self.assign(bind, socket, peer),

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::ir::grpc;
 use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use crate::per_worker::WorkerId;
 
 /// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct RequestView<'a> {
     pub headers: &'a HeaderMap,
     /// Headers that the proxy adds when it forwards. Their names do not occur in `headers`.
     pub added: &'a [(HeaderName, HeaderValue)],
+    /// Worker that serves the request.
+    pub worker: WorkerId,
 }
 
 /// The first condition that a request does not meet.
@@ -38,14 +41,15 @@ pub enum Mismatch<'a> {
     Query(&'a str),
 }
 
-/// Reports whether `path` meets the condition.
-pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
+/// Reports whether the path of the request meets the condition.
+pub(super) fn path_fits(condition: &PathMatch, request: &RequestView<'_>) -> bool {
+    let path = request.path;
     match condition {
         PathMatch::Exact(exact) => **exact == *path,
         PathMatch::Prefix(prefix) => path
             .strip_prefix(&**prefix)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
-        PathMatch::Regex(pattern) => pattern.matches(path),
+        PathMatch::Regex(pattern) => pattern.matches(path, request.worker),
     }
 }
 
@@ -84,7 +88,7 @@ pub(super) fn mismatch<'a>(
     }
     query
         .iter()
-        .find(|it| !query_fits(it, request.query))
+        .find(|it| !query_fits(it, request))
         .map(|query| Mismatch::Query(&query.name))
 }
 
@@ -104,12 +108,12 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
     match (&condition.value, second) {
         (ValueMatch::Exact(exact), None) => exact.as_bytes() == first.as_bytes(),
         (ValueMatch::Exact(exact), Some(_)) => is_joined(exact.as_bytes(), values),
-        (ValueMatch::Regex(pattern), None) => {
-            str::from_utf8(first.as_bytes()).is_ok_and(|value| pattern.matches(value))
-        }
+        (ValueMatch::Regex(pattern), None) => str::from_utf8(first.as_bytes())
+            .is_ok_and(|value| pattern.matches(value, request.worker)),
         (ValueMatch::Regex(pattern), Some(_)) => {
             let parts: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
-            str::from_utf8(&parts.join(&b',')).is_ok_and(|value| pattern.matches(value))
+            str::from_utf8(&parts.join(&b','))
+                .is_ok_and(|value| pattern.matches(value, request.worker))
         }
     }
 }
@@ -126,17 +130,20 @@ fn is_joined<'a>(whole: &[u8], parts: impl IntoIterator<Item = &'a HeaderValue>)
     rest == Some(b"")
 }
 
-fn query_fits(condition: &QueryMatch, query: Option<&str>) -> bool {
-    let Some(value) = query.and_then(|query| parameter(query, &condition.name)) else {
+fn query_fits(condition: &QueryMatch, request: &RequestView<'_>) -> bool {
+    let Some(value) = request
+        .query
+        .and_then(|query| parameter(query, &condition.name))
+    else {
         return false;
     };
     match &condition.value {
         ValueMatch::Exact(exact) => decode(value).eq(exact.bytes()),
         ValueMatch::Regex(pattern) if value.contains(['%', '+']) => {
             let decoded: Vec<u8> = decode(value).collect();
-            str::from_utf8(&decoded).is_ok_and(|value| pattern.matches(value))
+            str::from_utf8(&decoded).is_ok_and(|value| pattern.matches(value, request.worker))
         }
-        ValueMatch::Regex(pattern) => pattern.matches(value),
+        ValueMatch::Regex(pattern) => pattern.matches(value, request.worker),
     }
 }
 
@@ -182,7 +189,14 @@ mod tests {
 
     #[test]
     fn prefixes_match_whole_path_elements() {
-        let fits = |prefix: &str, path| path_fits(&PathMatch::Prefix(prefix.into()), path);
+        let headers = HeaderMap::new();
+        let fits = |prefix: &str, path| {
+            let request = RequestView {
+                path,
+                ..view(&headers, &[])
+            };
+            path_fits(&PathMatch::Prefix(prefix.into()), &request)
+        };
         assert!(fits("/foo", "/foo"));
         assert!(fits("/foo", "/foo/"));
         assert!(fits("/foo", "/foo/bar"));
@@ -216,6 +230,7 @@ mod tests {
             query: None,
             headers,
             added,
+            worker: WorkerId::ONLY,
         }
     }
 
@@ -262,7 +277,12 @@ mod tests {
     fn query_parameters_are_decoded_and_the_first_counts() {
         let fits = |name: &str, value, query| {
             let name = name.into();
-            query_fits(&QueryMatch { name, value }, query)
+            let headers = HeaderMap::new();
+            let request = RequestView {
+                query,
+                ..view(&headers, &[])
+            };
+            query_fits(&QueryMatch { name, value }, &request)
         };
         assert!(fits("a", exact("1"), Some("b=2&a=1&a=2")));
         assert!(!fits("a", exact("2"), Some("b=2&a=1&a=2")));

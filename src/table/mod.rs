@@ -9,6 +9,7 @@ mod hostname;
 mod listener;
 mod matcher;
 mod releases;
+mod request_stats;
 mod retry_budget;
 mod route;
 mod router;
@@ -24,11 +25,9 @@ pub use filter::{Filters, draw};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
+pub use request_stats::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, ReleaseStats, RuleStats};
 pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
-pub use stats::{
-    AuthResult, BackendStats, DURATION_BOUNDS_MICROS, DURATION_BUCKETS, MirrorResult, ReleaseStats,
-    RuleStats, TlsFailure, UpstreamFault,
-};
+pub use stats::{AuthResult, BackendStats, MirrorResult, TlsFailure, UpstreamFault};
 pub use traffic::Traffic;
 
 use self::route::Routes;

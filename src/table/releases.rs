@@ -8,7 +8,8 @@ use http::HeaderValue;
 use rand::RngExt;
 
 use super::backend::Endpoint;
-use super::stats::{BackendStats, ReleaseStats};
+use super::request_stats::ReleaseStats;
+use super::stats::BackendStats;
 use crate::ir;
 
 /// The releases of a backend, in order of name.

@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::backend::Backend;
 use super::build::Backends;
 use super::filter::{Filters, Targets};
-use super::stats::RuleStats;
+use super::request_stats::RuleStats;
 use crate::ir;
 use crate::ir::route::Action;
 use crate::ir::{Precedence, RouteKind};

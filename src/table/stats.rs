@@ -1,92 +1,10 @@
-//! Counters of rules, backends and releases: plain atomics that the proxy updates and telemetry reads.
+//! Counters of backends: plain atomics that the proxy updates and telemetry reads.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
-pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
-    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
-];
-
-/// Buckets of the duration histogram, the unbounded one included.
-pub const DURATION_BUCKETS: usize = DURATION_BOUNDS_MICROS.len() + 1;
-
-/// Counters of a rule's requests.
-// Laid out so that a request touches two cache lines, and no line of another rule's.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct RuleStats {
-    classes: [AtomicU64; 5],
-    total_micros: AtomicU64,
-    in_flight: AtomicI64,
-    durations: [AtomicU64; DURATION_BUCKETS],
-    retries: AtomicU64,
-}
-
-impl RuleStats {
-    /// Counts a completed request by status and duration. A status outside 100 to 599 counts as 5xx.
-    #[inline]
-    pub fn record(&self, status: u16, elapsed: Duration) {
-        let class = class(status);
-        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
-        self.classes[class].fetch_add(1, Relaxed);
-        self.durations[bucket].fetch_add(1, Relaxed);
-        self.total_micros.fetch_add(micros, Relaxed);
-    }
-
-    /// Counts a request in.
-    #[inline]
-    pub fn enter(&self) {
-        self.in_flight.fetch_add(1, Relaxed);
-    }
-
-    /// Counts a request out.
-    #[inline]
-    pub fn leave(&self) {
-        self.in_flight.fetch_sub(1, Relaxed);
-    }
-
-    /// Counts a retry that the rule allowed.
-    pub fn retried(&self) {
-        self.retries.fetch_add(1, Relaxed);
-    }
-
-    /// Retries that the rule allowed.
-    pub fn retries(&self) -> u64 {
-        self.retries.load(Relaxed)
-    }
-
-    /// Requests by status class, 1xx to 5xx.
-    pub fn classes(&self) -> [u64; 5] {
-        self.classes.each_ref().map(|count| count.load(Relaxed))
-    }
-
-    /// Requests by duration, each bucket for itself, bounded by [`DURATION_BOUNDS_MICROS`].
-    pub fn durations(&self) -> [u64; DURATION_BUCKETS] {
-        self.durations.each_ref().map(|count| count.load(Relaxed))
-    }
-
-    /// Sum of all durations, in microseconds.
-    pub fn total_micros(&self) -> u64 {
-        self.total_micros.load(Relaxed)
-    }
-
-    /// Requests that have entered and not left.
-    pub fn in_flight(&self) -> i64 {
-        self.in_flight.load(Relaxed)
-    }
-}
-
-/// Index of the counter of a status: its class, and 5xx for a status outside 100 to 599.
-fn class(status: u16) -> usize {
-    match status / 100 {
-        class @ 1..=5 => usize::from(class) - 1,
-        _ => 4,
-    }
-}
+use super::request_stats::ReleaseStats;
 
 /// Why an attempt at a backend failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -376,60 +294,9 @@ impl BackendStats {
     }
 }
 
-/// Counters of a release of a backend.
-#[derive(Debug)]
-pub struct ReleaseStats {
-    /// Name of the release.
-    pub name: Arc<str>,
-    classes: [AtomicU64; 5],
-    faults: [AtomicU64; UpstreamFault::ALL.len()],
-}
-
-impl ReleaseStats {
-    fn new(name: Arc<str>) -> Self {
-        Self {
-            name,
-            classes: Default::default(),
-            faults: Default::default(),
-        }
-    }
-
-    /// Counts a completed request by status. A status outside 100 to 599 counts as 5xx.
-    pub fn record(&self, status: u16) {
-        self.classes[class(status)].fetch_add(1, Relaxed);
-    }
-
-    /// Counts a failed attempt.
-    pub fn failed(&self, fault: UpstreamFault) {
-        self.faults[fault as usize].fetch_add(1, Relaxed);
-    }
-
-    /// Requests by status class, 1xx to 5xx.
-    pub fn classes(&self) -> [u64; 5] {
-        self.classes.each_ref().map(|count| count.load(Relaxed))
-    }
-
-    /// Attempts that failed this way so far.
-    pub fn faults(&self, fault: UpstreamFault) -> u64 {
-        self.faults[fault as usize].load(Relaxed)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_by_class_and_by_duration() {
-        let stats = RuleStats::default();
-        stats.record(200, Duration::from_micros(250));
-        stats.record(404, Duration::from_micros(251));
-        stats.record(999, Duration::from_secs(61));
-        assert_eq!(stats.classes(), [0, 1, 0, 1, 1]);
-        let durations = stats.durations();
-        assert_eq!((durations[0], durations[1], durations[17]), (1, 1, 1));
-        assert_eq!(stats.total_micros(), 61_000_501);
-    }
 
     #[test]
     fn all_lists_are_in_the_order_of_their_counters() {

@@ -13,6 +13,8 @@ use http::StatusCode;
 pub use dns::{DnsStats, LookupResult};
 pub use text::{CONTENT_TYPE, encode};
 
+use crate::per_worker::{PerWorker, WorkerId};
+
 /// Counters of client connections.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
@@ -40,7 +42,7 @@ pub struct ConnectionStats {
 /// Response counters by status, for the statuses of requests without a rule. All other statuses
 /// share one counter.
 #[derive(Debug, Default)]
-pub struct StatusCounts([AtomicU64; Self::KNOWN.len() + 1]);
+pub struct StatusCounts(PerWorker<[AtomicU64; Self::KNOWN.len() + 1]>);
 
 impl StatusCounts {
     const KNOWN: [(u16, &str); 8] = [
@@ -55,15 +57,22 @@ impl StatusCounts {
     ];
 
     /// Counts a response.
-    pub fn record(&self, status: u16) {
+    pub fn record(&self, worker: WorkerId, status: u16) {
         let known = Self::KNOWN.iter().position(|(known, _)| *known == status);
-        self.0[known.unwrap_or(Self::KNOWN.len())].fetch_add(1, Ordering::Relaxed);
+        let counts = self.0.of(worker);
+        counts[known.unwrap_or(Self::KNOWN.len())].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Responses by status name.
     pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = Self::KNOWN.iter().map(|(_, name)| *name).chain(["other"]);
-        names.zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+        names.enumerate().map(|(index, name)| {
+            let counts = self.0.iter();
+            (
+                name,
+                counts.map(|it| it[index].load(Ordering::Relaxed)).sum(),
+            )
+        })
     }
 }
 

@@ -56,16 +56,16 @@ pub(super) struct Built {
     /// Makes `ResolvedRefs` false.
     pub(super) unresolved: Option<Fault>,
     /// Backends that its rules and their filters send requests to.
-    pub(super) backends: Vec<BackendId>,
+    pub(super) backends: Box<[BackendId]>,
     /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
     /// target these backends.
-    pub(super) targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
+    pub(super) targetable: Box<[(ObjectRef, Option<Arc<str>>)]>,
     /// Permitted references to backends with a status, whether or not the backends exist.
-    pub(super) with_status: Vec<ObjectRef>,
+    pub(super) with_status: Box<[ObjectRef]>,
     /// Whether the translation differs between consumers.
     pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether or not they exist. A change of one requires a new translation.
-    pub(super) references: Vec<ObjectRef>,
+    pub(super) references: Box<[ObjectRef]>,
 }
 
 impl Built {
@@ -365,10 +365,10 @@ impl RouteBuilder<'_> {
             unusable,
             dropped,
             unresolved: merge(&self.unresolved),
-            backends: self.used,
-            references: self.references,
-            targetable: self.targetable,
-            with_status: self.with_status,
+            backends: self.used.into(),
+            references: self.references.into(),
+            targetable: self.targetable.into(),
+            with_status: self.with_status.into(),
             depends_on_consumer: self.depends_on_consumer,
         }
     }

@@ -350,6 +350,8 @@ impl Variants {
             Some((_, built)) => built.clone(),
             None => Arc::new(build().like(self.0.iter().chain(known).map(|(_, built)| &**built))),
         };
+        // Most routes have one variant.
+        self.0.reserve_exact(1);
         self.0.push((consumer.cloned(), built.clone()));
         built
     }
@@ -437,6 +439,8 @@ impl Entry {
         let same = known.filter(|known| **known == status).cloned();
         entry.status = Some(same.unwrap_or(status));
         entry.built = variants;
+        entry.attached.shrink_to_fit();
+        entry.reached.shrink_to_fit();
         entry
     }
 

@@ -59,7 +59,7 @@ const NO_TRAFFIC: &[&str] = &["hyper", "tokio_rustls", "h2", "socket2", "clap"];
 const PROVISION_IO: &[&str] = &["provision", "ir", "api_server", "backoff", "events"];
 
 pub(crate) const LAYERS: &[Layer] = &[
-    layer("ir", &["ir"], PURE),
+    layer("ir", &["ir", "per_worker"], PURE),
     layer("api", &["api", "ir::object_ref", "ir::ObjectRef"], PURE),
     layer(
         "snapshot",
@@ -124,7 +124,11 @@ pub(crate) const LAYERS: &[Layer] = &[
     ),
     layer("events", &["ir", "api_server"], NO_TRAFFIC),
     layer("tls", &["tls", "ir"], PURE),
-    layer("table", &["table", "ir", "tls", "uptime"], PURE),
+    layer(
+        "table",
+        &["table", "ir", "per_worker", "tls", "uptime"],
+        PURE,
+    ),
     layer("filter", &["filter", "ir", "table"], PURE),
     layer("location", &[], PURE),
     layer("permissions", &[], PURE),
@@ -137,6 +141,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("dns/guard", &[], PURE),
     layer("clock", &[], NO_CLUSTER),
     layer("uptime", &[], PURE),
+    layer("per_worker", &[], PURE),
     layer("session_key", &[], PURE),
     layer("api_server", &[], NO_TRAFFIC),
     layer("backoff", &[], PURE),
@@ -149,7 +154,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     ),
     layer(
         "telemetry",
-        &["telemetry", "ir", "table", "settings"],
+        &["telemetry", "ir", "per_worker", "table", "settings"],
         &["tokio", "hyper", "kube", "clap", "anyhow"],
     ),
     layer(

@@ -2,6 +2,7 @@
 //! previous configuration, ports open and close independently.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 
 use portcullis::settings::Ports;
 
@@ -51,6 +52,32 @@ async fn edit_is_in_service_when_its_outcome_is_published() {
         .change(|folder| std::fs::remove_file(folder.join("more.yaml")).expect("removed"))
         .await;
     assert_eq!(client.get("c.com", "/").await.name(), "404");
+}
+
+#[tokio::test]
+async fn idle_workers_release_the_former_configuration() {
+    let origin = Origin::echo("one").await;
+    let objects = Objects::http()
+        .service("echo", &[origin.address])
+        .route("route", &[to("echo")]);
+    let mut scene = Scene::with(&objects, |settings| settings.workers = 2);
+    // Connections go to the worker with the fewest, so that both have served a request.
+    let mut clients = [
+        Client::http1(scene.at(80)).await,
+        Client::http1(scene.at(80)).await,
+    ];
+    for client in &mut clients {
+        assert_eq!(client.get("a.com", "/").await.name(), "one");
+    }
+    let former = Arc::downgrade(&scene.state().table.load_full());
+    let more = route("more", &["b.com"], &[to("echo")]);
+    scene.replace(&objects.with(more)).await;
+    scene.until("the release of the former table", |_| {
+        former.upgrade().is_none()
+    });
+    for client in &mut clients {
+        assert_eq!(client.get("b.com", "/").await.name(), "one");
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
 use portcullis::ir::{Backend, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
+use portcullis::per_worker::WorkerId;
 use portcullis::table::{self, RequestView, Table};
 
 use crate::BIND;
@@ -66,6 +67,7 @@ fn rule<'a>(table: &'a Table, host: &str) -> &'a Arc<table::Rule> {
         headers: HeaderMap::new(),
     };
     let view = RequestView {
+        worker: WorkerId::ONLY,
         host,
         ..request.view()
     };
@@ -156,7 +158,7 @@ fn change_of_releases_reuses_every_node() {
     let endpoints = backend.endpoints();
     let shown = endpoints.releases().unwrap();
     assert_eq!(shown.share(&shown[0]), 0.25);
-    shown[0].stats.record(200);
+    shown[0].stats.record(WorkerId::ONLY, 200);
 
     change_backend(&mut ir, 0, |backend| {
         backend.protocol = UpstreamProtocol::H2c;
@@ -194,7 +196,7 @@ fn change_of_protocol_replaces_only_the_nodes_that_use_the_backend() {
 #[test]
 fn changed_rule_keeps_its_counters() {
     let first = Table::build(Arc::new(pair()), None);
-    rule(&first, "a").state.stats.enter();
+    rule(&first, "a").state.stats.enter(WorkerId::ONLY);
     let mut ir = pair();
     let changed = Arc::new(route(
         0,

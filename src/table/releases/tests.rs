@@ -7,6 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
+use crate::per_worker::WorkerId;
 use crate::table::{Backend, Transport};
 
 fn address(port: u16) -> SocketAddr {
@@ -172,8 +173,8 @@ fn endpoints_and_counters_survive_changes() {
     ]));
     let before = backend.endpoints();
     let first = before.releases().unwrap();
-    first[0].stats.record(200);
-    first[1].stats.record(500);
+    first[0].stats.record(WorkerId::ONLY, 200);
+    first[1].stats.record(WorkerId::ONLY, 500);
     let id = |one: &Arc<Endpoint>| one.id;
 
     backend.configure_endpoints(&endpoints(vec![

@@ -207,6 +207,7 @@ mod tests {
     use super::super::{ProcessStats, Table, encode};
     use crate::ir;
     use crate::ir::{BackendId, Ir, ObjectRef, UpstreamProtocol};
+    use crate::per_worker::WorkerId;
     use crate::table::UpstreamFault;
 
     #[test]
@@ -241,8 +242,8 @@ mod tests {
         for backend in table.backends() {
             let endpoints = backend.endpoints();
             let releases = endpoints.releases().unwrap();
-            releases[0].stats.record(200);
-            releases[1].stats.record(503);
+            releases[0].stats.record(WorkerId::ONLY, 200);
+            releases[1].stats.record(WorkerId::ONLY, 503);
             releases[1].stats.failed(UpstreamFault::NoEndpoint);
         }
         let text = encode(table, ProcessStats::default(), 0);

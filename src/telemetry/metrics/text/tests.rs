@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::*;
 use crate::api;
 use crate::ir::Ir;
+use crate::per_worker::WorkerId;
 use crate::snapshot::Snapshot;
 use crate::table::{AuthResult, MirrorResult, TlsFailure, UpstreamFault};
 use crate::translate::{Options, Translator};
@@ -67,8 +68,8 @@ fn pod_of_a_controller_exports_stream_metrics() {
 #[test]
 fn histogram_buckets_are_cumulative() {
     let stats = RuleStats::default();
-    stats.record(200, Duration::from_millis(2));
-    stats.record(200, Duration::from_secs(60));
+    stats.record(WorkerId::ONLY, 200, Duration::from_millis(2));
+    stats.record(WorkerId::ONLY, 200, Duration::from_secs(60));
     let id = RuleId {
         route: crate::ir::ObjectRef::gateway_api("HTTPRoute", "ns", "demo"),
         index: 3,
@@ -138,8 +139,10 @@ fn table() -> Arc<Table> {
     let ir = translator.translate(&snapshot, None).ir;
     let table = Table::build(Arc::new(ir), None);
     for rule in table.rules() {
-        rule.state.stats.record(200, Duration::from_millis(1));
-        rule.state.stats.retried();
+        rule.state
+            .stats
+            .record(WorkerId::ONLY, 200, Duration::from_millis(1));
+        rule.state.stats.retried(WorkerId::ONLY);
     }
     for backend in table.backends() {
         let stats = &backend.stats;
@@ -211,7 +214,7 @@ fn complete_page() -> String {
         ..ProcessStats::default()
     };
     process.config.contacted();
-    process.connections.unmatched.record(404);
+    process.connections.unmatched.record(WorkerId::ONLY, 404);
     let workers = [AtomicUsize::new(0)].into();
     process.connections.by_worker.set(workers).unwrap();
     encode(table(), process, 0)

@@ -1,0 +1,175 @@
+//! Counters of requests by rule and by release: plain atomics of which each worker has its own, summed when they are
+//! read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::stats::UpstreamFault;
+use crate::per_worker::{PerWorker, WorkerId};
+
+/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
+pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// Buckets of the duration histogram, the unbounded one included.
+pub const DURATION_BUCKETS: usize = DURATION_BOUNDS_MICROS.len() + 1;
+
+/// Counters of a rule's requests.
+#[derive(Debug, Default)]
+pub struct RuleStats(PerWorker<RuleCounts>);
+
+/// Counters of the requests that one worker has served.
+// In this order, so that a request touches few cache lines.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct RuleCounts {
+    classes: [AtomicU64; 5],
+    total_micros: AtomicU64,
+    in_flight: AtomicI64,
+    durations: [AtomicU64; DURATION_BUCKETS],
+    retries: AtomicU64,
+}
+
+impl RuleStats {
+    /// Counts a completed request by status and duration. A status outside 100 to 599 counts as 5xx.
+    #[inline]
+    pub fn record(&self, worker: WorkerId, status: u16, elapsed: Duration) {
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        let counts = self.0.of(worker);
+        counts.classes[class(status)].fetch_add(1, Relaxed);
+        counts.durations[bucket].fetch_add(1, Relaxed);
+        counts.total_micros.fetch_add(micros, Relaxed);
+    }
+
+    /// Counts a request in.
+    #[inline]
+    pub fn enter(&self, worker: WorkerId) {
+        self.0.of(worker).in_flight.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request out.
+    #[inline]
+    pub fn leave(&self, worker: WorkerId) {
+        self.0.of(worker).in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// Counts a retry that the rule allowed.
+    pub fn retried(&self, worker: WorkerId) {
+        self.0.of(worker).retries.fetch_add(1, Relaxed);
+    }
+
+    /// Retries that the rule allowed.
+    pub fn retries(&self) -> u64 {
+        self.sum(|counts| &counts.retries)
+    }
+
+    /// Requests by status class, 1xx to 5xx.
+    pub fn classes(&self) -> [u64; 5] {
+        std::array::from_fn(|class| self.sum(|counts| &counts.classes[class]))
+    }
+
+    /// Requests by duration, each bucket for itself, bounded by [`DURATION_BOUNDS_MICROS`].
+    pub fn durations(&self) -> [u64; DURATION_BUCKETS] {
+        std::array::from_fn(|bucket| self.sum(|counts| &counts.durations[bucket]))
+    }
+
+    /// Sum of all durations, in microseconds.
+    pub fn total_micros(&self) -> u64 {
+        self.sum(|counts| &counts.total_micros)
+    }
+
+    /// Requests that have entered and not left.
+    pub fn in_flight(&self) -> i64 {
+        let counts = self.0.iter();
+        counts.map(|counts| counts.in_flight.load(Relaxed)).sum()
+    }
+
+    fn sum(&self, counter: impl Fn(&RuleCounts) -> &AtomicU64) -> u64 {
+        let counts = self.0.iter();
+        counts.fold(0, |sum: u64, counts| {
+            sum.wrapping_add(counter(counts).load(Relaxed))
+        })
+    }
+}
+
+/// Index of the counter of a status: its class, and 5xx for a status outside 100 to 599.
+fn class(status: u16) -> usize {
+    match status / 100 {
+        class @ 1..=5 => usize::from(class) - 1,
+        _ => 4,
+    }
+}
+
+/// Counters of a release of a backend.
+#[derive(Debug)]
+pub struct ReleaseStats {
+    /// Name of the release.
+    pub name: Arc<str>,
+    classes: PerWorker<[AtomicU64; 5]>,
+    faults: [AtomicU64; UpstreamFault::ALL.len()],
+}
+
+impl ReleaseStats {
+    pub(super) fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            classes: PerWorker::default(),
+            faults: Default::default(),
+        }
+    }
+
+    /// Counts a completed request by status. A status outside 100 to 599 counts as 5xx.
+    pub fn record(&self, worker: WorkerId, status: u16) {
+        self.classes.of(worker)[class(status)].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a failed attempt.
+    pub fn failed(&self, fault: UpstreamFault) {
+        self.faults[fault as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Requests by status class, 1xx to 5xx.
+    pub fn classes(&self) -> [u64; 5] {
+        let sum = |class: usize| self.classes.iter().map(|it| it[class].load(Relaxed)).sum();
+        std::array::from_fn(sum)
+    }
+
+    /// Attempts that failed this way so far.
+    pub fn faults(&self, fault: UpstreamFault) -> u64 {
+        self.faults[fault as usize].load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKERS: [WorkerId; 2] = [WorkerId::new(0, 2), WorkerId::new(1, 2)];
+
+    #[test]
+    fn sums_the_counts_of_all_workers() {
+        let [first, second] = WORKERS;
+        let stats = RuleStats::default();
+        stats.enter(first);
+        stats.enter(second);
+        stats.leave(second);
+        stats.record(first, 200, Duration::from_micros(250));
+        stats.record(second, 404, Duration::from_micros(251));
+        stats.record(first, 999, Duration::from_secs(61));
+        stats.retried(second);
+        assert_eq!(stats.classes(), [0, 1, 0, 1, 1]);
+        let durations = stats.durations();
+        assert_eq!((durations[0], durations[1], durations[17]), (1, 1, 1));
+        assert_eq!(stats.total_micros(), 61_000_501);
+        assert_eq!((stats.in_flight(), stats.retries()), (1, 1));
+        let release = ReleaseStats::new("stable".into());
+        for worker in WORKERS {
+            release.record(worker, 200);
+        }
+        assert_eq!(release.classes(), [0, 2, 0, 0, 0]);
+    }
+}
