@@ -19,7 +19,7 @@ impl WorkerId {
     }
 }
 
-/// One value for each worker, created when the worker first needs it. Takes two words before that.
+/// One value for each worker, created when the worker first needs it. Takes three words before that.
 #[derive(Debug)]
 pub struct PerWorker<T>(OnceLock<Box<[Slot<T>]>>);
 
@@ -43,7 +43,10 @@ impl<T> PerWorker<T> {
     #[inline]
     pub fn get(&self, worker: WorkerId, create: impl FnOnce() -> T) -> &T {
         let slots = self.0.get_or_init(|| empty(worker.count.max(1)));
-        let slot = &slots[worker.index % slots.len()];
+        let slot = match slots.get(worker.index) {
+            Some(slot) => slot,
+            None => &slots[worker.index % slots.len()],
+        };
         &slot.get_or_init(|| Box::new(Padded(create()))).0
     }
 

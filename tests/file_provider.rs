@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Far more than any change takes; only a broken provider is waited for this long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A directory and what is published of it.
 struct Followed {
@@ -37,7 +37,7 @@ impl Followed {
         let (reload, requests) = mpsc::channel(1);
         let task = tokio::spawn(FileProvider::new(directory.clone()).watch(sender, requests));
         if directory.read_dir().expect("readable").next().is_some() {
-            timeout(PATIENCE, receiver.changed())
+            timeout(TEST_TIMEOUT, receiver.changed())
                 .await
                 .expect("in time")
                 .expect("published");
@@ -58,7 +58,7 @@ impl Followed {
 
     /// Waits until a published state satisfies the condition.
     async fn until(&mut self, condition: impl FnMut(&Arc<Load>) -> bool) -> Arc<Load> {
-        let found = timeout(PATIENCE, self.receiver.wait_for(condition)).await;
+        let found = timeout(TEST_TIMEOUT, self.receiver.wait_for(condition)).await;
         Arc::clone(&found.expect("in time").expect("the provider lives"))
     }
 
@@ -354,7 +354,7 @@ async fn the_same_content_is_not_published_again() {
     let mut loads = 0;
     let before = followed.receiver.borrow_and_update().clone();
     while version_of(&followed.receiver.borrow_and_update().clone(), "b").is_none() {
-        timeout(PATIENCE, followed.receiver.changed())
+        timeout(TEST_TIMEOUT, followed.receiver.changed())
             .await
             .expect("in time")
             .expect("published");
@@ -449,7 +449,7 @@ async fn watching_ends_with_the_last_receiver() {
     .await;
     drop(followed.reload);
     drop(followed.receiver);
-    timeout(PATIENCE, followed.task)
+    timeout(TEST_TIMEOUT, followed.task)
         .await
         .expect("in time")
         .expect("no panic");

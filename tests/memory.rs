@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 mod ports;
 
 /// How long any step may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A Gateway that nothing connects to, on a port that is free.
 fn gateway() -> String {
@@ -76,7 +76,7 @@ impl Running {
         let start = Instant::now();
         while self.heap() >= limit {
             let heap = self.heap();
-            assert!(start.elapsed() < PATIENCE, "{heap} bytes stay");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{heap} bytes stay");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -45,9 +45,12 @@ pub struct ServeFlags {
     /// Addresses and name servers of external backends.
     #[command(flatten)]
     pub external: ExternalFlags,
-    /// Log and access log.
+    /// Log of the process.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Access log.
+    #[command(flatten)]
+    pub access_log: AccessLogFlags,
     /// Graceful shutdown.
     #[command(flatten)]
     pub drain: DrainFlags,
@@ -156,7 +159,7 @@ pub struct ExternalFlags {
     pub dns_server: Vec<SocketAddr>,
 }
 
-/// Log and access log.
+/// Log of the process.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Log")]
 pub struct LogFlags {
@@ -171,6 +174,12 @@ pub struct LogFlags {
     /// Level, or directives such as `info,portcullis::proxy=debug` [default: RUST_LOG, else info]
     #[arg(long, value_name = "LEVEL", env = "PORTCULLIS_LOG_LEVEL")]
     pub log_level: Option<String>,
+}
+
+/// Access log.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Access log")]
+pub struct AccessLogFlags {
     /// Access log, one JSON line per request: `on` writes to standard output, a path appends to a file, which is reopened
     /// on SIGUSR1 and after it was moved or deleted
     #[arg(long, value_name = "on|off|PATH", env = "PORTCULLIS_ACCESS_LOG", default_value_t = AccessLogTarget::default())]
@@ -261,7 +270,7 @@ impl ServeFlags {
         Settings {
             admin: self.admin.0,
             log_format: self.log.log_format,
-            access_log: self.log.access_log(),
+            access_log: AccessLog::from(&self.access_log),
             ports: Ports::AsDeclared,
             limits: Limits::from(&self.limits),
             trusted_proxies: self.trusted_proxies.clone(),
@@ -279,15 +288,16 @@ impl ServeFlags {
     }
 }
 
-impl LogFlags {
-    /// Returns the settings of the access log.
-    pub fn access_log(&self) -> AccessLog {
-        AccessLog {
-            target: self.access_log.clone(),
-            filter: self.access_log_filter,
+impl From<&AccessLogFlags> for AccessLog {
+    fn from(flags: &AccessLogFlags) -> Self {
+        Self {
+            target: flags.access_log.clone(),
+            filter: flags.access_log_filter,
         }
     }
+}
 
+impl LogFlags {
     /// Returns the level or the directives of the log.
     pub fn filter(&self) -> String {
         let environment = || std::env::var("RUST_LOG").ok();

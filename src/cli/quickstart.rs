@@ -11,9 +11,9 @@ use anyhow::{Context, bail};
 
 use super::certificate::self_signed;
 use super::echo;
-use super::flags::LogFlags;
+use super::flags::{AccessLogFlags, LogFlags};
 use super::value::AdminAddress;
-use crate::settings::{Drain, Settings};
+use crate::settings::{AccessLog, Drain, Settings};
 use crate::{server, telemetry};
 
 const GATEWAY: &str = include_str!("../../config/quickstart/gateway.yaml");
@@ -51,6 +51,9 @@ pub struct Args {
     /// Log and access log.
     #[command(flatten)]
     log: LogFlags,
+    /// Access log.
+    #[command(flatten)]
+    access_log: AccessLogFlags,
 }
 
 /// Serves until a signal.
@@ -68,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     server::run(&Settings {
         admin: args.admin.0,
         log_format: args.log.log_format,
-        access_log: args.log.access_log(),
+        access_log: AccessLog::from(&args.access_log),
         drain: Drain {
             delay: Duration::ZERO,
             deadline: Duration::from_secs(5),

@@ -73,7 +73,7 @@ pub enum Action {
     /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0.
     Forward(Vec<WeightedBackend>),
     /// Responds with 500: the rule cannot be served as written, for this reason.
-    Broken(Arc<str>),
+    Invalid(Arc<str>),
 }
 
 /// A backend with its share of a rule's requests.
@@ -92,7 +92,7 @@ impl Rule {
     pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
         let shares: &[WeightedBackend] = match &self.action {
             Action::Forward(shares) => shares,
-            Action::Broken(_) => &[],
+            Action::Invalid(_) => &[],
         };
         let of_shares = shares.iter().flat_map(|share| {
             let of_filters = share.filters.iter().filter_map(Filter::backend);

@@ -29,8 +29,8 @@ pub(super) enum Outcome {
 /// Sends the request of `exchange`, which matches `rule`, until there is a response or no further
 /// attempt is allowed.
 pub(super) async fn send(exchange: &mut Exchange, rule: &Rule) -> Result<Outcome, Error> {
-    if matches!(rule.ir.action, Action::Broken(_)) {
-        return Err(Error::Broken);
+    if matches!(rule.ir.action, Action::Invalid(_)) {
+        return Err(Error::InvalidRule);
     }
     let place = session_place(exchange, rule);
     let draw = rule.draw(None);
@@ -46,7 +46,7 @@ pub(super) async fn send(exchange: &mut Exchange, rule: &Rule) -> Result<Outcome
             return Ok(Outcome::Filter(response));
         }
         let Target::Backend(backend) = &selected.target else {
-            return Err(Error::Broken);
+            return Err(Error::InvalidRule);
         };
         let traffic = backend.traffic();
         let traffic = traffic.as_deref();

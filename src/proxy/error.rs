@@ -35,7 +35,7 @@ pub(crate) enum Error {
     /// No listener for the host, or no matching rule.
     NotFound(&'static str),
     /// The rule or the selected backendRef is invalid.
-    Broken,
+    InvalidRule,
     /// The rule has no backend.
     NoBackend,
     /// The rule allows a retry, but the retry budget of the backend does not.
@@ -72,7 +72,7 @@ impl Error {
             | Self::BodyTimeout
             | Self::BodyTooLarge
             | Self::Send(SendError::RequestBody) => ErrorSource::Downstream,
-            Self::Broken | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
+            Self::InvalidRule | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
             Self::RequestTimeout
             | Self::BackendIdle
             | Self::RetryBudget
@@ -93,7 +93,7 @@ impl Error {
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
-            Self::Broken | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::InvalidRule | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
             Self::RequestTimeout | Self::BackendIdle | Self::AuthorizationTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
@@ -134,7 +134,7 @@ impl Error {
             Self::ExpectationFailed => "unsupported expectation",
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",
-            Self::Broken => "the route cannot be served as configured",
+            Self::InvalidRule => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
             Self::RetryBudget => {
                 "the backend failed, and its traffic policy permits no further retries at present"
@@ -186,7 +186,7 @@ mod tests {
             (Error::BadRequest("bad"), GrpcStatus::Internal),
             (Error::TooManyHeaders, GrpcStatus::ResourceExhausted),
             (Error::Misdirected, GrpcStatus::Unavailable),
-            (Error::Broken, GrpcStatus::Unavailable),
+            (Error::InvalidRule, GrpcStatus::Unavailable),
             (Error::NoBackend, GrpcStatus::Unavailable),
             (Error::RetryBudget, GrpcStatus::Unavailable),
             (Error::RequestTimeout, GrpcStatus::DeadlineExceeded),

@@ -42,7 +42,7 @@ pub(super) async fn authorize(
     level: Level,
 ) -> Result<Option<LocalResponse>, Error> {
     let Some(Target::Backend(backend)) = target else {
-        return Err(Error::Broken);
+        return Err(Error::InvalidRule);
     };
     let body = match auth.max_body {
         0 => Bytes::new(),

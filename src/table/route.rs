@@ -20,7 +20,11 @@ pub(super) struct Route {
 impl Route {
     /// Reports whether its rules would get the same backends again.
     fn is_current(&self, backends: &Backends) -> bool {
-        backends.are_those_before() || self.rules.iter().all(|rule| rule.keeps_its(backends))
+        backends.are_those_before()
+            || self
+                .rules
+                .iter()
+                .all(|rule| rule.has_same_targets(backends))
     }
 }
 

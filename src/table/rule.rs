@@ -124,11 +124,11 @@ impl Rule {
     ) -> bool {
         (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
-            && self.keeps_its(backends)
+            && self.has_same_targets(backends)
     }
 
     /// Reports whether this node would get the same backends in the new table.
-    pub(super) fn keeps_its(&self, backends: &Backends) -> bool {
+    pub(super) fn has_same_targets(&self, backends: &Backends) -> bool {
         let is_kept = |(node, ir): (&WeightedBackend, &ir::route::WeightedBackend)| {
             node.target.is_current(&ir.target, backends)
                 && node.filter_targets.are_current(&ir.filters, backends)
@@ -201,7 +201,7 @@ impl Rule {
 fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &ir::route::WeightedBackend> {
     let all: &[ir::route::WeightedBackend] = match &ir.action {
         Action::Forward(backends) => backends,
-        Action::Broken(_) => &[],
+        Action::Invalid(_) => &[],
     };
     all.iter().filter(|one| one.weight > 0)
 }

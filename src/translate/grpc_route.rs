@@ -12,7 +12,7 @@ use crate::snapshot::{Objects, Snapshot};
 use super::http_match::{headers, pattern, unsupported};
 use super::listener::Protocol;
 use super::reason::Fault;
-use super::route::{Behaviour, RouteBuilder, RouteObject, RuleParts};
+use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use super::{filter, session_persistence};
 
 /// The filter types that a GRPCRoute may have (GRPCRouteFilterType).
@@ -68,22 +68,22 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option
         filters(builder, list, field, name)
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, of_share);
-    let behaviour = behaviour(builder, spec, &matches, &field);
+    let settings = settings(builder, spec, &matches, &field);
     Some(builder.rule(RuleParts {
         index,
         name,
         matches,
         forward,
-        behaviour,
+        settings,
     }))
 }
 
-fn behaviour(
+fn settings(
     builder: &mut RouteBuilder<'_>,
     spec: &GrpcRule,
     matches: &[Match],
     field: &str,
-) -> Result<Behaviour, Fault> {
+) -> Result<RuleSettings, Fault> {
     let GrpcRule {
         filters: list,
         session_persistence,
@@ -94,10 +94,10 @@ fn behaviour(
     let session = session_persistence.as_ref();
     let session =
         session.map(|spec| session_persistence::of_rule(spec, matches, builder.route, field));
-    Ok(Behaviour {
+    Ok(RuleSettings {
         filters: filters(builder, list, field, name.as_deref())?,
         session: session.transpose()?,
-        ..Behaviour::default()
+        ..RuleSettings::default()
     })
 }
 

@@ -10,7 +10,7 @@ use crate::snapshot::{Objects, Snapshot};
 
 use super::listener::Protocol;
 use super::reason::Fault;
-use super::route::{Behaviour, RouteBuilder, RouteObject, RuleParts};
+use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use super::{duration, filter, http_match, retry, session_persistence};
 
 impl RouteObject for HttpRoute {
@@ -68,22 +68,22 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
         )
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, filters);
-    let behaviour = behaviour(builder, spec, &matches, &field);
+    let settings = settings(builder, spec, &matches, &field);
     Some(builder.rule(RuleParts {
         index,
         name,
         matches,
         forward,
-        behaviour,
+        settings,
     }))
 }
 
-fn behaviour(
+fn settings(
     builder: &mut RouteBuilder<'_>,
     spec: &HttpRule,
     matches: &[Match],
     field: &str,
-) -> Result<Behaviour, Fault> {
+) -> Result<RuleSettings, Fault> {
     let HttpRule {
         filters,
         timeouts: limits,
@@ -101,7 +101,7 @@ fn behaviour(
         builder.resolve(reference, field, name.as_deref(), requests)
     };
     let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
-    Ok(Behaviour {
+    Ok(RuleSettings {
         filters: filter::translate(filters, field, only_prefix(matches), resolve)?,
         timeouts: timeouts.transpose()?.unwrap_or_default(),
         retry: retry.transpose()?.flatten(),

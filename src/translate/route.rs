@@ -197,12 +197,12 @@ pub(super) struct RuleParts<'a> {
     pub(super) matches: Vec<Match>,
     pub(super) forward: Forward,
     /// How requests are handled, or why they cannot be.
-    pub(super) behaviour: Result<Behaviour, Fault>,
+    pub(super) settings: Result<RuleSettings, Fault>,
 }
 
 /// How a rule handles requests, apart from the choice of a backend.
 #[derive(Default)]
-pub(super) struct Behaviour {
+pub(super) struct RuleSettings {
     pub(super) filters: Vec<Filter>,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Option<Retry>,
@@ -265,10 +265,10 @@ impl RouteBuilder<'_> {
     /// Builds a rule. A rule that cannot be served as written still matches and responds with 500, so that no other
     /// rule serves its requests.
     pub(super) fn rule(&mut self, parts: RuleParts<'_>) -> Rule {
-        let (behaviour, action) = match parts.behaviour {
-            Ok(behaviour) => {
+        let (settings, action) = match parts.settings {
+            Ok(settings) => {
                 self.usable += usize::from(parts.forward.is_usable);
-                (behaviour, Action::Forward(parts.forward.targets))
+                (settings, Action::Forward(parts.forward.targets))
             }
             Err(fault) => {
                 let why = fault.message.as_str().into();
@@ -278,7 +278,7 @@ impl RouteBuilder<'_> {
                     self.refusal()
                 );
                 self.faults.push(Fault::new(fault.reason, message));
-                (Behaviour::default(), Action::Broken(why))
+                (RuleSettings::default(), Action::Invalid(why))
             }
         };
         let rule = Rule {
@@ -288,11 +288,11 @@ impl RouteBuilder<'_> {
                 name: parts.name.map(Arc::from),
             },
             matches: parts.matches,
-            filters: behaviour.filters,
+            filters: settings.filters,
             action,
-            timeouts: behaviour.timeouts,
-            retry: behaviour.retry,
-            session: behaviour.session,
+            timeouts: settings.timeouts,
+            retry: settings.retry,
+            session: settings.session,
         };
         self.used.extend(rule.backends().cloned());
         rule

@@ -41,7 +41,7 @@ const fn kind(
 }
 
 /// Timeout of any wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 const GATEWAY: &str = "gateway.networking.k8s.io/v1";
 const KINDS: &[Kind] = &[
@@ -351,7 +351,7 @@ impl Api {
         let waited = self
             .0
             .1
-            .wait_timeout_while(self.state(), PATIENCE, is_missing);
+            .wait_timeout_while(self.state(), TEST_TIMEOUT, is_missing);
         let (state, waited) = waited.unwrap();
         let object = state.objects.get(&key);
         assert!(!waited.timed_out(), "{key:?} is still {object:?}");
@@ -369,7 +369,7 @@ impl Api {
         let waited = self
             .0
             .1
-            .wait_timeout_while(self.state(), PATIENCE, is_missing);
+            .wait_timeout_while(self.state(), TEST_TIMEOUT, is_missing);
         let (state, waited) = waited.unwrap();
         let requests = matching(&state);
         assert!(!waited.timed_out(), "still {requests:?}");

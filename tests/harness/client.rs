@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::http::{Body, Fields, Fill, Framing, Wire, framing};
 
 /// A client's byte stream.
@@ -123,7 +123,7 @@ impl Client {
     }
 
     /// Sets the read timeout.
-    pub(crate) fn patience(&mut self, time: Duration) {
+    pub(crate) fn set_timeout(&mut self, time: Duration) {
         let socket = self.wire.io.socket();
         socket.set_read_timeout(Some(time)).expect("a time");
     }
@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// Sends a request and reads its response.
-    pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>) -> Response {
+    pub(crate) fn round_trip(&mut self, request: impl AsRef<[u8]>) -> Response {
         let request = request.as_ref();
         self.send(request);
         let method = request.split(|byte| *byte == b' ').next();
@@ -217,9 +217,11 @@ impl Client {
 
 /// Returns a connected socket with read and write timeouts.
 pub(crate) fn socket(address: SocketAddr) -> TcpStream {
-    let socket = TcpStream::connect_timeout(&address, PATIENCE).expect("connected");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
-    socket.set_write_timeout(Some(PATIENCE)).expect("a time");
+    let socket = TcpStream::connect_timeout(&address, TEST_TIMEOUT).expect("connected");
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).expect("a time");
+    socket
+        .set_write_timeout(Some(TEST_TIMEOUT))
+        .expect("a time");
     socket.set_nodelay(true).expect("set");
     socket
 }
@@ -235,7 +237,7 @@ pub(crate) fn connection(name: &str, config: Arc<ClientConfig>) -> ClientConnect
 /// Sends one GET on a new connection.
 pub(crate) fn get(address: SocketAddr, host: &str, path: &str) -> Response {
     let mut client = Client::connect(address);
-    client.ask(format!(
+    client.round_trip(format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
     ))
 }

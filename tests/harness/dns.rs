@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
 const A: u16 = 1;
 const CNAME: u16 = 5;
@@ -92,7 +92,7 @@ impl NameServer {
     pub(crate) async fn wait_for_queries(&self, name: &str, times: usize) {
         let mut asked = self.asked.clone();
         let enough = asked.wait_for(|()| self.queries(name) >= times);
-        let enough = timeout(PATIENCE, enough).await;
+        let enough = timeout(TEST_TIMEOUT, enough).await;
         assert!(
             enough.is_ok(),
             "fewer than {times} queries for {name} in time"

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
 /// Runs a future with a timeout.
 pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
@@ -27,7 +27,7 @@ pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
         .build()
         .expect("a runtime");
     let local = tokio::task::LocalSet::new();
-    let bounded = async { tokio::time::timeout(4 * PATIENCE, work).await };
+    let bounded = async { tokio::time::timeout(4 * TEST_TIMEOUT, work).await };
     runtime
         .block_on(local.run_until(bounded))
         .expect("done in time")
@@ -129,7 +129,7 @@ pub(crate) async fn write(
 }
 
 /// Sends a request without a body; returns the response head and body.
-pub(crate) async fn ask(
+pub(crate) async fn round_trip(
     sender: &SendRequest<Bytes>,
     request: Request<()>,
 ) -> Result<(http::response::Parts, Received), h2::Error> {

@@ -1,6 +1,6 @@
 //! Test harness for a running data plane: a server from a temporary folder, YAML builders, raw
 //! clients and scripted origins. Everything runs on loopback with free ports and the timeout
-//! [`PATIENCE`].
+//! [`TEST_TIMEOUT`].
 
 #![allow(
     dead_code,
@@ -20,4 +20,4 @@ pub(crate) mod yaml;
 use std::time::Duration;
 
 /// Timeout of any wait; reached only on failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(15);

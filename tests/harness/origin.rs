@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::http::{Body, Fields, Fill, Framing, Wire, framing};
 
 /// The response of [`Origin::hello`].
@@ -139,7 +139,7 @@ impl Origin {
     /// Waits until a condition holds. Checked when a connection or request begins, a body was read,
     /// or a connection ends.
     pub(crate) fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !condition(self) {
             assert!(Instant::now() < end, "{what} did not come about in time");
             let state = self.log.lock();
@@ -183,9 +183,11 @@ struct End(Arc<Log>);
 
 impl Peer {
     fn new(socket: TcpStream, log: Arc<Log>) -> Self {
-        socket.set_read_timeout(Some(2 * PATIENCE)).expect("a time");
         socket
-            .set_write_timeout(Some(2 * PATIENCE))
+            .set_read_timeout(Some(2 * TEST_TIMEOUT))
+            .expect("a time");
+        socket
+            .set_write_timeout(Some(2 * TEST_TIMEOUT))
             .expect("a time");
         socket.set_nodelay(true).expect("set");
         let wire = Wire::new(socket);
@@ -255,7 +257,7 @@ impl Peer {
                 Err(_) => break,
             }
         }
-        io.set_write_timeout(Some(PATIENCE)).expect("a time");
+        io.set_write_timeout(Some(TEST_TIMEOUT)).expect("a time");
         sent
     }
 

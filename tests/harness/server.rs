@@ -12,7 +12,7 @@ use portcullis::server::Server;
 use portcullis::settings::{AccessLogTarget, Drain, Ports, Settings};
 use tempfile::TempDir;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
 /// Panic messages of data plane threads in this process.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -75,8 +75,9 @@ impl TestServer {
             .expect("a runtime");
         let newer = outcome.wait_for(|outcome| generation(outcome) > before);
         let newer = thread::scope(|scope| {
-            let wait =
-                || runtime.block_on(async { tokio::time::timeout(PATIENCE, newer).await.is_ok() });
+            let wait = || {
+                runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, newer).await.is_ok() })
+            };
             scope.spawn(wait).join().expect("no panic")
         });
         assert!(newer, "the new configuration is served in time");
@@ -84,7 +85,7 @@ impl TestServer {
 
     /// Waits until a condition of its counters holds.
     pub(crate) fn until(&self, what: &str, condition: impl Fn(&Server) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !condition(self) {
             assert!(Instant::now() < end, "{what} did not come about in time");
             // Counters have no change notification.

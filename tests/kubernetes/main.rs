@@ -39,11 +39,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Timeout of any wait on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Polls until `look` returns the wanted value.
 fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) {
-    eventually_within(PATIENCE, look, wanted);
+    eventually_within(TEST_TIMEOUT, look, wanted);
 }
 
 fn eventually_within<T: Debug>(

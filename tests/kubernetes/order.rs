@@ -14,7 +14,7 @@ use crate::harness::ports::free_ports;
 use crate::harness::tls::{Certificate, client};
 use crate::plane::DataPlane;
 use crate::watching::Watching;
-use crate::{PATIENCE, eventually, route, route_with};
+use crate::{TEST_TIMEOUT, eventually, route, route_with};
 
 /// Maximum time until the last object takes effect.
 const MAX_DELAY: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ spec:
 fn until(mut is_so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "it never is");
+        assert!(start.elapsed() < TEST_TIMEOUT, "it never is");
     }
     start.elapsed()
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::harness::ports::free_ports;
-use crate::{PATIENCE, eventually};
+use crate::{TEST_TIMEOUT, eventually};
 
 /// A data plane; terminated on drop.
 pub(crate) struct DataPlane {
@@ -130,7 +130,7 @@ spec:
 
 pub(crate) fn request(port: u16, path: &str, host: &str) -> Option<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     write!(
         socket,
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"

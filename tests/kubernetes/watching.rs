@@ -8,7 +8,7 @@ use kube::Config;
 use portcullis::provider::{KubernetesProvider, Load, Timing};
 use tokio::sync::{oneshot, watch};
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 use crate::api::Api;
 
 /// A provider that runs until the test ends.
@@ -78,7 +78,7 @@ impl Watching {
         let (history, waited) = self
             .history
             .1
-            .wait_timeout_while(history, PATIENCE, is_missing)
+            .wait_timeout_while(history, TEST_TIMEOUT, is_missing)
             .unwrap();
         let last = history.last().cloned();
         assert!(!waited.timed_out(), "still {last:?}");

@@ -215,6 +215,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "table",
             "filter",
             "upstream",
+            "per_worker",
             "telemetry",
             "session_key",
             "shutdown",

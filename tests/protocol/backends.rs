@@ -68,7 +68,7 @@ fn retries_stream_above_goaway_on_another_connection() {
             peer.send(frame(GOAWAY, 0, 0, &[0; 8]));
         });
         let server = before(origin.address);
-        let response = Client::connect(server.at(80)).ask(request);
+        let response = Client::connect(server.at(80)).round_trip(request);
         assert_eq!(response.status, 200, "{request}");
         assert_eq!(origin.connections(), 2);
     }
@@ -81,7 +81,7 @@ fn retries_refused_stream_at_the_only_endpoint() {
             peer.send(frame(RST_STREAM, 0, stream, &7_u32.to_be_bytes()));
         });
         let server = before(origin.address);
-        let response = Client::connect(server.at(80)).ask(request);
+        let response = Client::connect(server.at(80)).round_trip(request);
         assert_eq!(response.status, 200, "{request}");
     }
 }
@@ -102,7 +102,7 @@ fn serves_cold_burst_beyond_the_backends_limit_of_streams() {
     let server = before(origin.address);
     let address = server.at(80);
     let burst: Vec<_> = (0..BURST)
-        .map(|_| thread::spawn(move || Client::connect(address).ask(POST).status))
+        .map(|_| thread::spawn(move || Client::connect(address).round_trip(POST).status))
         .collect();
     for request in burst {
         assert_eq!(request.join().expect("no panic"), 200);
@@ -118,7 +118,7 @@ fn responds_502_to_heads_beyond_the_limits() {
             settings.limits.max_header_bytes = 1000;
             settings.limits.max_headers = 10;
         });
-        let response = fixture.ask(GET);
+        let response = fixture.round_trip(GET);
         assert_eq!(response.status, 502);
         assert!(response.text().contains(flag), "{}", response.text());
     }
@@ -129,7 +129,7 @@ fn relays_upgrade_of_426() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 426 Upgrade Required\r\nConnection: upgrade\r\nUpgrade: TLS/1.2\r\nContent-Length: 0\r\n\r\n",
     ));
-    let response = fixture.ask(GET);
+    let response = fixture.round_trip(GET);
     assert_eq!(response.status, 426);
     assert_eq!(response.fields.get("upgrade"), Some("TLS/1.2"));
 }

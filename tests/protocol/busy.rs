@@ -60,7 +60,7 @@ fn delivers_small_messages_to_a_paused_client() {
     let server = serve(&origin);
     block_on(async {
         let (sender, mut ended) = h2::connect(server.at(80)).await;
-        h2::ask(&sender, h2::get(&format!("http://{HOST}/warm")))
+        h2::round_trip(&sender, h2::get(&format!("http://{HOST}/warm")))
             .await
             .expect("an answer");
         let mut bodies = Vec::new();
@@ -115,7 +115,7 @@ fn delivers_small_messages_to_a_paused_backend() {
     let server = serve(&origin);
     block_on(async {
         let (sender, mut ended) = h2::connect(server.at(80)).await;
-        h2::ask(&sender, h2::get(&format!("http://{HOST}/warm")))
+        h2::round_trip(&sender, h2::get(&format!("http://{HOST}/warm")))
             .await
             .expect("an answer");
         let mut calls = Vec::new();

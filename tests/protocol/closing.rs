@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use socket2::SockRef;
 
 use crate::fixture::{Fixture, HOST, scripted};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::origin::{HELLO, Origin};
 
 /// More than all buffers can hold.
@@ -23,7 +23,7 @@ fn serves_client_that_half_closes_after_its_request() {
     let (release, wait) = channel();
     let wait = std::sync::Mutex::new(wait);
     let fixture = Fixture::new(scripted(move |peer| {
-        let released = wait.lock().expect("one reader").recv_timeout(PATIENCE);
+        let released = wait.lock().expect("one reader").recv_timeout(TEST_TIMEOUT);
         released.is_ok() && peer.send(HELLO)
     }));
     let mut client = fixture.client();
@@ -41,7 +41,7 @@ fn serves_client_that_half_closes_after_its_request() {
 fn closes_idle_connection_when_the_client_closes() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
-    assert_eq!(client.ask(get()).status, 200);
+    assert_eq!(client.round_trip(get()).status, 200);
     client.shutdown_write();
     client.ends();
 }
@@ -76,7 +76,7 @@ fn closes_http10_connection_after_response_without_length() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ));
-    let answer = fixture.ask(format!(
+    let answer = fixture.round_trip(format!(
         "GET /x HTTP/1.0\r\nHost: {HOST}\r\nConnection: keep-alive\r\n\r\n"
     ));
     assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
@@ -123,7 +123,7 @@ fn aborts_connection_at_the_request_timeout() {
     let mut buffer = vec![0; 16 << 10];
     while matches!(client.wire.io.read(&mut buffer), Ok(1..)) {
         std::thread::sleep(Duration::from_millis(10));
-        assert!(began.elapsed() < PATIENCE, "the response is never cut");
+        assert!(began.elapsed() < TEST_TIMEOUT, "the response is never cut");
     }
     assert!(began.elapsed() > Duration::from_millis(700));
     fixture

@@ -27,7 +27,7 @@ fn sends_100_when_the_backend_reads_the_body() {
     assert_eq!(client.response("POST").text(), "hello");
     assert_eq!(fixture.origin.last().body.bytes, b"hello");
     assert_eq!(fixture.origin.last().fields.all("expect"), ["100-continue"]);
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn sends_no_100_to_rejected_request() {
         assert_eq!((answer.status, answer.interim.len()), (status, 0));
         client.ends();
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn accepts_unsolicited_100_of_the_backend() {
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
     ));
-    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 /// Returns an origin that sends 103 Early Hints before every response.
@@ -84,13 +84,13 @@ fn forwards_informational_responses_in_the_order_of_a_pipeline() {
             assert!(answer.interim.is_empty());
         }
     }
-    fixture.is_well(6);
+    fixture.is_healthy(6);
 }
 
 #[test]
 fn sends_no_informational_response_to_http10() {
     let fixture = Fixture::new(hinting());
-    let answer = fixture.ask(format!("GET /x HTTP/1.0\r\nHost: {HOST}\r\n\r\n"));
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.0\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!((answer.status, answer.interim.len()), (200, 0));
 }
 
@@ -109,7 +109,7 @@ fn relays_headers_without_values() {
     )));
     let texts =
         |fields: &Fields, name: &str| fields.all(name).into_iter().map(str::to_owned).collect();
-    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{EMPTY}\r\n"));
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{EMPTY}\r\n"));
     assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
     is_kept("HTTP/1 answer", &|name| texts(&answer.fields, name));
     let request = fixture.origin.last();
@@ -121,7 +121,7 @@ fn relays_headers_without_values() {
     }
     let (head, _) = h2::block_on(async {
         let (sender, _) = h2::connect(fixture.http()).await;
-        h2::ask(&sender, request.body(()).expect("a request")).await
+        h2::round_trip(&sender, request.body(()).expect("a request")).await
     })
     .expect("an answer");
     is_kept("HTTP/2 answer", &|name| {
@@ -132,7 +132,7 @@ fn relays_headers_without_values() {
     });
     let request = fixture.origin.last();
     is_kept("HTTP/2 request", &|name| texts(&request.fields, name));
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn responses_without_bodies_end_with_their_heads() {
         )));
         let mut client = fixture.client();
         for round in 1..=3 {
-            let answer = client.ask(format!("{method} /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+            let answer = client.round_trip(format!("{method} /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
             assert!(
                 answer.start.ends_with(status),
                 "{method} {status}: {}",
@@ -186,7 +186,7 @@ fn http10_clients_get_http10_framing() {
         let fixture = Fixture::new(Origin::answering(answer));
         for host in ["Host: a.example\r\n", ""] {
             let mut client = fixture.client();
-            let answer = client.ask(format!("GET /x HTTP/1.0\r\n{host}\r\n"));
+            let answer = client.round_trip(format!("GET /x HTTP/1.0\r\n{host}\r\n"));
             assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
             assert_eq!(answer.fields.get("transfer-encoding"), None);
             assert!(answer.body.complete);
@@ -202,13 +202,13 @@ fn http10_clients_can_use_keep_alive() {
     let fixture = Fixture::new(Origin::hello());
     let mut client = fixture.client();
     for _ in 0..3 {
-        let answer = client.ask(format!(
+        let answer = client.round_trip(format!(
             "GET /x HTTP/1.0\r\nHost: {HOST}\r\nConnection: keep-alive\r\n\r\n"
         ));
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
         assert_eq!(answer.fields.get("connection"), Some("keep-alive"));
     }
-    let answer = client.ask(format!(
+    let answer = client.round_trip(format!(
         "POST /x HTTP/1.0\r\nHost: {HOST}\r\nContent-Length: 5\r\n\r\nhello"
     ));
     assert_eq!(answer.status, 200);
@@ -219,7 +219,7 @@ fn http10_clients_can_use_keep_alive() {
 fn relays_request_trailers() {
     let fixture = Fixture::new(Origin::hello());
     let trailers = "X-Sum: 1\r\nAuthorization: no\r\nContent-Length: 7\r\nHost: evil\r\n";
-    let answer = fixture.ask(format!(
+    let answer = fixture.round_trip(format!(
         "POST /x HTTP/1.1\r\nHost: {HOST}\r\nTE: trailers\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
          5\r\nhello\r\n0\r\n{trailers}\r\n"
     ));
@@ -233,7 +233,7 @@ fn relays_request_trailers() {
         "{:?}",
         request.body.trailers
     );
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -242,8 +242,9 @@ fn relays_response_trailers() {
         "HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n\
          5\r\nhello\r\n0\r\nX-Sum: 1\r\nContent-Length: 7\r\n\r\n",
     ));
-    let ask = |te: &str| fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{te}\r\n"));
-    let answer = ask("TE: trailers\r\nConnection: te\r\n");
+    let send =
+        |te: &str| fixture.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{te}\r\n"));
+    let answer = send("TE: trailers\r\nConnection: te\r\n");
     assert_eq!(answer.text(), "hello");
     assert_eq!(answer.body.trailers.get("x-sum"), Some("1"));
     assert_eq!(
@@ -252,8 +253,8 @@ fn relays_response_trailers() {
         "{:?}",
         answer.body.trailers
     );
-    assert_eq!(ask("").text(), "hello");
-    fixture.is_well(2);
+    assert_eq!(send("").text(), "hello");
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -295,7 +296,7 @@ fn rejected_request_ends_a_pipeline() {
     assert_eq!(client.response("GET").status, 200);
     assert_eq!(client.response("GET").status, 400);
     client.ends();
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -311,7 +312,7 @@ fn honors_connection_close_of_the_client() {
         fixture.origin.last().fields.all("connection"),
         Vec::<&str>::new()
     );
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -357,7 +358,7 @@ fn relays_body_bytes_unchanged() {
                 );
                 request.extend_from_slice(&body);
             }
-            let answer = client.ask(request);
+            let answer = client.round_trip(request);
             assert_eq!(answer.status, 200);
             assert!(
                 answer.body.complete && answer.body.bytes == body,

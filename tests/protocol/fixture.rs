@@ -65,8 +65,8 @@ impl Fixture {
     }
 
     /// Sends one request on a new connection; returns the response.
-    pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Response {
-        self.client().ask(request)
+    pub(crate) fn round_trip(&self, request: impl AsRef<[u8]>) -> Response {
+        self.client().round_trip(request)
     }
 
     /// Waits until timeout `kind` has ended `count` peers. Fails the test if it has ended more.
@@ -80,7 +80,7 @@ impl Fixture {
 
     /// Fails the test unless the origin has received `requests` requests and a new request
     /// succeeds.
-    pub(crate) fn is_well(&self, requests: usize) {
+    pub(crate) fn is_healthy(&self, requests: usize) {
         let seen = self.origin.requests();
         assert_eq!(seen.len(), requests, "requests at the origin: {seen:#?}");
         self.serves();

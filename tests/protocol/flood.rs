@@ -38,7 +38,7 @@ fn rapid_resets_do_not_flood_the_backend() {
     raw.client.rest();
     let seen = fixture.origin.requests().len();
     assert!(seen < 1000, "{seen} of {sent} requests reached the origin");
-    fixture.is_well(seen);
+    fixture.is_healthy(seen);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn endless_header_block_closes_the_connection() {
         assert!(sent < 100_000, "{} bytes each", piece.len());
         raw.client.rest();
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn unfinished_header_block_closes_the_connection() {
     raw.client.rest();
     assert!(began.elapsed() > Duration::from_millis(600));
     fixture.ended_by(TimeoutKind::Header, 1);
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn unfinished_header_block_with_active_stream_closes_the_connection() {
         .until("the request", |origin| origin.requests().len() == 1);
     raw.send(HEADERS, END_STREAM, 3, &block(&get(&[])));
     // Only missing PING responses reveal it: 15 s until the first PING, 10 s for its response.
-    raw.client.patience(Duration::from_secs(30));
+    raw.client.set_timeout(Duration::from_secs(30));
     raw.client.rest();
     assert!(began.elapsed() < Duration::from_secs(30));
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn idle_connection_closes() {
     block_on(async {
         let (sender, ended) = h2::connect_tls(fixture.https(), HOST).await;
         let request = h2::get(&format!("https://{HOST}/x"));
-        let (head, _) = h2::ask(&sender, request).await.expect("an answer");
+        let (head, _) = h2::round_trip(&sender, request).await.expect("an answer");
         assert_eq!(head.status, 200);
         // The client's own GOAWAY may or may not arrive.
         let _ = ended.await.expect("told");
     });
-    fixture.is_well(3);
+    fixture.is_healthy(3);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn tls_connection_without_preface_closes() {
             String::from_utf8_lossy(&rest)
         );
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn resets_only_streams_with_closed_windows() {
     }
     for _ in 0..4 {
         let sent = told
-            .recv_timeout(crate::harness::PATIENCE)
+            .recv_timeout(crate::harness::TEST_TIMEOUT)
             .expect("the origin was stopped");
         assert!(
             sent < 24 * SIZE,
@@ -235,5 +235,5 @@ fn stalled_body_resets_its_stream() {
     fixture
         .origin
         .until("the abort", |origin| origin.ended() >= 1);
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }

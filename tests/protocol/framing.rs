@@ -28,7 +28,7 @@ fn refused(inputs: &[&str], statuses: &[u16]) {
             String::from_utf8_lossy(&rest)
         );
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 /// Returns a `POST` with these header lines and a body.
@@ -81,7 +81,7 @@ fn rejects_differing_content_lengths() {
 #[test]
 fn merges_equal_content_lengths() {
     let fixture = Fixture::new(Origin::hello());
-    let answer = fixture.ask(post("Content-Length: 5\r\nContent-Length: 5", "hello"));
+    let answer = fixture.round_trip(post("Content-Length: 5\r\nContent-Length: 5", "hello"));
     assert_eq!(answer.status, 200);
     let request = fixture.origin.last();
     assert_eq!(request.fields.all("content-length"), ["5"]);
@@ -199,7 +199,7 @@ fn rejects_oversized_heads() {
 fn serves_head_with_a_hundred_headers() {
     let fixture = Fixture::new(Origin::hello());
     let many: String = (0..99).map(|index| format!("X-{index}: y\r\n")).collect();
-    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{many}\r\n"));
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{many}\r\n"));
     assert_eq!(answer.status, 200);
     assert_eq!(fixture.origin.last().fields.all("x-98"), ["y"]);
 }
@@ -216,7 +216,7 @@ fn rejects_oversized_head_in_single_bytes() {
     }
     assert_eq!(client.response("GET").status, 431);
     client.ends();
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -226,12 +226,12 @@ fn reads_bodies_of_any_method() {
         let before = fixture.origin.requests().len();
         let mut client = fixture.client();
         let body = format!("Content-Length: {}\r\n\r\n{TAIL}", TAIL.len());
-        let answer = client.ask(format!("{method} /x HTTP/1.1\r\nHost: {HOST}\r\n{body}"));
+        let answer = client.round_trip(format!("{method} /x HTTP/1.1\r\nHost: {HOST}\r\n{body}"));
         assert_eq!(answer.status, 200, "{method}");
         let request = fixture.origin.last();
         assert_eq!((request.method(), request.target()), (method, "/x"));
         assert_eq!(request.body.bytes, TAIL.as_bytes());
-        let next = client.ask(format!("GET /next HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        let next = client.round_trip(format!("GET /next HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
         assert_eq!(next.status, 200);
         assert_eq!(fixture.origin.requests().len(), before + 2);
         assert_eq!(fixture.origin.last().target(), "/next");
@@ -316,7 +316,7 @@ fn malformed_chunks_abort_the_request() {
         .filter(|request| request.body.complete)
         .collect();
     assert!(whole.is_empty(), "completed short: {whole:#?}");
-    fixture.is_well(requests.len());
+    fixture.is_healthy(requests.len());
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn truncated_body_is_not_completed() {
             .until("its end", |origin| origin.ended() > before);
         assert!(!fixture.origin.last().body.complete, "{lines} {body:?}");
     }
-    fixture.is_well(3);
+    fixture.is_healthy(3);
 }
 
 #[test]
@@ -353,12 +353,12 @@ fn parses_bare_line_feeds_and_leading_lines_consistently() {
         format!("\r\n\r\nGET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"),
         format!("GET /x HTTP/1.1\nHost: {HOST}\nX-Y: z\n\n"),
     ] {
-        assert_eq!(fixture.ask(&input).status, 200, "{input:?}");
+        assert_eq!(fixture.round_trip(&input).status, 200, "{input:?}");
         let raw = fixture.origin.raw(fixture.origin.last().connection);
         let lone = raw
             .windows(2)
             .any(|pair| pair[1] == b'\n' && pair[0] != b'\r');
         assert!(!lone, "{}", String::from_utf8_lossy(&raw));
     }
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }

@@ -26,7 +26,7 @@ fn refused(requests: &[Vec<(&str, &str)>], accepted: &[Outcome]) {
             "{fields:?} came to {outcome:?}"
         );
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 const BAD: [Outcome; 3] = [
@@ -45,7 +45,7 @@ fn serves_plain_request() {
     assert_eq!(request.start, "GET /x HTTP/1.1");
     assert_eq!(request.fields.all("host"), [HOST]);
     assert_eq!(request.fields.all("x-other"), ["y"]);
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn rejects_too_many_headers() {
         }
         assert_eq!(raw.outcome(1), Outcome::Status(431));
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn body_that_differs_from_its_length_is_not_completed() {
         requests.iter().all(|request| !request.body.complete),
         "{requests:#?}"
     );
-    fixture.is_well(requests.len());
+    fixture.is_healthy(requests.len());
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn relays_bodies_with_and_without_length() {
             );
         }
     });
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn truncated_response_resets_the_stream() {
         block_on(async {
             let (sender, _ended) = h2::connect_tls(fixture.https(), HOST).await;
             let request = h2::get(&format!("https://{HOST}/x"));
-            if let Ok((head, received)) = h2::ask(&sender, request).await {
+            if let Ok((head, received)) = h2::round_trip(&sender, request).await {
                 assert!(
                     received.error.is_some() || head.status == 502,
                     "{answer:?} looks whole: {received:?}"

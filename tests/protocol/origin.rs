@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::fixture::{Fixture, HOST, documents, scripted};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::client::{Client, get};
 use crate::harness::origin::{HELLO, Origin, Peer};
 use crate::harness::ports::closed_address;
@@ -65,7 +65,7 @@ fn ambiguous_response_heads_are_502() {
         let shown = &head[..head.len().min(100)];
         let mut client = fixture.client();
         for round in 1..=2 {
-            let answer = client.ask(request("GET", "/x"));
+            let answer = client.round_trip(request("GET", "/x"));
             assert_eq!(answer.status, 502, "{shown:?}");
             assert!(!answer.text().contains("hello"), "{shown:?}");
             assert_eq!(
@@ -74,7 +74,7 @@ fn ambiguous_response_heads_are_502() {
                 "{shown:?}: tried again"
             );
         }
-        fixture.is_well(2);
+        fixture.is_healthy(2);
     }
 }
 
@@ -86,7 +86,7 @@ fn merges_equal_content_lengths() {
     ] {
         let answer = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nhello");
         let fixture = Fixture::new(Origin::answering(answer));
-        let answer = fixture.ask(request("GET", "/x"));
+        let answer = fixture.round_trip(request("GET", "/x"));
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
         assert_eq!(answer.fields.all("content-length"), ["5"], "{fields}");
     }
@@ -98,7 +98,7 @@ fn drops_content_length_of_chunked_response() {
         peer.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
     }));
     for _ in 0..2 {
-        let answer = fixture.ask(request("GET", "/x"));
+        let answer = fixture.round_trip(request("GET", "/x"));
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
         assert_eq!(answer.fields.all("content-length"), Vec::<&str>::new());
     }
@@ -138,7 +138,7 @@ fn truncated_response_is_visibly_truncated() {
             }
             client.rest();
         }
-        fixture.is_well(2);
+        fixture.is_healthy(2);
     }
 }
 
@@ -158,7 +158,7 @@ fn reset_response_is_visibly_truncated() {
         );
     }
     client.rest();
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn response_without_framing_ends_with_its_connection() {
         let fixture = Fixture::new(Origin::answering_once(answer));
         for _ in 0..2 {
             let mut client = fixture.client();
-            let response = client.ask(request("GET", "/x"));
+            let response = client.round_trip(request("GET", "/x"));
             assert_eq!((response.status, response.text().as_str()), (200, "hello"));
             assert!(response.body.complete);
             assert!(response.start.starts_with("HTTP/1.1"));
             // The client's own connection has framing and stays open.
-            assert_eq!(client.ask(request("GET", "/x")).text(), "hello");
+            assert_eq!(client.round_trip(request("GET", "/x")).text(), "hello");
         }
         assert_eq!(fixture.origin.connections(), 4);
     }
@@ -190,10 +190,10 @@ fn bytes_after_a_response_are_never_a_response() {
     }));
     for _ in 0..4 {
         let mut client = fixture.client();
-        assert_eq!(client.ask(request("GET", "/x")).text(), "hello");
-        assert_eq!(client.ask(request("GET", "/x")).text(), "hello");
+        assert_eq!(client.round_trip(request("GET", "/x")).text(), "hello");
+        assert_eq!(client.round_trip(request("GET", "/x")).text(), "hello");
     }
-    fixture.is_well(8);
+    fixture.is_healthy(8);
 }
 
 #[test]
@@ -212,11 +212,12 @@ fn bytes_before_a_request_are_never_its_response() {
         }
     }));
     let mut client = fixture.client();
-    assert_eq!(client.ask(request("GET", "/x")).text(), "hello");
+    assert_eq!(client.round_trip(request("GET", "/x")).text(), "hello");
     told.send(()).expect("the origin waits");
-    sent.recv_timeout(PATIENCE).expect("the bytes were sent");
+    sent.recv_timeout(TEST_TIMEOUT)
+        .expect("the bytes were sent");
     for _ in 0..5 {
-        let answer = client.ask(request("POST", "/x"));
+        let answer = client.round_trip(request("POST", "/x"));
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
     }
     assert_eq!(fixture.origin.connections(), 2);
@@ -231,7 +232,7 @@ fn does_not_reuse_connection_closed_by_the_backend() {
     }));
     let mut client = fixture.client();
     for _ in 0..3 {
-        let answer = client.ask(request("POST", "/x"));
+        let answer = client.round_trip(request("POST", "/x"));
         assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
         assert!(!answer.closes(), "the client's connection is another one");
     }
@@ -267,10 +268,10 @@ fn retries_idempotent_request_on_closed_keepalive() {
                 }
             }));
             let mut client = fixture.client();
-            assert_eq!(client.ask(request("GET", "/first")).status, 200);
-            let answer = client.ask(request(method, "/second"));
+            assert_eq!(client.round_trip(request("GET", "/first")).status, 200);
+            let answer = client.round_trip(request(method, "/second"));
             assert_eq!(answer.status, status, "{method}, reset: {reset}");
-            fixture.is_well(seen);
+            fixture.is_healthy(seen);
         }
     }
 }
@@ -281,9 +282,9 @@ fn does_not_retry_request_with_partial_response() {
         peer.send("HTTP/1.1 2");
     }));
     let mut client = fixture.client();
-    assert_eq!(client.ask(request("GET", "/first")).status, 200);
-    assert_eq!(client.ask(request("GET", "/second")).status, 502);
-    fixture.is_well(2);
+    assert_eq!(client.round_trip(request("GET", "/first")).status, 200);
+    assert_eq!(client.round_trip(request("GET", "/second")).status, 502);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -296,11 +297,11 @@ fn does_not_retry_request_on_new_connection() {
             false
         }));
         for (round, method) in ["GET", "POST"].into_iter().enumerate() {
-            let answer = fixture.ask(request(method, "/x"));
+            let answer = fixture.round_trip(request(method, "/x"));
             assert_eq!(answer.status, 502, "{method}");
             assert_eq!(fixture.origin.requests().len(), round + 1);
         }
-        fixture.is_well(2);
+        fixture.is_healthy(2);
     }
 }
 
@@ -317,7 +318,7 @@ fn idle_connection_closed_by_backend_is_invisible_to_client() {
     }));
     let mut client = fixture.client();
     for round in 1..=20 {
-        let answer = client.ask(request("POST", "/x"));
+        let answer = client.round_trip(request("POST", "/x"));
         assert_eq!(answer.status, 200, "round {round}");
         told.send(()).expect("the origin waits");
         fixture
@@ -360,7 +361,11 @@ fn unreachable_backends_are_503() {
     let server = TestServer::start(&documents(closed_address(), ""));
     let mut client = Client::connect(server.at(80));
     for method in ["GET", "POST"] {
-        assert_eq!(client.ask(request(method, "/x")).status, 503, "{method}");
+        assert_eq!(
+            client.round_trip(request(method, "/x")).status,
+            503,
+            "{method}"
+        );
     }
 }
 

@@ -36,7 +36,7 @@ fn absolute_target_determines_the_host() {
     for field in ["b.example", "a.example", "nowhere.example"] {
         let mut client = Client::connect(hosts.server.at(80));
         let before = hosts.a.requests().len();
-        let answer = client.ask(format!(
+        let answer = client.round_trip(format!(
             "GET http://a.example/x?q HTTP/1.1\r\nHost: {field}\r\n\r\n"
         ));
         assert!(
@@ -61,12 +61,12 @@ fn absolute_target_determines_the_host() {
         "http://",
     ] {
         let mut client = Client::connect(hosts.server.at(80));
-        let answer = client.ask(format!("GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n"));
+        let answer = client.round_trip(format!("GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n"));
         assert_eq!(answer.status, 400, "{target}");
         client.ends();
     }
     let mut client = Client::connect(hosts.server.at(80));
-    let answer = client.ask("GET http://a.example HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    let answer = client.round_trip("GET http://a.example HTTP/1.1\r\nHost: a.example\r\n\r\n");
     assert_eq!(answer.status, 200);
     assert_eq!(hosts.a.last().target(), "/");
 }
@@ -96,11 +96,11 @@ fn rejects_several_hosts() {
         "Host: %61.example\r\n",
     ] {
         let mut client = fixture.client();
-        let answer = client.ask(format!("GET /x HTTP/1.1\r\n{lines}\r\n"));
+        let answer = client.round_trip(format!("GET /x HTTP/1.1\r\n{lines}\r\n"));
         assert_eq!(answer.status, 400, "{lines:?}");
         client.ends();
     }
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn forwards_the_matched_path() {
         "/a/%c0%ae./admin",
     ] {
         let mut client = Client::connect(server.at(80));
-        let answer = client.ask(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        let answer = client.round_trip(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
         assert_eq!(answer.status, 400, "{path}");
         client.ends();
     }
@@ -205,7 +205,7 @@ fn overwrites_forwarding_headers_of_clients() {
     let fixture = Fixture::new(Origin::hello());
     for mut client in [fixture.client(), Client::connect_tls(fixture.https(), HOST)] {
         let tls = fixture.origin.requests().len() == 1;
-        let answer = client.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{CLAIMS}\r\n"));
+        let answer = client.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{CLAIMS}\r\n"));
         assert_eq!(answer.status, 200);
         let fields = fixture.origin.last().fields;
         assert_eq!(fields.all("x-forwarded-for"), ["127.0.0.1"]);
@@ -223,7 +223,7 @@ fn overwrites_forwarding_headers_of_clients() {
                 .is_some_and(|id| id != "known" && id.len() == 32)
         );
     }
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn accepts_forwarding_headers_of_trusted_peers() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
         settings.trusted_proxies = vec![loopback]
     });
-    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{CLAIMS}\r\n"));
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n{CLAIMS}\r\n"));
     assert_eq!(answer.status, 200);
     let fields = fixture.origin.last().fields;
     assert_eq!(
@@ -249,7 +249,7 @@ fn connection_options_drop_only_droppable_headers() {
     let fixture = Fixture::new(Origin::hello());
     let named = "x-forwarded-for, x-forwarded-proto, x-forwarded-host, x-request-id, forwarded, host, authorization, \
                  cookie, content-length, x-secret, Keep-Alive";
-    let answer = fixture.ask(format!(
+    let answer = fixture.round_trip(format!(
         "POST /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: {named}\r\nAuthorization: Basic eA==\r\nCookie: a=b\r\n\
          X-Secret: 1\r\nX-Other: 2\r\nKeep-Alive: 5\r\nProxy-Connection: keep-alive\r\nTE: gzip, trailers\r\n\
          HTTP2-Settings: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -276,7 +276,7 @@ fn connection_options_drop_only_droppable_headers() {
     ] {
         assert_eq!(fields.all(name), Vec::<&str>::new(), "{name}");
     }
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn removes_connection_options_of_backends() {
          Proxy-Connection: keep-alive\r\nUpgrade: h2c\r\nX-Other: 2\r\nContent-Length: 5\r\n\r\nhello",
     ));
     let fields = fixture
-        .ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"))
+        .round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"))
         .fields;
     assert_eq!(fields.all("x-other"), ["2"]);
     for name in [
@@ -321,10 +321,10 @@ fn rejects_methods_not_allowed_for_gateways() {
         );
         client.ends();
     }
-    fixture.is_well(0);
-    let answer = fixture.ask(format!("OPTIONS * HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    fixture.is_healthy(0);
+    let answer = fixture.round_trip(format!("OPTIONS * HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!(answer.status, 404, "{}", answer.start);
-    let answer = fixture.ask(format!("PURGE /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let answer = fixture.round_trip(format!("PURGE /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!(
         (answer.status, fixture.origin.last().method()),
         (200, "PURGE")
@@ -334,7 +334,7 @@ fn rejects_methods_not_allowed_for_gateways() {
 #[test]
 fn drops_fragments() {
     let fixture = Fixture::new(Origin::hello());
-    let answer = fixture.ask(format!("GET /x#/../admin HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let answer = fixture.round_trip(format!("GET /x#/../admin HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!((answer.status, fixture.origin.last().target()), (200, "/x"));
 }
 
@@ -380,7 +380,7 @@ fn routes_without_usable_backend_respond_as_specified() {
     ] {
         let mut client = Client::connect(server.at(80));
         for _ in 0..2 {
-            let answer = client.ask(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+            let answer = client.round_trip(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
             assert_eq!(answer.status, status, "{path}");
         }
     }
@@ -396,7 +396,7 @@ fn adds_host_to_http10_request() {
         yaml::service("any", &[origin.address]),
     ]);
     let mut client = Client::connect(server.at(80));
-    let response = client.ask("GET /x HTTP/1.0\r\n\r\n");
+    let response = client.round_trip("GET /x HTTP/1.0\r\n\r\n");
     assert_eq!(response.status, 200, "{}", response.start);
     let request = origin.last();
     assert_eq!(request.fields.all("host"), ["127.0.0.1:80"]);
@@ -407,11 +407,11 @@ fn adds_host_to_http10_request() {
 fn rejects_absolute_target_without_host_in_http11() {
     let hosts = Hosts::start();
     let mut client = Client::connect(hosts.server.at(80));
-    let response = client.ask("GET http://a.example/x HTTP/1.1\r\n\r\n");
+    let response = client.round_trip("GET http://a.example/x HTTP/1.1\r\n\r\n");
     assert_eq!(response.status, 400, "{}", response.start);
     assert_eq!(hosts.a.requests().len(), 0);
     let mut client = Client::connect(hosts.server.at(80));
-    let response = client.ask("GET http://a.example/x HTTP/1.0\r\n\r\n");
+    let response = client.round_trip("GET http://a.example/x HTTP/1.0\r\n\r\n");
     assert_eq!(response.status, 200, "{}", response.start);
     assert_eq!(hosts.a.last().fields.all("host"), ["a.example"]);
 }

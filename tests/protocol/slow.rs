@@ -9,7 +9,7 @@ use portcullis::settings::Settings;
 use portcullis::telemetry::metrics::TimeoutKind;
 
 use crate::fixture::{Fixture, HOST, flooding};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::client::{Client, connection, get, socket};
 use crate::harness::http::Fill;
 use crate::harness::origin::Origin;
@@ -25,7 +25,10 @@ fn all_end(began: Instant, clients: &mut [Client]) {
     }
     let took = began.elapsed();
     let earliest = SHORT - Duration::from_millis(200);
-    assert!(took >= earliest && took < PATIENCE, "ended after {took:?}");
+    assert!(
+        took >= earliest && took < TEST_TIMEOUT,
+        "ended after {took:?}"
+    );
 }
 
 #[test]
@@ -52,7 +55,7 @@ fn stalled_head_closes_the_connection() {
     all_end(began, &mut clients);
     agreed.iter_mut().for_each(Client::ends);
     fixture.ended_by(TimeoutKind::Header, 9);
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn stalled_later_head_closes_the_connection() {
     });
     let mut client = fixture.client();
     let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
-    assert_eq!(client.ask(&request).status, 200);
+    assert_eq!(client.round_trip(&request).status, 200);
     let connections = fixture.server.state().stats.connections.clone();
     fixture.server.until("parking", |_| {
         connections
@@ -74,7 +77,7 @@ fn stalled_later_head_closes_the_connection() {
     client.send(&request[..20]);
     client.ends();
     fixture.ended_by(TimeoutKind::Header, 1);
-    fixture.is_well(1);
+    fixture.is_healthy(1);
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn slow_head_does_not_extend_the_timeout() {
         settings.limits.header_timeout = SHORT;
     });
     let mut client = fixture.client();
-    client.patience(Duration::from_millis(100));
+    client.set_timeout(Duration::from_millis(100));
     let began = Instant::now();
     let head = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nX: {}", "y".repeat(1000));
     let mut bytes = head.bytes();
@@ -98,7 +101,7 @@ fn slow_head_does_not_extend_the_timeout() {
         assert!(began.elapsed() < 4 * SHORT, "it is still open");
     }
     fixture.ended_by(TimeoutKind::Header, 1);
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -131,7 +134,7 @@ fn stalled_handshake_closes_the_connection() {
     whole.rest();
     assert!(began.elapsed() >= SHORT - Duration::from_millis(200));
     fixture.ended_by(TimeoutKind::Handshake, 4);
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -161,7 +164,7 @@ fn stalled_body_aborts_the_request() {
             .iter()
             .all(|request| !request.body.complete)
     );
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -171,7 +174,7 @@ fn slow_body_is_served() {
         settings.limits.header_timeout = SHORT;
     });
     let mut client = fixture.client();
-    client.patience(Duration::from_millis(150));
+    client.set_timeout(Duration::from_millis(150));
     client.send(format!(
         "POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 10\r\n\r\n"
     ));
@@ -179,7 +182,7 @@ fn slow_body_is_served() {
         client.send("x");
         assert_eq!(client.wire.fill(), Fill::Silent);
     }
-    client.patience(PATIENCE);
+    client.set_timeout(TEST_TIMEOUT);
     client.send("x");
     assert_eq!(client.response("POST").status, 200);
     fixture.ended_by(TimeoutKind::Body, 0);
@@ -198,7 +201,9 @@ fn unread_response_closes_the_connection_and_the_backend() {
         client.send(format!("GET /much HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     }
     for _ in 0..2 {
-        let sent = told.recv_timeout(PATIENCE).expect("the origin was stopped");
+        let sent = told
+            .recv_timeout(TEST_TIMEOUT)
+            .expect("the origin was stopped");
         assert!(
             sent < MUCH / 2,
             "the proxy took {sent} bytes for a client that reads none"
@@ -208,7 +213,7 @@ fn unread_response_closes_the_connection_and_the_backend() {
         .origin
         .until("the ends", |origin| origin.ended() == 2);
     fixture.ended_by(TimeoutKind::Write, 2);
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -220,12 +225,12 @@ fn idle_connection_closes_after_the_keep_alive_timeout() {
     let mut clients = [fixture.client(), Client::connect_tls(fixture.https(), HOST)];
     for client in &mut clients {
         let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
-        assert_eq!(client.ask(request).status, 200);
+        assert_eq!(client.round_trip(request).status, 200);
     }
     let began = Instant::now();
     all_end(began, &mut clients);
     fixture.ended_by(TimeoutKind::Header, 0);
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -238,7 +243,7 @@ fn parked_connection_serves_again() {
     for _ in 0..3 {
         for client in &mut clients {
             let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
-            assert_eq!(client.ask(request).text(), "hello");
+            assert_eq!(client.round_trip(request).text(), "hello");
         }
         fixture.server.until("parking", |_| {
             connections
@@ -275,7 +280,7 @@ fn unresponsive_backend_times_out() {
     fixture
         .origin
         .until("the ends", |origin| origin.ended() == 2);
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -300,7 +305,7 @@ fn slow_response_continues_while_bytes_arrive() {
             settings.limits.keep_alive_timeout = SHORT;
         },
     );
-    let answer = fixture.ask(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     assert_eq!((answer.status, answer.text().as_str()), (200, "xxxxxxxx"));
 }
 
@@ -311,13 +316,13 @@ fn closes_connections_beyond_the_limit_at_once() {
     let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
     let mut clients: Vec<_> = (0..4).map(|_| fixture.client()).collect();
     for client in &mut clients {
-        assert_eq!(client.ask(&request).status, 200);
+        assert_eq!(client.round_trip(&request).status, 200);
     }
     let mut refused = fixture.client();
     refused.send(&request);
     refused.ends();
     for client in &mut clients {
-        assert_eq!(client.ask(&request).status, 200);
+        assert_eq!(client.round_trip(&request).status, 200);
     }
     clients.pop();
     let connections = fixture.server.state().stats.connections.clone();
@@ -339,7 +344,7 @@ fn slow_backend_applies_backpressure_to_an_upload() {
     let gone = std::sync::Mutex::new(gone);
     let fixture = Fixture::new(Origin::start(move |peer| {
         if let Some(mut request) = peer.head() {
-            let patience = gone.lock().expect("one reader").recv_timeout(PATIENCE);
+            let patience = gone.lock().expect("one reader").recv_timeout(TEST_TIMEOUT);
             patience.expect("the client was stopped");
             peer.body(&mut request);
             peer.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
@@ -367,7 +372,7 @@ fn slow_backend_applies_backpressure_to_an_upload() {
         .wire
         .io
         .socket()
-        .set_write_timeout(Some(PATIENCE))
+        .set_write_timeout(Some(TEST_TIMEOUT))
         .expect("a time");
     while sent < MUCH {
         let from = sent % piece.len();

@@ -54,7 +54,7 @@ fn rejects_empty_scheme() {
     headers[1] = (":scheme", "");
     raw.request(1, &headers, true);
     assert_eq!(raw.outcome(1), Outcome::Reset(PROTOCOL_ERROR));
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn keeps_idle_bidirectional_streams_open() {
     for _ in [1, 3] {
         assert_eq!(next(&mut raw).kind, HEADERS);
     }
-    raw.client.patience(2 * SHORT);
+    raw.client.set_timeout(2 * SHORT);
     assert!(raw.next().is_none(), "nothing is reset");
     fixture.ended_by(TimeoutKind::Body, 0);
 }

@@ -50,7 +50,7 @@ fn assert_new_clients_are_served(fixture: &Fixture) {
     for _ in 0..20 {
         let mut client = Client::connect_tls(fixture.https(), HOST);
         let request = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
-        assert_eq!(client.ask(request).text(), "hello");
+        assert_eq!(client.round_trip(request).text(), "hello");
     }
 }
 
@@ -71,7 +71,7 @@ fn stalled_handshakes_close_without_affecting_others() {
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("all ends", |_| stats.open() == 0);
     fixture.ended_by(TimeoutKind::Handshake, 300);
-    fixture.is_well(20);
+    fixture.is_healthy(20);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn handshakes_beyond_the_limit_do_not_affect_others() {
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("the cap", |_| stats.open() <= 32);
     drop(stalled);
-    fixture.is_well(20);
+    fixture.is_healthy(20);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn invalid_handshake_closes_at_once() {
         "{:?}",
         began.elapsed()
     );
-    fixture.is_well(0);
+    fixture.is_healthy(0);
 }
 
 /// Returns the listeners of port 443, each with a route: `a.example`, `*.wild.example`,
@@ -211,7 +211,7 @@ fn connection_serves_one_listener_over_http1() {
         let mut served = 0;
         for (name, host, status) in rows(fallback) {
             let mut client = Client::connect_tls(server.at(443), name);
-            let answer = client.ask(format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            let answer = client.round_trip(format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n"));
             assert_eq!(
                 answer.status, status,
                 "fallback: {fallback}, {name} -> {host}"
@@ -233,7 +233,7 @@ fn connection_serves_one_listener_over_http2() {
                 // A rejection ends one request, not the connection.
                 for _ in 0..2 {
                     let request = h2::get(&format!("https://{host}/x"));
-                    let (head, _) = h2::ask(&sender, request).await.expect("an answer");
+                    let (head, _) = h2::round_trip(&sender, request).await.expect("an answer");
                     assert_eq!(
                         head.status, status,
                         "fallback: {fallback}, {name} -> {host}"

@@ -43,7 +43,7 @@ fn relays_websocket_in_both_directions() {
         .into_iter()
         .enumerate()
     {
-        let answer = client.ask(ASK);
+        let answer = client.round_trip(ASK);
         assert_eq!(answer.status, 101);
         assert_eq!(answer.fields.get("upgrade"), Some("websocket"));
         assert!(
@@ -66,7 +66,7 @@ fn relays_websocket_in_both_directions() {
         assert_eq!(request.fields.get("connection"), Some("upgrade"));
         assert_eq!(request.fields.get("sec-websocket-version"), Some("13"));
     }
-    fixture.is_well(2);
+    fixture.is_healthy(2);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn relays_bytes_sent_with_the_101() {
         peer.rest();
     }));
     let mut client = fixture.client();
-    assert_eq!(client.ask(ASK).status, 101);
+    assert_eq!(client.round_trip(ASK).status, 101);
     assert_eq!(client.wire.take(11).expect("words"), b"first words");
 }
 
@@ -97,7 +97,7 @@ fn tunnel_directions_half_close_independently() {
         peer.send(format!("got {} bytes", all.len()));
     }));
     let mut client = fixture.client();
-    assert_eq!(client.ask(ASK).status, 101);
+    assert_eq!(client.round_trip(ASK).status, 101);
     client.send(vec![b'x'; 1_000_000]);
     client.shutdown_write();
     assert_eq!(client.rest(), b"got 1000000 bytes");
@@ -109,7 +109,7 @@ fn tunnel_directions_half_close_independently() {
         assert_eq!(all, b"bye");
     }));
     let mut client = fixture.client();
-    assert_eq!(client.ask(ASK).status, 101);
+    assert_eq!(client.round_trip(ASK).status, 101);
     let words = client.rest();
     assert_eq!(words.len(), 1_000_000);
     client.send("bye");
@@ -129,7 +129,7 @@ fn relays_last_bytes_after_backend_failure() {
         peer.send(vec![b'z'; 1000]);
     }));
     let mut client = fixture.client();
-    assert_eq!(client.ask(ASK).status, 101);
+    assert_eq!(client.round_trip(ASK).status, 101);
     client.send("die");
     // More data makes the closed origin respond with a reset.
     client.send(vec![b'x'; 100_000]);
@@ -192,7 +192,7 @@ fn upgrade_to_another_protocol_is_an_error() {
         assert!(!rest.contains("raw bytes"), "{rest}");
         let raw = String::from_utf8_lossy(&fixture.origin.raw(0)).into_owned();
         assert!(!raw.contains("sent early"), "{raw}");
-        fixture.is_well(1);
+        fixture.is_healthy(1);
     }
 }
 
@@ -212,11 +212,11 @@ fn unsolicited_101_is_an_error() {
             "POST /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\nhello"
         ),
     ] {
-        let answer = fixture.ask(&request);
+        let answer = fixture.round_trip(&request);
         assert_eq!(answer.status, 502, "{request}");
         assert_eq!(fixture.origin.last().fields.get("upgrade"), None);
     }
-    fixture.is_well(4);
+    fixture.is_healthy(4);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn rejects_upgrade_to_http2() {
         ("Upgrade", "websocket, h2c"),
     ] {
         let mut client = fixture.client();
-        let answer = client.ask(format!(
+        let answer = client.round_trip(format!(
             "GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: {connection}\r\nUpgrade: {protocol}\r\n{settings}\r\n"
         ));
         assert_eq!(
@@ -244,7 +244,7 @@ fn rejects_upgrade_to_http2() {
         for name in ["upgrade", "connection", "http2-settings"] {
             assert_eq!(request.fields.all(name), Vec::<&str>::new(), "{protocol}");
         }
-        let next = client.ask(format!("GET /y HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        let next = client.round_trip(format!("GET /y HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
         assert_eq!(next.status, 200, "{protocol}: it is plain HTTP/1.1");
     }
 }
@@ -259,7 +259,7 @@ fn relays_other_upgrade_protocols() {
         peer.rest();
     }));
     let mut client = fixture.client();
-    let answer = client.ask(format!(
+    let answer = client.round_trip(format!(
         "GET /x HTTP/1.1\r\nHost: {HOST}\r\nConnection: upgrade\r\nUpgrade: foo/2\r\n\r\n"
     ));
     assert_eq!(
@@ -280,13 +280,13 @@ fn idle_tunnel_closes() {
         settings.limits.write_timeout = Duration::from_millis(400);
     });
     let mut client = fixture.client();
-    assert_eq!(client.ask(ASK).status, 101);
-    client.patience(Duration::from_millis(500));
+    assert_eq!(client.round_trip(ASK).status, 101);
+    client.set_timeout(Duration::from_millis(500));
     assert_eq!(client.wire.fill(), crate::harness::http::Fill::Silent);
     client.send("x");
     assert_eq!(client.wire.take(1).expect("an echo"), b"x");
     assert_eq!(client.wire.fill(), crate::harness::http::Fill::Silent);
-    client.patience(crate::harness::PATIENCE);
+    client.set_timeout(crate::harness::TEST_TIMEOUT);
     client.ends();
     fixture.ended_by(TimeoutKind::TunnelIdle, 1);
     fixture

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use crate::client::{Client, connect, hear_out, say};
+use crate::client::{Client, connect, read_all, write_text};
 use crate::harness::h2::{self as peer, block_on};
 use crate::harness::ports::closed_address;
-use crate::harness::{PATIENCE, yaml};
+use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::{Origin, empty, stream};
 use crate::scene::{Objects, http, prefix, write};
 use crate::websocket_http2::{switch, tunnel};
@@ -106,7 +106,7 @@ fn parse(log: &str) -> Vec<Value> {
 fn await_line(file: &Path, path: &str) {
     let start = Instant::now();
     while !fs::read_to_string(file).is_ok_and(|text| text.contains(path)) {
-        assert!(start.elapsed() < PATIENCE, "no line for {path}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "no line for {path}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -157,12 +157,12 @@ async fn logs_one_line_per_request_without_credentials() {
     let mut http2 = Client::http2(address).await;
     assert_eq!(http2.get("a.com", "/echo/2").await.name(), "echo");
     let mut bad = connect(address).await;
-    say(
+    write_text(
         &mut bad,
         format!("GET /%00?{SECRET} HTTP/1.1\r\nHost: a.com\r\nUser-Agent: x\ty\r\n\r\n"),
     )
     .await;
-    hear_out(&mut bad).await;
+    read_all(&mut bad).await;
 
     let lines = tokio::task::spawn_blocking(move || program.stop())
         .await
@@ -177,7 +177,7 @@ fn logs_tunnel_of_websocket_over_http2() {
         let origin = Origin::raw(|mut stream| async move {
             switch(&mut stream).await;
             stream.shutdown().await.expect("ended");
-            hear_out(&mut stream).await;
+            read_all(&mut stream).await;
         })
         .await;
         let (objects, address) = objects(&origin);
@@ -208,8 +208,8 @@ async fn truncates_long_methods_and_paths() {
     let (method, path) = ("M".repeat(20_000), "p".repeat(20_000));
     let mut client = connect(address).await;
     let head = format!("{method} /{path} HTTP/1.1\r\nHost: a.com\r\nConnection: close\r\n\r\n");
-    say(&mut client, head).await;
-    hear_out(&mut client).await;
+    write_text(&mut client, head).await;
+    read_all(&mut client).await;
     let lines = tokio::task::spawn_blocking(move || program.stop())
         .await
         .expect("no panic");
@@ -267,11 +267,13 @@ async fn logs_the_timeout_that_ended_a_response() {
             let mut body = response.expect("a head").into_body();
             if path == "/echo/write" {
                 // A client that reads, so that the proxy has no reason to abort.
-                let cut = timeout(PATIENCE, cuts.recv()).await;
+                let cut = timeout(TEST_TIMEOUT, cuts.recv()).await;
                 cut.expect("the response is cut").expect("the origin runs");
             }
             let rest = async { while body.frame().await.is_some_and(|frame| frame.is_ok()) {} };
-            timeout(PATIENCE, rest).await.expect("the response ends");
+            timeout(TEST_TIMEOUT, rest)
+                .await
+                .expect("the response ends");
         }
     }
     let lines = tokio::task::spawn_blocking(move || program.stop())

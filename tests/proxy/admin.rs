@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::client::{Client, connect, get, handshake, hear, hear_out, say};
+use crate::client::{Client, connect, get, handshake, read_all, read_until, write_text};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
@@ -149,8 +149,8 @@ async fn counts_handshakes_and_bad_requests() {
     }
     assert_eq!(get(scene.at(80), "a.com", "/%00").await.status, 400);
     let mut garbage = connect(scene.at(80)).await;
-    say(&mut garbage, "no HTTP at all\r\n\r\n").await;
-    hear_out(&mut garbage).await;
+    write_text(&mut garbage, "no HTTP at all\r\n\r\n").await;
+    read_all(&mut garbage).await;
     scene
         .until_stats("all are gone", |stats| stats.open == 0)
         .await;
@@ -167,6 +167,42 @@ async fn counts_handshakes_and_bad_requests() {
     let expiry =
         r#"certificate_expiry_timestamp_seconds{namespace="default",secret="certificate"}"#;
     assert!(metric(&scene, expiry).await > 1.7e9);
+}
+
+#[tokio::test]
+async fn counters_of_requests_are_sums_over_workers() {
+    let echo = Origin::echo("echo").await;
+    let base = Objects::http().service("echo", &[echo.address]);
+    let mut pattern = prefix("/[a-z]+", "echo");
+    pattern["matches"][0]["path"]["type"] = "RegularExpression".into();
+    let mut scene = Scene::start(&base.clone().route("route", &[pattern.clone()]));
+    // A new connection goes to the worker with the fewest.
+    let mut clients = [
+        Client::http1(scene.at(80)).await,
+        Client::http1(scene.at(80)).await,
+    ];
+    for (client, requests) in clients.iter_mut().zip([2, 3]) {
+        for _ in 0..requests {
+            assert_eq!(client.get("a.com", "/path").await.status, 200);
+            assert_eq!(client.get("a.com", "/0").await.status, 404);
+        }
+    }
+    for worker in ["0", "1"] {
+        let name = format!(r#"worker_connections{{worker="{worker}"}}"#);
+        assert_eq!(metric(&scene, &name).await, 1.0, "{worker}");
+    }
+    // Equal rules keep their counters.
+    let replaced = base.route("route", &[pattern, prefix("/new", "echo")]);
+    scene.replace(&replaced).await;
+    let rule = rule_labels("0");
+    for (name, value) in [
+        (format!(r#"requests_total{{{rule},code="2xx"}}"#), 5.0),
+        (format!("request_duration_seconds_count{{{rule}}}"), 5.0),
+        (format!("requests_in_flight{{{rule}}}"), 0.0),
+        (r#"unmatched_requests_total{code="404"}"#.to_owned(), 5.0),
+    ] {
+        assert_eq!(metric(&scene, &name).await, value, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -301,8 +337,8 @@ async fn one_client_cannot_occupy_all_admin_connections() {
     }
     // The oldest connections of the greedy client are closed once its last one is served.
     let last = many.last_mut().expect("many");
-    say(last, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
-    assert!(hear(last, "ok\n").await.starts_with("HTTP/1.1 200"));
+    write_text(last, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(read_until(last, "ok\n").await.starts_with("HTTP/1.1 200"));
     assert!(!is_open(&mut many[0]).await);
     assert!(is_open(&mut other).await);
 }

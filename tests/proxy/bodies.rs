@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::client::{Client, connect, hear, hear_out, say};
-use crate::harness::PATIENCE;
+use crate::client::{Client, connect, read_all, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::origin::{Origin, Payload, empty, full, stream};
@@ -55,7 +55,7 @@ fn large() -> Payload {
 /// Reads a body and checks it against the pattern; returns its length.
 async fn verify(mut body: Incoming) -> usize {
     let (pattern, mut read) = (pattern(), 0);
-    while let Some(frame) = timeout(PATIENCE, body.frame()).await.expect("in time") {
+    while let Some(frame) = timeout(TEST_TIMEOUT, body.frame()).await.expect("in time") {
         let mut data = frame.expect("whole").into_data().expect("data");
         while !data.is_empty() {
             let expected = &pattern[read % PERIOD..];
@@ -127,7 +127,7 @@ async fn slow_backend_applies_backpressure_to_the_client() {
     .await;
     let scene = Scene::before(&origin);
     let mut client = connect(scene.at(80)).await;
-    say(
+    write_text(
         &mut client,
         "POST / HTTP/1.1\r\nHost: a.com\r\nContent-Length: 1000000000\r\n\r\n",
     )
@@ -147,8 +147,8 @@ async fn slow_client_applies_backpressure_to_the_backend() {
     let origin = Origin::raw(move |mut stream| {
         let counted = counted.clone();
         async move {
-            hear(&mut stream, "\r\n\r\n").await;
-            say(
+            read_until(&mut stream, "\r\n\r\n").await;
+            write_text(
                 &mut stream,
                 "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
             )
@@ -162,8 +162,8 @@ async fn slow_client_applies_backpressure_to_the_backend() {
     .await;
     let scene = Scene::before(&origin);
     let mut client = connect(scene.at(80)).await;
-    say(&mut client, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
-    hear(&mut client, "\r\n\r\n").await;
+    write_text(&mut client, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    read_until(&mut client, "\r\n\r\n").await;
     let mut before = usize::MAX;
     while before != sent.load(SeqCst) {
         before = sent.load(SeqCst);
@@ -174,7 +174,7 @@ async fn slow_client_applies_backpressure_to_the_backend() {
     let mut buffer = vec![0; 1 << 20];
     let mut read = 0;
     while read <= before {
-        let count = timeout(PATIENCE, client.read(&mut buffer))
+        let count = timeout(TEST_TIMEOUT, client.read(&mut buffer))
             .await
             .expect("in time");
         read += count.expect("read");
@@ -218,14 +218,20 @@ async fn relays_chunks_without_buffering() {
                 .send(Frame::data(Bytes::from(piece)))
                 .await
                 .expect("taken");
-            let arrived = timeout(PATIENCE, received.recv()).await.expect("in time");
+            let arrived = timeout(TEST_TIMEOUT, received.recv())
+                .await
+                .expect("in time");
             assert_eq!(arrived.expect("a piece"), piece);
-            let frame = timeout(PATIENCE, answer.frame()).await.expect("in time");
+            let frame = timeout(TEST_TIMEOUT, answer.frame())
+                .await
+                .expect("in time");
             let data = frame.expect("a frame").expect("whole").into_data();
             assert_eq!(data.expect("data"), piece);
         }
         drop(sender);
-        let rest = timeout(PATIENCE, answer.collect()).await.expect("in time");
+        let rest = timeout(TEST_TIMEOUT, answer.collect())
+            .await
+            .expect("in time");
         assert!(rest.expect("whole").to_bytes().is_empty());
     }
 }
@@ -234,7 +240,7 @@ async fn relays_chunks_without_buffering() {
 async fn responses_without_a_body_keep_the_connection() {
     let origin = Origin::raw(|mut stream| async move {
         loop {
-            let head = hear(&mut stream, "\r\n\r\n").await;
+            let head = read_until(&mut stream, "\r\n\r\n").await;
             let answer = match head.split(' ').nth(1) {
                 Some("/204") => "HTTP/1.1 204 No Content\r\n\r\n",
                 Some("/304") => {
@@ -245,7 +251,7 @@ async fn responses_without_a_body_keep_the_connection() {
                 }
                 _ => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
             };
-            say(&mut stream, answer).await;
+            write_text(&mut stream, answer).await;
         }
     })
     .await;
@@ -271,8 +277,8 @@ async fn responses_without_a_body_keep_the_connection() {
     assert!(origin.connections() <= 2, "{}", origin.connections());
     // A local response to HEAD has no body either.
     let mut client = connect(scene.at(80)).await;
-    say(&mut client, "HEAD /%zz HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
-    let heard = hear_out(&mut client).await;
+    write_text(&mut client, "HEAD /%zz HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    let heard = read_all(&mut client).await;
     let heard = String::from_utf8(heard).expect("text");
     assert!(
         heard.starts_with("HTTP/1.1 400 ") && heard.ends_with("\r\n\r\n"),

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Payload, empty, full};
 
 /// A complete response.
@@ -142,7 +142,9 @@ impl Client {
                 }
             }
         };
-        timeout(PATIENCE, answer).await.expect("an answer in time")
+        timeout(TEST_TIMEOUT, answer)
+            .await
+            .expect("an answer in time")
     }
 
     /// Sends a request; returns the complete response.
@@ -179,7 +181,7 @@ impl Client {
 
     /// Waits until the connection ends.
     pub(crate) async fn ended(self) {
-        let ended = timeout(PATIENCE, self.connection).await;
+        let ended = timeout(TEST_TIMEOUT, self.connection).await;
         // The result is ignored: tests check responses.
         let _ = ended.expect("ended in time").expect("no panic");
     }
@@ -188,7 +190,9 @@ impl Client {
 /// Reads a complete response.
 pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
     let (head, body) = response.into_parts();
-    let body = timeout(PATIENCE, body.collect()).await.expect("in time");
+    let body = timeout(TEST_TIMEOUT, body.collect())
+        .await
+        .expect("in time");
     let body = body.expect("a whole body");
     Answer {
         status: head.status.as_u16(),
@@ -218,7 +222,9 @@ pub(crate) async fn refuses(address: SocketAddr) {
             sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(PATIENCE, refused).await.expect("refused in time");
+    timeout(TEST_TIMEOUT, refused)
+        .await
+        .expect("refused in time");
 }
 
 /// Performs a TLS handshake.
@@ -230,26 +236,28 @@ pub(crate) async fn handshake(
     let name = name.to_owned().try_into().expect("a server name");
     let connecting =
         TlsConnector::from(config.clone()).connect(name, TcpStream::connect(address).await?);
-    timeout(PATIENCE, connecting)
+    timeout(TEST_TIMEOUT, connecting)
         .await
         .expect("a handshake in time")
 }
 
 /// Writes raw bytes.
-pub(crate) async fn say<S: AsyncWrite + Unpin>(stream: &mut S, bytes: impl AsRef<[u8]>) {
+pub(crate) async fn write_text<S: AsyncWrite + Unpin>(stream: &mut S, bytes: impl AsRef<[u8]>) {
     let written = async {
         stream.write_all(bytes.as_ref()).await?;
         stream.flush().await
     };
-    let written = timeout(PATIENCE, written).await;
+    let written = timeout(TEST_TIMEOUT, written).await;
     written.expect("written in time").expect("written");
 }
 
 /// Reads until `end`; returns everything so far.
-pub(crate) async fn hear<S: AsyncRead + Unpin>(stream: &mut S, end: &str) -> String {
+pub(crate) async fn read_until<S: AsyncRead + Unpin>(stream: &mut S, end: &str) -> String {
     let mut heard = Vec::new();
     while !heard.ends_with(end.as_bytes()) {
-        let byte = timeout(PATIENCE, stream.read_u8()).await.expect("in time");
+        let byte = timeout(TEST_TIMEOUT, stream.read_u8())
+            .await
+            .expect("in time");
         let heard_so_far = String::from_utf8_lossy(&heard).into_owned();
         heard.push(byte.unwrap_or_else(|error| panic!("{error} after {heard_so_far:?}")));
     }
@@ -257,9 +265,9 @@ pub(crate) async fn hear<S: AsyncRead + Unpin>(stream: &mut S, end: &str) -> Str
 }
 
 /// Reads to the end.
-pub(crate) async fn hear_out<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
+pub(crate) async fn read_all<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
     let mut heard = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
+    let read = timeout(TEST_TIMEOUT, stream.read_to_end(&mut heard)).await;
     // A reset ends the stream as well.
     let _ = read.expect("an end in time");
     heard

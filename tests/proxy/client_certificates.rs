@@ -74,7 +74,7 @@ fn presenting(
 
 /// Returns the headers that the backend received, and whether the session was resumed; `None` if the client was
 /// rejected.
-async fn ask(
+async fn round_trip(
     scene: &Scene,
     port: u16,
     config: &Arc<ClientConfig>,
@@ -104,7 +104,7 @@ async fn received(client: &mut Client) -> Option<Value> {
 
 /// Returns the client's identity as the backend sees it; `None` if the client was rejected.
 async fn identity(scene: &Scene, port: u16, config: &Arc<ClientConfig>) -> Option<Value> {
-    let (headers, _) = ask(scene, port, config).await?;
+    let (headers, _) = round_trip(scene, port, config).await?;
     Some(headers[XFCC].clone())
 }
 
@@ -148,7 +148,7 @@ async fn serves_clients_with_a_valid_certificate_only() {
             }
             for (what, certificate) in &refused {
                 let config = presenting(certificate.as_ref(), version, protocol);
-                let heard = ask(&scene, 443, &config).await;
+                let heard = round_trip(&scene, 443, &config).await;
                 assert!(heard.is_none(), "{version:?} {protocol} {what} {heard:?}");
             }
         }
@@ -177,7 +177,7 @@ async fn fallback_never_describes_an_invalid_certificate() {
             let valid = presenting(Some(&issue(&authority)), version, protocol);
             // The session is resumed the second time.
             for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
-                let (headers, found) = ask(&scene, 443, &valid).await.expect("served");
+                let (headers, found) = round_trip(&scene, 443, &valid).await.expect("served");
                 assert!(is_described(&Some(headers[XFCC].clone())), "{headers}");
                 assert_eq!(found, kind, "{version:?} {protocol}");
             }
@@ -243,7 +243,7 @@ async fn removed_authority_keeps_connections_and_prevents_resumption() {
         assert!(is_described(
             &received(&mut open).await.map(|it| it[XFCC].clone())
         ));
-        let (headers, kind) = ask(&scene, 443, &withdrawn).await.expect("served");
+        let (headers, kind) = round_trip(&scene, 443, &withdrawn).await.expect("served");
         assert!(is_described(&Some(headers[XFCC].clone())), "{headers}");
         assert_eq!(kind, HandshakeKind::Resumed, "{version:?}");
 
@@ -254,7 +254,10 @@ async fn removed_authority_keeps_connections_and_prevents_resumption() {
         assert!(outcome.generation > before);
         // Twice, since the first attempt uses up a ticket.
         for _ in 0..2 {
-            assert!(ask(&scene, 443, &withdrawn).await.is_none(), "{version:?}");
+            assert!(
+                round_trip(&scene, 443, &withdrawn).await.is_none(),
+                "{version:?}"
+            );
         }
         let current = presenting(Some(&issue(&new)), version, "http/1.1");
         assert!(is_described(&identity(&scene, 443, &current).await));
@@ -292,7 +295,7 @@ async fn keeps_client_certificate_headers_of_trusted_proxies() {
         let own = text.strip_prefix(&format!("{CLAIM},"));
         let own = own.map(|own| Value::from(own.to_owned()));
         assert!(is_described(&own), "{text}");
-        let (headers, _) = ask(&scene, 9443, &config).await.expect("served");
+        let (headers, _) = round_trip(&scene, 9443, &config).await.expect("served");
         assert_eq!(headers[XFCC], CLAIM);
     }
 }

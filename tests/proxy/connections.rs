@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Response;
 
-use crate::client::{Client, connect, get, hear_out};
+use crate::client::{Client, connect, get, read_all};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, http, https, secret, to};
@@ -137,7 +137,7 @@ async fn closes_connections_over_the_limit() {
         assert_eq!(client.get("a.com", "/").await.text(), "done");
         clients.push(client);
     }
-    assert_eq!(hear_out(&mut connect(scene.at(80)).await).await, b"");
+    assert_eq!(read_all(&mut connect(scene.at(80)).await).await, b"");
     for client in &mut clients {
         assert_eq!(client.get("a.com", "/").await.text(), "done");
     }

@@ -3,7 +3,7 @@
 use http::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::client::{Answer, Client, connect, hear, say};
+use crate::client::{Answer, Client, connect, read_until, write_text};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, https, prefix, secret};
@@ -96,8 +96,8 @@ async fn response_to_a_preflight_request_has_no_body() {
             "OPTIONS /a HTTP/1.1\r\nHost: a.com\r\nOrigin: {origin}\r\n\
              Access-Control-Request-Method: PUT\r\n\r\n"
         );
-        say(&mut stream, request).await;
-        let head = hear(&mut stream, "\r\n\r\n").await.to_lowercase();
+        write_text(&mut stream, request).await;
+        let head = read_until(&mut stream, "\r\n\r\n").await.to_lowercase();
         let (status, fields) = head.split_once("\r\n").expect("a status line");
         assert_eq!(status, "http/1.1 204 no content");
         assert!(fields.contains("vary: origin\r\n"), "{head}");

@@ -25,7 +25,7 @@ async fn until(scene: &Scene, expected: u16) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    let reached = tokio::time::timeout(crate::harness::PATIENCE, reached).await;
+    let reached = tokio::time::timeout(crate::harness::TEST_TIMEOUT, reached).await;
     assert!(reached.is_ok(), "no {expected} in time");
 }
 
@@ -157,7 +157,7 @@ async fn backend_with_another_hostname_receives_no_request() {
             assert_eq!(status(&scene).await, 503);
         }
     };
-    let connected = tokio::time::timeout(crate::harness::PATIENCE, connected).await;
+    let connected = tokio::time::timeout(crate::harness::TEST_TIMEOUT, connected).await;
     assert!(connected.is_ok(), "no connection in time");
     assert_eq!(status(&scene).await, 503);
     assert_eq!(origin.requests(), 0);

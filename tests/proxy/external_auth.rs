@@ -8,9 +8,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::admin::{metric, service_labels};
-use crate::client::{Client, connect, get, hear, say};
+use crate::client::{Client, connect, get, read_until, write_text};
 use crate::cors::{METHOD, ORIGIN, clients, fetch, gateway, start};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::mirror::{Recorder, mirror};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix};
@@ -80,7 +80,7 @@ impl Server {
     }
 
     async fn next(&mut self) -> AuthRequest {
-        let next = timeout(PATIENCE, self.asked.recv()).await;
+        let next = timeout(TEST_TIMEOUT, self.asked.recv()).await;
         next.expect("a request in time").expect("a request")
     }
 }
@@ -229,13 +229,13 @@ async fn client_that_waits_for_100_sends_its_body() {
     let mut client = connect(scene.at(80)).await;
     let head =
         "POST /200 HTTP/1.1\r\nHost: a.com\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
-    say(&mut client, head).await;
+    write_text(&mut client, head).await;
     assert_eq!(
-        hear(&mut client, "\r\n\r\n").await,
+        read_until(&mut client, "\r\n\r\n").await,
         "HTTP/1.1 100 Continue\r\n\r\n"
     );
-    say(&mut client, "body").await;
-    let answer = hear(&mut client, "\r\n\r\n").await;
+    write_text(&mut client, "body").await;
+    let answer = read_until(&mut client, "\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(server.next().await.body, "body");
     app.until_requests(1).await;
@@ -245,8 +245,8 @@ async fn client_that_waits_for_100_sends_its_body() {
 async fn requests_are_denied_when_the_authorization_server_fails() {
     let app = Origin::echo("app").await;
     let broken = Origin::raw(|mut stream| async move {
-        hear(&mut stream, "\r\n\r\n").await;
-        say(&mut stream, "no HTTP\r\n\r\n").await;
+        read_until(&mut stream, "\r\n\r\n").await;
+        write_text(&mut stream, "no HTTP\r\n\r\n").await;
     })
     .await;
     let silent = Origin::new(|_| std::future::pending()).await;

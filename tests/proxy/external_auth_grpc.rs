@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::cors::{clients, fetch, gateway, start};
 use crate::external_auth::with_filters;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::yaml::service_of;
 use crate::origin::{Origin, stream};
 use crate::scene::{Objects, Scene};
@@ -217,7 +217,7 @@ async fn server() -> (Origin, mpsc::UnboundedReceiver<HttpRequest>) {
 }
 
 async fn next(asked: &mut mpsc::UnboundedReceiver<HttpRequest>) -> HttpRequest {
-    let next = timeout(PATIENCE, asked.recv()).await;
+    let next = timeout(TEST_TIMEOUT, asked.recv()).await;
     next.expect("a call in time").expect("a call")
 }
 

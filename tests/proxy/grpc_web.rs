@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::client::{Answer, Client};
 use crate::cors;
 use crate::grpc::grpc_route;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::{self as peer, Origin};
 use crate::origin::{Payload, empty, full, stream};
 use crate::scene::{Scene, to};
@@ -235,7 +235,7 @@ async fn streams_messages_as_they_arrive() {
             let response = client.send(request.body(body).expect("a request")).await;
             let mut body = response.expect("a response").into_body();
             for text in ["one", "second", "3"] {
-                let frame = timeout(PATIENCE, body.frame()).await.expect("in time");
+                let frame = timeout(TEST_TIMEOUT, body.frame()).await.expect("in time");
                 let frame = frame.expect("a frame").expect("a frame");
                 let mut data = frame.into_data().expect("data").to_vec();
                 if format == TEXT {

@@ -13,8 +13,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::client::{Client, connect, get, handshake, hear_out, refuses, say, whole};
-use crate::harness::PATIENCE;
+use crate::client::{Client, connect, get, handshake, read_all, refuses, whole, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, http, https, secret, to};
@@ -124,7 +124,7 @@ impl Frames {
     /// Opens a connection without streams.
     async fn open(address: std::net::SocketAddr) -> Self {
         let mut stream = connect(address).await;
-        say(
+        write_text(
             &mut stream,
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
         )
@@ -138,14 +138,14 @@ impl Frames {
     /// Type and payload of the next frame; `None` at EOF.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0; 9];
-        let read = timeout(PATIENCE, self.0.read_exact(&mut head)).await;
+        let read = timeout(TEST_TIMEOUT, self.0.read_exact(&mut head)).await;
         read.expect("in time").ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let mut payload = vec![0; length];
         self.0.read_exact(&mut payload).await.expect("a payload");
         if head[3] == Self::PING && head[4] == 0 {
             let acknowledged = [&[0, 0, 8, Self::PING, 1, 0, 0, 0, 0], &payload[..]].concat();
-            say(&mut self.0, acknowledged).await;
+            write_text(&mut self.0, acknowledged).await;
         }
         Some((head[3], payload))
     }
@@ -195,7 +195,7 @@ async fn idle_connections_do_not_delay_shutdown() {
     for client in clients {
         client.ended().await;
     }
-    assert_eq!(hear_out(&mut silent).await, b"");
+    assert_eq!(read_all(&mut silent).await, b"");
     assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
     drop(halting);
     left.await.expect("left");
@@ -241,9 +241,9 @@ async fn request_that_arrives_with_the_end_of_its_handshake_is_served_during_the
         let connector = TlsConnector::from(tls::client(&["http/1.1"]));
         let name = "a.com".try_into().expect("a server name");
         let mut stream = connector.connect(name, near).await.expect("a handshake");
-        say(&mut stream, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+        write_text(&mut stream, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
         sent.send(()).expect("the test waits");
-        hear_out(&mut stream).await
+        read_all(&mut stream).await
     });
     let mut hello = vec![0; 16 * 1024];
     let length = far.read(&mut hello).await.expect("a ClientHello");
@@ -264,7 +264,7 @@ async fn request_that_arrives_with_the_end_of_its_handshake_is_served_during_the
         }
     }
     let relay = tokio::io::copy_bidirectional(&mut far, &mut socket);
-    let relayed = timeout(PATIENCE, relay).await.expect("an end in time");
+    let relayed = timeout(TEST_TIMEOUT, relay).await.expect("an end in time");
     relayed.expect("relayed");
     let answer = String::from_utf8(client.await.expect("no panic")).expect("text");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -275,7 +275,7 @@ async fn request_that_arrives_with_the_end_of_its_handshake_is_served_during_the
 #[tokio::test]
 async fn drain_deadline_closes_clients_that_never_read() {
     let origin = Origin::raw(|mut stream| async move {
-        say(
+        write_text(
             &mut stream,
             "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
         )
@@ -292,8 +292,8 @@ async fn drain_deadline_closes_clients_that_never_read() {
         .await
         .expect("a handshake");
     let mut http2 = Client::http2(scene.at(80)).await;
-    say(&mut plain, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
-    say(&mut secure, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    write_text(&mut plain, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    write_text(&mut secure, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
     let request = http2.request(Method::GET, "a.com", "/").body(empty());
     let unread = http2
         .send(request.expect("a request"))

@@ -15,8 +15,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::admin::{metric, service_labels_with};
 use crate::backend_tls::{NAME, authorities, policy, trust};
-use crate::client::{Client, connect, hear, say};
-use crate::harness::PATIENCE;
+use crate::client::{Client, connect, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::{Authority, TlsOrigin};
@@ -71,7 +71,7 @@ impl Recorder {
     }
 
     pub(crate) async fn next(&mut self) -> Received {
-        let next = timeout(PATIENCE, self.received.recv()).await;
+        let next = timeout(TEST_TIMEOUT, self.received.recv()).await;
         next.expect("a copy in time").expect("a copy")
     }
 }
@@ -97,7 +97,7 @@ pub(crate) async fn until_mirrored(scene: &Scene, service: &str, result: &str, c
             sleep(Duration::from_millis(5)).await;
         }
     };
-    let counted = timeout(PATIENCE, counted).await;
+    let counted = timeout(TEST_TIMEOUT, counted).await;
     assert!(counted.is_ok(), "{service}: not {count} {result} in time");
     assert_eq!(copies().await, count, "{service} {result}");
 }
@@ -131,7 +131,7 @@ async fn dead_and_silent_mirrors_do_not_delay_responses() {
     until_mirrored(&scene, "empty", "failed", 20.0).await;
     drop(client);
     // Copies that are in progress do not delay a shutdown.
-    let ended = timeout(PATIENCE, scene.begin_shutdown()).await;
+    let ended = timeout(TEST_TIMEOUT, scene.begin_shutdown()).await;
     ended.expect("shut down in time").expect("no panic");
 }
 
@@ -142,7 +142,7 @@ async fn request_timeout_of_the_rule_bounds_copies() {
     let silent = Origin::raw(move |mut stream| {
         let ended = ended.clone();
         async move {
-            hear(&mut stream, "\r\n\r\n").await;
+            read_until(&mut stream, "\r\n\r\n").await;
             let _ = stream.read_to_end(&mut Vec::new()).await;
             let _ = ended.send(());
         }
@@ -156,7 +156,7 @@ async fn request_timeout_of_the_rule_bounds_copies() {
     let scene = Scene::start(&objects.route("route", &[rule]));
     let answer = crate::client::get(scene.at(80), "a.com", "/").await;
     assert_eq!(answer.name(), "echo");
-    let end = timeout(PATIENCE, ends.recv()).await;
+    let end = timeout(TEST_TIMEOUT, ends.recv()).await;
     end.expect("an end in time").expect("an end");
     until_mirrored(&scene, "silent", "timeout", 1.0).await;
 }
@@ -166,7 +166,7 @@ async fn mirror_of_a_backend_ref_copies_its_share_once_per_request() {
     let mut copies = Recorder::new().await;
     // It responds to no first request of a connection, so that safe requests are retried.
     let broken = Origin::raw(|mut stream| async move {
-        hear(&mut stream, "\r\n\r\n").await;
+        read_until(&mut stream, "\r\n\r\n").await;
     })
     .await;
     let (app, other) = (Origin::echo("app").await, Origin::echo("other").await);
@@ -196,14 +196,14 @@ async fn mirror_of_a_backend_ref_copies_its_share_once_per_request() {
 async fn requests_for_an_upgrade_are_not_copied() {
     let mut copies = Recorder::new().await;
     let app = Origin::raw(|mut stream| async move {
-        let head = hear(&mut stream, "\r\n\r\n").await;
+        let head = read_until(&mut stream, "\r\n\r\n").await;
         let answer = if head.to_lowercase().contains("upgrade: websocket") {
             "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
         } else {
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
         };
-        say(&mut stream, answer).await;
-        hear(&mut stream, "end").await;
+        write_text(&mut stream, answer).await;
+        read_until(&mut stream, "end").await;
     })
     .await;
     let objects = Objects::http()
@@ -213,12 +213,12 @@ async fn requests_for_an_upgrade_are_not_copied() {
         Scene::start(&objects.route("route", &[with_filters("/", "app", &[mirror("copies")])]));
     let mut client = connect(scene.at(80)).await;
     let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
-    say(
+    write_text(
         &mut client,
         format!("GET /upgrade HTTP/1.1\r\nHost: a.com\r\n{upgrade}\r\n"),
     )
     .await;
-    hear(&mut client, "\r\n\r\n").await;
+    read_until(&mut client, "\r\n\r\n").await;
     let answer = crate::client::get(scene.at(80), "a.com", "/plain").await;
     assert_eq!(answer.status, 200);
     assert_eq!(copies.next().await.head.uri.path(), "/plain");

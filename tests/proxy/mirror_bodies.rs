@@ -12,8 +12,8 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::timeout;
 
-use crate::client::{Client, connect, hear, hear_out, say};
-use crate::harness::PATIENCE;
+use crate::client::{Client, connect, read_all, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::yaml::service_of;
 use crate::mirror::{mirror, until_mirrored, with_filters};
 use crate::origin::{Origin, empty, full, stream};
@@ -70,7 +70,7 @@ async fn copies_are_streamed_with_trailers_during_the_request() {
                     sender.send(piece).await.expect("taken");
                     let mut counts = [0, 0];
                     while counts != [pieces * PIECE; 2] {
-                        let next = timeout(PATIENCE, seen.recv()).await.expect("in time");
+                        let next = timeout(TEST_TIMEOUT, seen.recv()).await.expect("in time");
                         let (name, bytes) = next.expect("an origin");
                         counts[usize::from(name == "copy")] = bytes;
                     }
@@ -81,7 +81,7 @@ async fn copies_are_streamed_with_trailers_during_the_request() {
                 drop(sender);
                 let mut names = Vec::new();
                 while names.len() < 2 {
-                    let next = timeout(PATIENCE, seen.recv()).await.expect("in time");
+                    let next = timeout(TEST_TIMEOUT, seen.recv()).await.expect("in time");
                     names.push(next.expect("an origin"));
                 }
                 names.sort();
@@ -108,9 +108,9 @@ async fn copy_to_a_mirror_that_does_not_read_is_dropped() {
     let stuck = Origin::raw(move |mut stream| {
         let (ended, reads) = (ended.clone(), reads.clone());
         async move {
-            hear(&mut stream, "\r\n\r\n").await;
+            read_until(&mut stream, "\r\n\r\n").await;
             reads.acquire().await.expect("open").forget();
-            let copied = hear_out(&mut stream).await.len();
+            let copied = read_all(&mut stream).await.len();
             let _ = ended.send(copied);
         }
     })
@@ -133,7 +133,7 @@ async fn copy_to_a_mirror_that_does_not_read_is_dropped() {
         assert_eq!(answer.received()["received"], LARGE);
         until_mirrored(&scene, "stuck", "dropped", (number + 1) as f64).await;
         resumes.add_permits(1);
-        let copied = timeout(PATIENCE, ends.recv()).await;
+        let copied = timeout(TEST_TIMEOUT, ends.recv()).await;
         let copied = copied.expect("the copy's connection ends").expect("an end");
         assert!(copied < LARGE, "the mirror got everything");
     }
@@ -145,8 +145,8 @@ async fn copy_of_an_incomplete_request_is_aborted() {
     let copy = Origin::raw(move |mut stream| {
         let heard = heard.clone();
         async move {
-            let head = hear(&mut stream, "\r\n\r\n").await;
-            hear(&mut stream, "first").await;
+            let head = read_until(&mut stream, "\r\n\r\n").await;
+            read_until(&mut stream, "first").await;
             let _ = heard.send(head);
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
@@ -165,12 +165,12 @@ async fn copy_of_an_incomplete_request_is_aborted() {
     let scene =
         Scene::start(&objects.route("route", &[with_filters("/", "app", &[mirror("copy")])]));
     let mut client = connect(scene.at(80)).await;
-    say(
+    write_text(
         &mut client,
         "POST / HTTP/1.1\r\nHost: a.com\r\nContent-Length: 10\r\n\r\nfirst",
     )
     .await;
-    let mut next = async || timeout(PATIENCE, hears.recv()).await.expect("in time");
+    let mut next = async || timeout(TEST_TIMEOUT, hears.recv()).await.expect("in time");
     let head = next().await.expect("a head");
     assert!(
         head.to_lowercase().contains("\r\ncontent-length: 10\r\n"),

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::ports::closed_address;
 
 /// A response body.
@@ -123,7 +123,7 @@ impl Origin {
     /// Waits for this total number of requests.
     pub(crate) async fn until_requests(&self, count: usize) {
         let mut requests = self.requests.subscribe();
-        let enough = timeout(PATIENCE, requests.wait_for(|seen| *seen >= count)).await;
+        let enough = timeout(TEST_TIMEOUT, requests.wait_for(|seen| *seen >= count)).await;
         enough.expect("requests in time").expect("an origin");
     }
 }

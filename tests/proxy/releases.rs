@@ -11,7 +11,7 @@ use portcullis::ir::{Endpoints, Release, Releases};
 use portcullis::table::{Backend, ReleaseStats, UpstreamFault};
 use serde_json::{Value, json};
 
-use crate::client::{Client, hear, say};
+use crate::client::{Client, read_until, write_text};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, empty};
 use crate::scene::{Objects, Scene, http, https, secret, to};
@@ -212,12 +212,12 @@ async fn cookie_is_found_in_unusual_headers() {
     }
     // Bytes that no client library sends.
     let mut stream = crate::client::connect(scene.at(80)).await;
-    say(
+    write_text(
         &mut stream,
         b"GET / HTTP/1.1\r\nHost: a.com\r\nCookie: \xff\x80=\xc3;rel=t2\r\n\r\n",
     )
     .await;
-    let head = hear(&mut stream, "\r\n\r\n").await;
+    let head = read_until(&mut stream, "\r\n\r\n").await;
     assert!(
         head.starts_with("HTTP/1.1 200") && !head.contains("rel="),
         "{head}"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis::settings::Ports;
 
-use crate::client::{Client, connect, get, hear_out, refuses};
+use crate::client::{Client, connect, get, read_all, refuses};
 use crate::harness::ports::closed_address;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
@@ -175,7 +175,7 @@ async fn opens_and_closes_ports_independently() {
     scene.replace(&objects(&[first])).await;
     assert_eq!(scene.address(81), None);
     goes.ended().await;
-    assert_eq!(hear_out(&mut silent).await, b"");
+    assert_eq!(read_all(&mut silent).await, b"");
     refuses(opened).await;
     assert_eq!(scene.at(80), address);
     assert_eq!(stays.get("a.com", "/").await.name(), "one");

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::admin::{metric, rule_labels};
-use crate::client::{Client, hear, say};
+use crate::client::{Client, read_until, write_text};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, to};
 
@@ -54,10 +54,10 @@ async fn closing(count: usize) -> Origin {
     Origin::raw(move |mut stream| {
         let seen = seen.clone();
         async move {
-            hear(&mut stream, "\r\n\r\n").await;
+            read_until(&mut stream, "\r\n\r\n").await;
             if seen.fetch_add(1, SeqCst) >= count {
-                say(&mut stream, OK).await;
-                hear(&mut stream, "\r\n\r\n").await;
+                write_text(&mut stream, OK).await;
+                read_until(&mut stream, "\r\n\r\n").await;
             }
         }
     })
@@ -220,9 +220,9 @@ async fn retries_reach_a_backend_that_starts_late() {
         }
         let listener = tokio::net::TcpListener::bind(address).await.expect("free");
         let (mut stream, _) = listener.accept().await.expect("a connection");
-        hear(&mut stream, "body").await;
-        say(&mut stream, OK).await;
-        hear(&mut stream, "\r\n\r\n").await;
+        read_until(&mut stream, "body").await;
+        write_text(&mut stream, OK).await;
+        read_until(&mut stream, "\r\n\r\n").await;
     };
     tokio::select! {
         answer = request => assert_eq!(answer.status, StatusCode::OK),

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::server::TestServer;
 use crate::harness::yaml;
 use crate::origin::Origin;
@@ -85,7 +85,7 @@ impl Scene {
     pub(crate) async fn change(&mut self, change: impl FnOnce(&Path)) -> Outcome {
         self.outcome.mark_unchanged();
         change(self.folder());
-        let changed = timeout(PATIENCE, self.outcome.changed()).await;
+        let changed = timeout(TEST_TIMEOUT, self.outcome.changed()).await;
         changed.expect("in time").expect("alive");
         self.last()
     }
@@ -98,7 +98,7 @@ impl Scene {
         let found = self
             .outcome
             .wait_for(|outcome| outcome.as_ref().is_some_and(&mut condition));
-        let found = timeout(PATIENCE, found).await.expect("in time");
+        let found = timeout(TEST_TIMEOUT, found).await.expect("in time");
         found.expect("alive").clone().expect("an outcome")
     }
 
@@ -115,7 +115,7 @@ impl Scene {
                 sleep(Duration::from_millis(2)).await;
             }
         };
-        let counted = timeout(PATIENCE, counted).await;
+        let counted = timeout(TEST_TIMEOUT, counted).await;
         assert!(counted.is_ok(), "{what}: it did not come about in time");
     }
 

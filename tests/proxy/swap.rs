@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::client::{Answer, Client};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, route, write};
 
@@ -99,7 +99,7 @@ async fn flip(scene: &mut Scene, name: &str, seen: &mut watch::Receiver<Seen>) {
     assert_eq!(outcome.await.generation, generation + 1);
     let enough = seen
         .wait_for(|seen| seen.all() >= before.all() + ANSWERS && seen.of(name) > before.of(name));
-    let enough = timeout(PATIENCE, enough).await.expect("in time");
+    let enough = timeout(TEST_TIMEOUT, enough).await.expect("in time");
     enough.expect("clients");
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
 
 use crate::client::{Client, get};
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, Payload, empty, full, stream};
 use crate::scene::{Objects, Scene, prefix};
 
@@ -83,7 +83,7 @@ async fn request_timeout_aborts_endless_response() {
             .await
             .expect("a head");
         assert_eq!(answer.status(), 200);
-        let body = timeout(PATIENCE, answer.into_body().collect())
+        let body = timeout(TEST_TIMEOUT, answer.into_body().collect())
             .await
             .expect("cut in time");
         assert!(body.is_err(), "an answer that was cut must not look whole");
@@ -130,7 +130,7 @@ async fn slow_stream_without_timeout_continues() {
         // The pause is the subject of the test.
         tokio::time::sleep(Duration::from_millis(700)).await;
         events.send(event).await.expect("fed");
-        let frame = timeout(PATIENCE, body.frame())
+        let frame = timeout(TEST_TIMEOUT, body.frame())
             .await
             .expect("in time")
             .expect("a frame")

@@ -4,8 +4,8 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::client::{connect, get, handshake, hear, hear_out, say};
-use crate::harness::PATIENCE;
+use crate::client::{connect, get, handshake, read_all, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
@@ -17,7 +17,9 @@ const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\
 
 /// Switches protocols, then echoes lines until the client half-closes, and sends a last line.
 async fn chat(mut stream: TcpStream) {
-    let head = hear(&mut stream, "\r\n\r\n").await.to_ascii_lowercase();
+    let head = read_until(&mut stream, "\r\n\r\n")
+        .await
+        .to_ascii_lowercase();
     assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
     assert!(head.contains("\r\nconnection: upgrade\r\n"), "{head}");
     assert!(
@@ -25,7 +27,7 @@ async fn chat(mut stream: TcpStream) {
         "{head}"
     );
     // The first line directly follows the head.
-    say(&mut stream, format!("{SWITCH}welcome\n")).await;
+    write_text(&mut stream, format!("{SWITCH}welcome\n")).await;
     let mut lines = tokio::io::BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -33,9 +35,9 @@ async fn chat(mut stream: TcpStream) {
         if !matches!(read, Ok(1..)) {
             break;
         }
-        say(&mut lines, line).await;
+        write_text(&mut lines, line).await;
     }
-    say(&mut lines, "goodbye".repeat(10_000)).await;
+    write_text(&mut lines, "goodbye".repeat(10_000)).await;
     let _ = lines.shutdown().await;
 }
 
@@ -61,8 +63,8 @@ async fn relays_both_directions_to_the_last_byte() {
 }
 
 async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &mut S) {
-    say(stream, REQUEST).await;
-    let head = hear(stream, "\r\n\r\n").await.to_ascii_lowercase();
+    write_text(stream, REQUEST).await;
+    let head = read_until(stream, "\r\n\r\n").await.to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 101 "), "{head}");
     assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
     assert!(head.contains("\r\nconnection: upgrade\r\n"), "{head}");
@@ -70,14 +72,14 @@ async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &
         head.contains("\r\nsec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"),
         "{head}"
     );
-    assert_eq!(hear(stream, "\n").await, "welcome\n");
+    assert_eq!(read_until(stream, "\n").await, "welcome\n");
     for word in ["one\n", "two\n", "three\n"] {
-        say(stream, word).await;
-        assert_eq!(hear(stream, "\n").await, word);
+        write_text(stream, word).await;
+        assert_eq!(read_until(stream, "\n").await, word);
     }
     // The client half-closes and still receives the rest of the backend's data.
     stream.shutdown().await.expect("ended");
-    let rest = hear_out(stream).await;
+    let rest = read_all(stream).await;
     assert_eq!(rest.len(), 70_000);
     assert!(rest.ends_with(b"goodbye"));
 }
@@ -88,22 +90,22 @@ async fn backend_may_half_close_first() {
     let origin = Origin::raw(move |mut stream| {
         let heard = heard.clone();
         async move {
-            hear(&mut stream, "\r\n\r\n").await;
-            say(&mut stream, format!("{SWITCH}that is all")).await;
+            read_until(&mut stream, "\r\n\r\n").await;
+            write_text(&mut stream, format!("{SWITCH}that is all")).await;
             stream.shutdown().await.expect("ended");
-            let line = hear(&mut stream, "\n").await;
+            let line = read_until(&mut stream, "\n").await;
             heard.send(line).await.expect("reported");
         }
     })
     .await;
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
-    say(&mut client, REQUEST).await;
-    hear(&mut client, "\r\n\r\n").await;
-    assert_eq!(hear_out(&mut client).await, b"that is all");
+    write_text(&mut client, REQUEST).await;
+    read_until(&mut client, "\r\n\r\n").await;
+    assert_eq!(read_all(&mut client).await, b"that is all");
     // The other direction stays open.
-    say(&mut client, "noted\n").await;
-    let line = tokio::time::timeout(PATIENCE, reports.recv()).await;
+    write_text(&mut client, "noted\n").await;
+    let line = tokio::time::timeout(TEST_TIMEOUT, reports.recv()).await;
     assert_eq!(line.expect("in time").expect("a line"), "noted\n");
 }
 
@@ -112,18 +114,18 @@ async fn relays_bytes_sent_before_the_switch() {
     let origin = Origin::raw(chat).await;
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
-    say(&mut client, format!("{REQUEST}early\n")).await;
-    hear(&mut client, "\r\n\r\n").await;
-    assert_eq!(hear(&mut client, "\n").await, "welcome\n");
-    assert_eq!(hear(&mut client, "\n").await, "early\n");
+    write_text(&mut client, format!("{REQUEST}early\n")).await;
+    read_until(&mut client, "\r\n\r\n").await;
+    assert_eq!(read_until(&mut client, "\n").await, "welcome\n");
+    assert_eq!(read_until(&mut client, "\n").await, "early\n");
 }
 
 #[tokio::test]
 async fn relays_response_of_backend_that_does_not_switch() {
     let origin = Origin::raw(|mut stream| async move {
         loop {
-            hear(&mut stream, "\r\n\r\n").await;
-            say(
+            read_until(&mut stream, "\r\n\r\n").await;
+            write_text(
                 &mut stream,
                 "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno",
             )
@@ -134,10 +136,10 @@ async fn relays_response_of_backend_that_does_not_switch() {
     let scene = Scene::start(&objects(&origin).route("route", &[prefix("/chat", "chat")]));
     let mut client = connect(scene.at(80)).await;
     for _ in 0..2 {
-        say(&mut client, REQUEST).await;
-        let head = hear(&mut client, "\r\n\r\n").await;
+        write_text(&mut client, REQUEST).await;
+        let head = read_until(&mut client, "\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.1 426 "), "{head}");
-        assert_eq!(hear(&mut client, "no").await, "no");
+        assert_eq!(read_until(&mut client, "no").await, "no");
     }
 }
 
@@ -150,10 +152,10 @@ async fn tunnel_survives_configuration_change() {
     let mut secure = handshake(scene.at(443), "a.com", &tls::client(&["http/1.1"]))
         .await
         .expect("a handshake");
-    say(&mut plain, REQUEST).await;
-    hear(&mut plain, "welcome\n").await;
-    say(&mut secure, REQUEST).await;
-    hear(&mut secure, "welcome\n").await;
+    write_text(&mut plain, REQUEST).await;
+    read_until(&mut plain, "welcome\n").await;
+    write_text(&mut secure, REQUEST).await;
+    read_until(&mut secure, "welcome\n").await;
 
     // Its route, Service and certificate are deleted.
     let other = Origin::echo("other").await;
@@ -166,15 +168,15 @@ async fn tunnel_survives_configuration_change() {
     .route("route", &[prefix("/other", "other")]);
     scene.replace(&objects).await;
     assert_eq!(get(scene.at(80), "a.com", "/chat").await.status, 404);
-    say(&mut plain, "still here\n").await;
-    assert_eq!(hear(&mut plain, "\n").await, "still here\n");
-    say(&mut secure, "still here\n").await;
-    assert_eq!(hear(&mut secure, "\n").await, "still here\n");
+    write_text(&mut plain, "still here\n").await;
+    assert_eq!(read_until(&mut plain, "\n").await, "still here\n");
+    write_text(&mut secure, "still here\n").await;
+    assert_eq!(read_until(&mut secure, "\n").await, "still here\n");
 
     // Closing the port does not end it either.
     scene
         .replace(&Objects::gateway(&[http("elsewhere", 81, "")]))
         .await;
-    say(&mut plain, "and still\n").await;
-    assert_eq!(hear(&mut plain, "\n").await, "and still\n");
+    write_text(&mut plain, "and still\n").await;
+    assert_eq!(read_until(&mut plain, "\n").await, "and still\n");
 }

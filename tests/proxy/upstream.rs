@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::client::{Client, get, hear, say};
-use crate::harness::PATIENCE;
+use crate::client::{Client, get, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::yaml;
 use crate::origin::{Origin, empty, full, stream};
 use crate::scene::{Objects, Scene, to};
@@ -121,8 +121,8 @@ async fn skips_unreachable_endpoint() {
 async fn replaces_stale_connection() {
     // Every connection closes after its first response without notice.
     let origin = Origin::raw(|mut stream| async move {
-        hear(&mut stream, "\r\n\r\n").await;
-        say(
+        read_until(&mut stream, "\r\n\r\n").await;
+        write_text(
             &mut stream,
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         )
@@ -211,12 +211,16 @@ async fn relays_bidirectional_stream_and_trailers() {
             .send(Frame::data(Bytes::from(message)))
             .await
             .expect("taken");
-        let frame = timeout(PATIENCE, answers.frame()).await.expect("in time");
+        let frame = timeout(TEST_TIMEOUT, answers.frame())
+            .await
+            .expect("in time");
         let data = frame.expect("a frame").expect("whole").into_data();
         assert_eq!(data.expect("data"), message);
     }
     drop(sender);
-    let frame = timeout(PATIENCE, answers.frame()).await.expect("in time");
+    let frame = timeout(TEST_TIMEOUT, answers.frame())
+        .await
+        .expect("in time");
     let trailers = frame.expect("a frame").expect("whole").into_trailers();
     let trailers = trailers.expect("trailers");
     assert_eq!(
@@ -250,15 +254,15 @@ async fn relays_trailers_only_response() {
 #[tokio::test]
 async fn relays_http1_trailers_to_http2() {
     let origin = Origin::raw(|mut stream| async move {
-        hear(&mut stream, "\r\n\r\n").await;
+        read_until(&mut stream, "\r\n\r\n").await;
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n";
-        say(
+        write_text(
             &mut stream,
             format!("{head}4\r\nbody\r\n0\r\nX-Sum: 42\r\n\r\n"),
         )
         .await;
         // Open until the proxy closes the connection.
-        crate::client::hear_out(&mut stream).await;
+        crate::client::read_all(&mut stream).await;
     })
     .await;
     let scene = Scene::before(&origin);

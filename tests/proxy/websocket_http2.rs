@@ -23,8 +23,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::backend_tls::{NAME, authorities, policy, trust};
-use crate::client::{get, hear, hear_out, say};
-use crate::harness::PATIENCE;
+use crate::client::{get, read_all, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::{self as peer, block_on};
 use crate::harness::tls::Certificate;
 use crate::harness::yaml;
@@ -55,13 +55,13 @@ pub(crate) async fn open(
     request: Request<()>,
 ) -> (Response<RecvStream>, SendStream<Bytes>) {
     if !sender.is_extended_connect_protocol_enabled() {
-        let answer = peer::ask(sender, peer::get("http://unknown.host/")).await;
+        let answer = peer::round_trip(sender, peer::get("http://unknown.host/")).await;
         answer.expect("an answer");
         assert!(sender.is_extended_connect_protocol_enabled());
     }
     let mut sender = sender.clone().ready().await.expect("open");
     let (response, stream) = sender.send_request(request, false).expect("sent");
-    let response = timeout(PATIENCE, response).await.expect("in time");
+    let response = timeout(TEST_TIMEOUT, response).await.expect("in time");
     (response.expect("a response"), stream)
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn tunnel(
 async fn take(body: &mut RecvStream, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
-        let data = timeout(PATIENCE, body.data()).await.expect("in time");
+        let data = timeout(TEST_TIMEOUT, body.data()).await.expect("in time");
         let data = data.expect("not the end").expect("data");
         // A stream that has ended has no window to release.
         let _ = body.flow_control().release_capacity(data.len());
@@ -113,9 +113,9 @@ fn header(head: &str, name: &str) -> String {
 
 /// Reads a request for an upgrade and switches protocols.
 pub(crate) async fn switch<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> String {
-    let head = hear(stream, "\r\n\r\n").await;
+    let head = read_until(stream, "\r\n\r\n").await;
     let accept = accept_of(&head);
-    say(
+    write_text(
         stream,
         format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -143,9 +143,9 @@ async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     }
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        say(&mut stream, &buffer[..count]).await;
+        write_text(&mut stream, &buffer[..count]).await;
     }
-    say(&mut stream, "goodbye").await;
+    write_text(&mut stream, "goodbye").await;
     let _ = stream.shutdown().await;
 }
 
@@ -210,7 +210,7 @@ fn backend_may_end_first() {
             async move {
                 switch(&mut stream).await;
                 stream.shutdown().await.expect("ended");
-                let heard = hear_out(&mut stream).await;
+                let heard = read_all(&mut stream).await;
                 report.send(heard).await.expect("reported");
             }
         })
@@ -224,7 +224,9 @@ fn backend_may_end_first() {
         // The other direction stays open.
         tell(&mut stream, "noted").await;
         stream.send_data(Bytes::new(), true).expect("sent");
-        let heard = timeout(PATIENCE, reports.recv()).await.expect("in time");
+        let heard = timeout(TEST_TIMEOUT, reports.recv())
+            .await
+            .expect("in time");
         assert_eq!(heard.expect("a report"), b"noted");
     });
 }
@@ -279,7 +281,9 @@ fn side_that_does_not_read_applies_backpressure() {
         let scene = Scene::start(&objects(&origin));
         let (sender, _ended) = peer::connect(scene.at(80)).await;
         let (body, mut stream) = tunnel(&sender, "/chat").await;
-        let filled = timeout(PATIENCE, reports.recv()).await.expect("in time");
+        let filled = timeout(TEST_TIMEOUT, reports.recv())
+            .await
+            .expect("in time");
         let received = peer::read(body).await;
         assert_eq!(received.bytes.len(), filled.expect("a report") + 7);
         // The backend does not read: the window of the client closes.
@@ -296,7 +300,7 @@ fn filters_apply() {
             let head = switch(&mut stream).await;
             assert!(head.starts_with("GET /v2/room HTTP/1.1\r\n"), "{head}");
             assert_eq!(header(&head, "x-added"), "yes");
-            hear_out(&mut stream).await;
+            read_all(&mut stream).await;
         })
         .await;
         let mut rule = prefix("/chat", "chat");
@@ -340,7 +344,7 @@ fn tunnel_survives_configuration_change_and_drains() {
         stream.send_data(Bytes::new(), true).expect("sent");
         assert_eq!(peer::read(body).await.bytes, b"goodbye");
         drop((stream, sender));
-        timeout(PATIENCE, stopped)
+        timeout(TEST_TIMEOUT, stopped)
             .await
             .expect("in time")
             .expect("stopped");
@@ -359,7 +363,7 @@ fn resets_are_relayed_through_the_tunnel() {
                 let head = switch(&mut stream).await;
                 if head.starts_with("GET /chat/reset") {
                     // Otherwise the reset may overtake the response.
-                    hear(&mut stream, "go").await;
+                    read_until(&mut stream, "go").await;
                     socket2::SockRef::from(&stream)
                         .set_linger(Some(Duration::ZERO))
                         .expect("set");
@@ -380,7 +384,9 @@ fn resets_are_relayed_through_the_tunnel() {
         let (mut body, mut stream) = tunnel(&sender, "/chat").await;
         assert_eq!(take(&mut body, 7).await, b"welcome");
         stream.send_reset(Reason::CANCEL);
-        let end = timeout(PATIENCE, reports.recv()).await.expect("in time");
+        let end = timeout(TEST_TIMEOUT, reports.recv())
+            .await
+            .expect("in time");
         let end = end.expect("a report");
         assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset));
     });
@@ -403,7 +409,7 @@ fn idle_tunnel_is_reset() {
         let counted = "timeouts_total{timeout=\"tunnel_idle\"} 1";
         assert!(metrics.text().contains(counted), "{}", metrics.text());
         // The connection still serves requests.
-        let answer = peer::ask(&sender, peer::get("http://a.com/elsewhere")).await;
+        let answer = peer::round_trip(&sender, peer::get("http://a.com/elsewhere")).await;
         assert_eq!(answer.expect("an answer").0.status, 404);
     });
 }

@@ -2,7 +2,7 @@
 
 use http::Request;
 
-use crate::client::{hear, hear_out, say};
+use crate::client::{read_all, read_until, write_text};
 use crate::harness::h2::{self as peer, block_on};
 use crate::origin::Origin;
 use crate::scene::Scene;
@@ -27,9 +27,9 @@ fn relays_responses_of_backends_that_refuse() {
             let origin = Origin::raw(move |mut stream| {
                 let response = response.clone();
                 async move {
-                    hear(&mut stream, "\r\n\r\n").await;
-                    say(&mut stream, format!("HTTP/1.1 {response}")).await;
-                    hear_out(&mut stream).await;
+                    read_until(&mut stream, "\r\n\r\n").await;
+                    write_text(&mut stream, format!("HTTP/1.1 {response}")).await;
+                    read_all(&mut stream).await;
                 }
             })
             .await;

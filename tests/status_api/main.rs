@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::api::Api;
 
 /// Timeout of any wait on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Values with the time of observation.
 type Entries<T> = Vec<(Instant, T)>;
@@ -56,10 +56,10 @@ impl<T: Clone + Debug> History<T> {
             rest.find(|(_, one)| wanted(one)).cloned()
         };
         let is_missing = |seen: &mut Vec<(Instant, T)>| find(seen).is_none();
-        let waited = self
-            .0
-            .1
-            .wait_timeout_while(self.0.0.lock().unwrap(), PATIENCE, is_missing);
+        let waited =
+            self.0
+                .1
+                .wait_timeout_while(self.0.0.lock().unwrap(), TEST_TIMEOUT, is_missing);
         let (seen, _) = waited.unwrap();
         find(&seen).unwrap_or_else(|| panic!("only {seen:?}"))
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{Api, Fault};
-use crate::{PATIENCE, client, runtime};
+use crate::{TEST_TIMEOUT, client, runtime};
 
 const CONTROLLER: &str = "portcullis.dev/gateway-controller";
 /// Maximum number of concurrent writes.
@@ -109,7 +109,7 @@ impl Running {
     fn wait_for_count(&self, result: &str, count: u64) {
         let began = Instant::now();
         while self.count(result) < count {
-            assert!(began.elapsed() < PATIENCE, "{:?}", self.counts());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", self.counts());
             thread::sleep(Duration::from_millis(5));
         }
     }

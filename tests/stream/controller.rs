@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use crate::PATIENCE;
+use crate::TEST_TIMEOUT;
 
 /// A certificate authority.
 pub(crate) struct Authority {
@@ -121,7 +121,9 @@ impl Controller {
 
     /// Waits for the next stream of a pod.
     pub(crate) fn accept(&self) -> Stream {
-        self.streams.recv_timeout(PATIENCE).expect("a pod connects")
+        self.streams
+            .recv_timeout(TEST_TIMEOUT)
+            .expect("a pod connects")
     }
 
     /// Reports whether no stream is waiting to be accepted.
@@ -260,7 +262,7 @@ impl Stream {
         let _ = self.updates.send(bytes.into());
     }
 
-    fn say(&self, update: &Update) -> &Self {
+    fn write_text(&self, update: &Update) -> &Self {
         let mut line = serde_json::to_vec(update).unwrap();
         line.push(b'\n');
         self.raw(line);
@@ -268,14 +270,14 @@ impl Stream {
     }
 
     pub(crate) fn begin(&self, instance: &str, base: Option<u64>) -> &Self {
-        self.say(&Update::Begin {
+        self.write_text(&Update::Begin {
             instance: instance.to_owned(),
             base,
         })
     }
 
     pub(crate) fn put(&self, object: Value) -> &Self {
-        self.say(&Update::Put(object))
+        self.write_text(&Update::Put(object))
     }
 
     pub(crate) fn put_all(&self, objects: &[Value]) -> &Self {
@@ -287,7 +289,7 @@ impl Stream {
 
     /// Deletes a route.
     pub(crate) fn delete_route(&self, name: &str) -> &Self {
-        self.say(&Update::Delete(Deleted {
+        self.write_text(&Update::Delete(Deleted {
             group: "gateway.networking.k8s.io".to_owned(),
             kind: "HTTPRoute".to_owned(),
             namespace: "default".to_owned(),
@@ -296,18 +298,18 @@ impl Stream {
     }
 
     pub(crate) fn commit(&self, revision: u64) -> &Self {
-        self.say(&Update::Commit { revision })
+        self.write_text(&Update::Commit { revision })
     }
 
     pub(crate) fn leader(&self, address: Option<SocketAddr>) -> &Self {
-        self.say(&Update::Leader {
+        self.write_text(&Update::Leader {
             address: address.map(|address| address.to_string()),
         })
     }
 
     /// Returns the next report.
     pub(crate) fn report(&self) -> Serves {
-        self.reports.recv_timeout(PATIENCE).expect("a report")
+        self.reports.recv_timeout(TEST_TIMEOUT).expect("a report")
     }
 
     /// Returns the first report that matches.
@@ -328,7 +330,7 @@ impl Stream {
     /// Waits until the pod has ended the stream.
     pub(crate) fn wait_for_end(&self) {
         loop {
-            match self.reports.recv_timeout(PATIENCE) {
+            match self.reports.recv_timeout(TEST_TIMEOUT) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => panic!("the pod does not end the stream"),

@@ -69,12 +69,12 @@ fn keeps_serving_while_rejected() {
 
 /// Checks that a stream with a protocol error is closed, and that the next one starts from the full
 /// state.
-fn is_dropped(say: impl FnOnce(&Stream), reason: &str) {
+fn is_dropped(act: impl FnOnce(&Stream), reason: &str) {
     let node = Node::new();
     let controller = node.controller();
     let (pod, stream) = node.serving(&controller);
     stream.put(route("a", "two"));
-    say(&stream);
+    act(&stream);
     stream.wait_for_end();
     let again = controller.accept();
     assert_eq!(again.position(), None, "{reason}");

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Timeout of any wait on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Polls until `look` returns the wanted value.
 fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
@@ -31,7 +31,7 @@ fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T 
         if wanted(&seen) {
             return seen;
         }
-        assert!(start.elapsed() < PATIENCE, "still {seen:?}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "still {seen:?}");
         thread::sleep(Duration::from_millis(10));
     }
 }

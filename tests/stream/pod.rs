@@ -13,7 +13,7 @@ use crate::controller::{Authority, Controller, Stream};
 use crate::objects::{class, gateway, route};
 use crate::ports::free_ports;
 use crate::service::Service;
-use crate::{PATIENCE, eventually};
+use crate::{TEST_TIMEOUT, eventually};
 
 /// Environment of a pod: files, a Service, ports.
 pub(crate) struct Node {
@@ -185,7 +185,7 @@ impl Pod<'_> {
 /// Returns the response to a request; nothing without one.
 fn request(port: u16, path: &str, host: &str) -> Option<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     socket.write_all(head.as_bytes()).ok()?;
     let mut response = String::new();

@@ -163,8 +163,8 @@ fn keeps_reports_of_connected_pods_only() {
         let lines = begin(&mut pod).await;
         let instance = &lines[0]["begin"]["instance"];
         let revision = lines.last().unwrap()["commit"]["revision"].as_u64();
-        pod.say(&json!({"later versions say more": {}}));
-        pod.say(&json!({"serves": {"instance": instance, "revision": revision, "unbound": {"443": "taken"}}}));
+        pod.write_text(&json!({"later versions say more": {}}));
+        pod.write_text(&json!({"serves": {"instance": instance, "revision": revision, "unbound": {"443": "taken"}}}));
         let name = portcullis::ir::ObjectRef::gateway_api("Gateway", "infra", "edge");
         controller
             .wait_for_reports(|reports| {

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::api_server::Fault;
-use crate::scene::{Controller, PATIENCE, block_on, object, token, uid};
+use crate::scene::{Controller, TEST_TIMEOUT, block_on, object, token, uid};
 
 /// Status and body of a request with this token for a Gateway.
-async fn ask(controller: &Controller, gateway: &str, token: &str) -> (StatusCode, String) {
+async fn round_trip(controller: &Controller, gateway: &str, token: &str) -> (StatusCode, String) {
     let (status, pod) = controller
         .send(controller.request(gateway, token, None))
         .await;
@@ -30,7 +30,7 @@ fn rejects_tokens_for_other_audiences_without_a_token_review() {
             token(&json!({"exp": 1_700_000_000})),
         ];
         for token in tokens {
-            let (status, text) = ask(&controller, "edge", &token).await;
+            let (status, text) = round_trip(&controller, "edge", &token).await;
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{text}");
         }
         let mut request = controller.request("edge", "", None);
@@ -48,14 +48,14 @@ fn rejects_tokens_that_the_api_server_rejects() {
     block_on(async {
         let controller = Controller::start().await;
         let forged = token(&json!({"sub": "forged"}));
-        let (status, text) = ask(&controller, "edge", &forged).await;
+        let (status, text) = round_trip(&controller, "edge", &forged).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED);
         assert!(text.contains("invalid bearer token"), "{text}");
         let other = token(&json!({"sub": "other"}));
         let status = json!({"authenticated": true, "audiences": ["other"], "user": {}});
         controller.api.review(&other, status);
         assert_eq!(
-            ask(&controller, "edge", &other).await.0,
+            round_trip(&controller, "edge", &other).await.0,
             StatusCode::UNAUTHORIZED
         );
     });
@@ -67,7 +67,10 @@ fn reviews_a_token_once() {
         let controller = Controller::start().await;
         let token = controller.token("edge-1");
         for _ in 0..3 {
-            assert_eq!(ask(&controller, "edge", &token).await.0, StatusCode::OK);
+            assert_eq!(
+                round_trip(&controller, "edge", &token).await.0,
+                StatusCode::OK
+            );
         }
         assert_eq!(controller.api.requests("tokenreviews").len(), 1);
     });
@@ -79,7 +82,10 @@ fn admits_pods_of_deployments_and_daemon_sets() {
         let controller = Controller::start().await;
         for pod in ["edge-1", "edge-2"] {
             let token = controller.token(pod);
-            assert_eq!(ask(&controller, "edge", &token).await.0, StatusCode::OK);
+            assert_eq!(
+                round_trip(&controller, "edge", &token).await.0,
+                StatusCode::OK
+            );
         }
     });
 }
@@ -91,7 +97,7 @@ fn rejects_pods_of_other_gateways() {
         controller.add_workload("other");
         let token = controller.token("edge-1");
         for gateway in ["other", "unknown"] {
-            let (status, text) = ask(&controller, gateway, &token).await;
+            let (status, text) = round_trip(&controller, gateway, &token).await;
             assert_eq!(status, StatusCode::FORBIDDEN, "{text}");
         }
     });
@@ -106,7 +112,7 @@ fn rejects_tokens_not_bound_to_a_pod() {
         let audiences = ["portcullis.dev/controller"];
         let status = json!({"authenticated": true, "audiences": audiences, "user": user});
         controller.api.review(&token, status);
-        let (status, text) = ask(&controller, "edge", &token).await;
+        let (status, text) = round_trip(&controller, "edge", &token).await;
         assert_eq!(status, StatusCode::FORBIDDEN);
         assert!(text.contains("not bound to a pod"), "{text}");
     });
@@ -119,7 +125,7 @@ async fn refused_after(kind: &str, name: &str, change: impl Fn(&mut Value)) {
     let mut object = controller.api.object(kind, "infra", name);
     change(&mut object);
     controller.api.put(object);
-    let (status, text) = ask(&controller, "edge", &token).await;
+    let (status, text) = round_trip(&controller, "edge", &token).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{kind} {name}: {text}");
 }
 
@@ -179,10 +185,13 @@ fn rejects_deleted_pod_with_a_reviewed_token() {
     block_on(async {
         let controller = Controller::start().await;
         let token = controller.token("edge-1");
-        assert_eq!(ask(&controller, "edge", &token).await.0, StatusCode::OK);
+        assert_eq!(
+            round_trip(&controller, "edge", &token).await.0,
+            StatusCode::OK
+        );
         controller.api.delete("Pod", "infra", "edge-1");
         assert_eq!(
-            ask(&controller, "edge", &token).await.0,
+            round_trip(&controller, "edge", &token).await.0,
             StatusCode::FORBIDDEN
         );
     });
@@ -200,7 +209,7 @@ fn rejects_service_account_of_another_name() {
         let token = token(&json!({"sub": "borrowed"}));
         controller.accept(&token, "borrowed", "edge-1");
         assert_eq!(
-            ask(&controller, "edge", &token).await.0,
+            round_trip(&controller, "edge", &token).await.0,
             StatusCode::FORBIDDEN
         );
     });
@@ -213,11 +222,14 @@ fn unreachable_api_server_is_a_temporary_error() {
         let token = controller.token("edge-1");
         controller.api.fail("Pod", Some(Fault::Status(500)));
         assert_eq!(
-            ask(&controller, "edge", &token).await.0,
+            round_trip(&controller, "edge", &token).await.0,
             StatusCode::SERVICE_UNAVAILABLE
         );
         controller.api.fail("Pod", None);
-        assert_eq!(ask(&controller, "edge", &token).await.0, StatusCode::OK);
+        assert_eq!(
+            round_trip(&controller, "edge", &token).await.0,
+            StatusCode::OK
+        );
     });
 }
 
@@ -234,10 +246,10 @@ fn stream_ends_when_its_token_expires() {
             .send(controller.request("edge", &token, None))
             .await;
         assert_eq!(status, StatusCode::OK);
-        let text = timeout(PATIENCE, pod.rest()).await.unwrap();
+        let text = timeout(TEST_TIMEOUT, pod.rest()).await.unwrap();
         assert!(text.contains("commit"), "{text}");
         assert_eq!(
-            ask(&controller, "edge", &token).await.0,
+            round_trip(&controller, "edge", &token).await.0,
             StatusCode::UNAUTHORIZED
         );
     });

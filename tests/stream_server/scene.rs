@@ -34,7 +34,7 @@ use tokio_rustls::TlsConnector;
 use crate::api_server::Api;
 
 /// Timeout of any wait on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 const HOST: &str = "controller.example";
 const NAMESPACE: &str = "portcullis-system";
 
@@ -45,7 +45,7 @@ pub(crate) fn block_on(test: impl Future<Output = ()>) {
         .build()
         .unwrap();
     LocalSet::new().block_on(&runtime, async {
-        timeout(4 * PATIENCE, test)
+        timeout(4 * TEST_TIMEOUT, test)
             .await
             .expect("the test takes too long");
     });
@@ -185,7 +185,7 @@ impl Controller {
     pub(crate) async fn bundle(&self) -> Arc<str> {
         let mut bundle = self.outputs.trust.bundle.subscribe();
         let mut tls = self.outputs.trust.tls.subscribe();
-        timeout(PATIENCE, tls.wait_for(Option::is_some))
+        timeout(TEST_TIMEOUT, tls.wait_for(Option::is_some))
             .await
             .unwrap()
             .unwrap();
@@ -263,7 +263,7 @@ impl Controller {
         let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
         spawn_local(connection);
         let (response, requests) = sender.send_request(request, false).unwrap();
-        let response = timeout(PATIENCE, response).await.unwrap().unwrap();
+        let response = timeout(TEST_TIMEOUT, response).await.unwrap().unwrap();
         let (head, body) = response.into_parts();
         let pod = Pod {
             reports: requests,
@@ -276,7 +276,7 @@ impl Controller {
     /// Waits until the reports match.
     pub(crate) async fn wait_for_reports(&mut self, wanted: impl Fn(&Reports) -> bool) {
         let seen = self.reports.wait_for(|reports| wanted(reports));
-        timeout(PATIENCE, seen).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, seen).await.unwrap().unwrap();
     }
 }
 
@@ -295,7 +295,7 @@ impl Pod {
                 let line = self.buffer.split_to(end + 1);
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            let data = timeout(PATIENCE, self.body.data()).await.unwrap();
+            let data = timeout(TEST_TIMEOUT, self.body.data()).await.unwrap();
             let data = data?.ok()?;
             self.body
                 .flow_control()
@@ -326,7 +326,7 @@ impl Pod {
     }
 
     /// Sends a line.
-    pub(crate) fn say(&mut self, line: &Value) {
+    pub(crate) fn write_text(&mut self, line: &Value) {
         let line = format!("{line}\n");
         self.reports.send_data(line.into(), false).unwrap();
     }

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::scene::{Controller, PATIENCE, block_on};
+use crate::scene::{Controller, TEST_TIMEOUT, block_on};
 
 const SECRET: (&str, &str, &str) = ("Secret", "portcullis-system", "portcullis-controller-ca");
 
@@ -21,7 +21,7 @@ fn recreates_corrupted_ca_secret_without_ending_streams() {
         controller.api.put(secret);
         let mut bundle = controller.outputs.trust.bundle.subscribe();
         let is_new = bundle.wait_for(|bundle| bundle.as_ref() != Some(&before));
-        let after = timeout(PATIENCE, is_new)
+        let after = timeout(TEST_TIMEOUT, is_new)
             .await
             .unwrap()
             .unwrap()
@@ -31,10 +31,10 @@ fn recreates_corrupted_ca_secret_without_ending_streams() {
         // Waits until the server uses the new CA, so that the old bundle is rejected.
         let mut tls = controller.outputs.trust.tls.subscribe();
         while controller.try_send(&after, request()).await.is_err() {
-            timeout(PATIENCE, tls.changed()).await.unwrap().unwrap();
+            timeout(TEST_TIMEOUT, tls.changed()).await.unwrap().unwrap();
         }
         assert!(controller.try_send(&before, request()).await.is_err());
-        pod.say(&json!({}));
+        pod.write_text(&json!({}));
         assert_eq!(pod.line().await, Some(json!({"leader": {}})));
     });
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
 use crate::harness::ports::closed_address;
-use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, http1, say};
+use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, http1, write_text};
 
 const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
@@ -18,7 +18,7 @@ const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r
 async fn closing() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
         head(&mut socket).await;
-        say(&mut socket, CLOSE).await;
+        write_text(&mut socket, CLOSE).await;
     })
     .await
 }
@@ -158,7 +158,7 @@ fn endpoint_returns_after_its_ejection() {
         spawn_local(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
                 head(&mut socket).await;
-                say(&mut socket, CLOSE).await;
+                write_text(&mut socket, CLOSE).await;
             }
         });
         loop {

@@ -8,7 +8,7 @@ use portcullis::table::UpstreamFault;
 use portcullis::upstream::SendError;
 use tokio::io::AsyncReadExt;
 
-use crate::scene::{Endpoint, TestRequest, Worker, block_on, head, hear, http1, say};
+use crate::scene::{Endpoint, TestRequest, Worker, block_on, head, http1, read_until, write_text};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -39,7 +39,7 @@ fn fails_on_too_many_informational_responses() {
         let origin = Endpoint::start(|mut socket, _| async move {
             head(&mut socket).await;
             loop {
-                say(&mut socket, "HTTP/1.1 102 Processing\r\n\r\n").await;
+                write_text(&mut socket, "HTTP/1.1 102 Processing\r\n\r\n").await;
                 tokio::task::yield_now().await;
                 if socket.peer_addr().is_err() {
                     return;
@@ -73,9 +73,9 @@ fn sends_body_after_100() {
                     request.contains("\r\nexpect: 100-continue\r\n"),
                     "{request}"
                 );
-                say(&mut socket, "HTTP/1.1 100 Continue\r\n\r\n").await;
-                hear(&mut socket, "hello").await.expect("the body");
-                say(&mut socket, OK).await;
+                write_text(&mut socket, "HTTP/1.1 100 Continue\r\n\r\n").await;
+                read_until(&mut socket, "hello").await.expect("the body");
+                write_text(&mut socket, OK).await;
             }
         })
         .await;
@@ -95,7 +95,7 @@ fn never_reads_body_after_a_final_response_to_an_expectation() {
     block_on(async {
         let origin = Endpoint::start(|mut socket, _| async move {
             head(&mut socket).await;
-            say(
+            write_text(
                 &mut socket,
                 "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n",
             )
@@ -121,8 +121,8 @@ fn sends_body_after_a_second_without_100() {
     block_on(async {
         let origin = Endpoint::start(|mut socket, _| async move {
             head(&mut socket).await;
-            hear(&mut socket, "hello").await.expect("the body");
-            say(&mut socket, OK).await;
+            read_until(&mut socket, "hello").await.expect("the body");
+            write_text(&mut socket, OK).await;
         })
         .await;
         let outcome = Worker::new()
@@ -138,7 +138,7 @@ fn sends_no_expectation_without_a_body() {
         let origin = Endpoint::start(|mut socket, _| async move {
             let request = head(&mut socket).await.expect("a request");
             assert!(!request.contains("expect"), "{request}");
-            say(&mut socket, OK).await;
+            write_text(&mut socket, OK).await;
         })
         .await;
         let mut request = TestRequest::get();
@@ -209,7 +209,7 @@ fn rejects_heads_beyond_the_limits() {
 async fn stale() -> Endpoint {
     Endpoint::start(|mut socket, _| async move {
         head(&mut socket).await;
-        say(&mut socket, OK).await;
+        write_text(&mut socket, OK).await;
         head(&mut socket).await;
     })
     .await

@@ -263,7 +263,7 @@ impl Endpoint {
     pub(crate) async fn answering(response: &'static str) -> Self {
         Self::start(move |mut socket, _| async move {
             while head(&mut socket).await.is_some() {
-                say(&mut socket, response).await;
+                write_text(&mut socket, response).await;
             }
         })
         .await
@@ -277,11 +277,11 @@ impl Endpoint {
 
 /// Reads a complete head; `None` if the connection closes before.
 pub(crate) async fn head(socket: &mut TcpStream) -> Option<String> {
-    hear(socket, "\r\n\r\n").await
+    read_until(socket, "\r\n\r\n").await
 }
 
 /// Reads up to this text.
-pub(crate) async fn hear(socket: &mut TcpStream, end: &str) -> Option<String> {
+pub(crate) async fn read_until(socket: &mut TcpStream, end: &str) -> Option<String> {
     let mut text = Vec::new();
     while !text.ends_with(end.as_bytes()) {
         text.push(socket.read_u8().await.ok()?);
@@ -290,7 +290,7 @@ pub(crate) async fn hear(socket: &mut TcpStream, end: &str) -> Option<String> {
 }
 
 /// Sends a text. Errors are ignored: the peer may have disconnected.
-pub(crate) async fn say(socket: &mut TcpStream, text: &str) {
+pub(crate) async fn write_text(socket: &mut TcpStream, text: &str) {
     let _ = socket.write_all(text.as_bytes()).await;
 }
 

@@ -282,7 +282,7 @@ fn refusals(rule: &Rule) -> &'static Refusals {
 pub(super) fn action(rule: &Rule, ir: &Ir) -> Vec<String> {
     let refusals = refusals(rule);
     let shares = match &rule.action {
-        Action::Broken(reason) => {
+        Action::Invalid(reason) => {
             return vec![format!(
                 "none: every request gets {}: {reason}",
                 refusals.invalid

@@ -149,7 +149,7 @@ fn removes_connection_headers_except_protected_ones() {
 
 #[test]
 fn relays_only_valid_upgrades() {
-    let ask = |connection: &str, protocol: &str, more: &[(&str, &str)]| {
+    let send = |connection: &str, protocol: &str, more: &[(&str, &str)]| {
         let mut fields = vec![
             ("host", "a"),
             ("connection", connection),
@@ -158,12 +158,12 @@ fn relays_only_valid_upgrades() {
         fields.extend(more);
         http1("/", &fields).unwrap().0.upgrade
     };
-    assert_eq!(ask("Upgrade", "websocket", &[]).unwrap(), "websocket");
-    assert!(ask("keep-alive", "websocket", &[]).is_none());
-    assert!(ask("upgrade", "h2c", &[("http2-settings", "x")]).is_none());
-    assert!(ask("upgrade", "HTTP/2.0", &[]).is_none());
-    assert!(ask("upgrade", "websocket, foo", &[]).is_none());
-    assert!(ask("upgrade", "websocket", &[("content-length", "5")]).is_none());
+    assert_eq!(send("Upgrade", "websocket", &[]).unwrap(), "websocket");
+    assert!(send("keep-alive", "websocket", &[]).is_none());
+    assert!(send("upgrade", "h2c", &[("http2-settings", "x")]).is_none());
+    assert!(send("upgrade", "HTTP/2.0", &[]).is_none());
+    assert!(send("upgrade", "websocket, foo", &[]).is_none());
+    assert!(send("upgrade", "websocket", &[("content-length", "5")]).is_none());
 }
 
 #[test]

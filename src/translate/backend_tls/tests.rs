@@ -69,11 +69,11 @@ fn winner(policies: &[Value]) -> Option<String> {
     })
 }
 
-/// Calls `ask` with these policies and the requests that they apply to.
+/// Calls `use_policies` with these policies and the requests that they apply to.
 fn with_requests<T>(
     policies: &[Value],
     options: &Options,
-    ask: impl FnOnce(&TlsPolicies, &ObjectRef, &Requests<'_>) -> T,
+    use_policies: impl FnOnce(&TlsPolicies, &ObjectRef, &Requests<'_>) -> T,
 ) -> T {
     let mut snapshot = Snapshot::default();
     let kind = Kind::find("portcullis.dev/v1alpha1", "BackendTLSOverride").unwrap();
@@ -98,7 +98,7 @@ fn with_requests<T>(
         consumer: Some(&consumer),
     };
     let service = ObjectRef::core("Service", "app", "svc");
-    ask(&known, &service, &requests)
+    use_policies(&known, &service, &requests)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Fault, Key, PATIENCE, Request, Server, State, fields};
+use super::{Fault, Key, Request, Server, State, TEST_TIMEOUT, fields};
 
 /// A request as it was read.
 struct Call {
@@ -64,7 +64,7 @@ impl Server {
             });
             let answered = match fault {
                 Some(Fault::Hang) => {
-                    thread::sleep(PATIENCE * 10);
+                    thread::sleep(TEST_TIMEOUT * 10);
                     None
                 }
                 Some(Fault::Refuse(code, reason, message)) => {

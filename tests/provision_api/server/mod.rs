@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 /// Timeout of any wait on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Plural, namespace and name of an object.
 pub(crate) type Key = (String, String, String);
@@ -111,7 +111,7 @@ impl Server {
     /// Waits until `look` returns a value.
     pub(crate) async fn until<T>(&self, what: &str, look: impl Fn(&State) -> Option<T>) -> T {
         let mut changed = self.changed.subscribe();
-        let found = tokio::time::timeout(PATIENCE, async {
+        let found = tokio::time::timeout(TEST_TIMEOUT, async {
             loop {
                 if let Some(found) = look(&self.state()) {
                     return found;
