@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::backend_tls::{NAME, authorities, policy, trust};
 use crate::client::Client;
 use crate::cors::{clients, fetch, gateway, start};
 use crate::external_auth::with_filters;
@@ -19,6 +20,7 @@ use crate::harness::TEST_TIMEOUT;
 use crate::harness::yaml::service_of;
 use crate::origin::{Origin, stream};
 use crate::scene::{Objects, Scene};
+use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
 /// The part of a CheckRequest that the tests check.
 #[derive(Clone, PartialEq, Message)]
@@ -276,6 +278,37 @@ async fn server_decides_and_changes_headers() {
         next(&mut asked).await;
         assert_eq!(app.requests(), before);
     }
+}
+
+#[tokio::test]
+async fn server_is_called_over_tls_where_a_policy_requires_it() {
+    let app = Origin::echo("app").await;
+    let (origin, mut asked) = server().await;
+    let authority = Authority::new();
+    let asks = Asks {
+        protocols: &["h2"],
+        ..Asks::default()
+    };
+    let tls = TlsOrigin::relaying(&authority.issue(&[NAME]), asks, origin.address).await;
+    let rule = with_filters("/", json!([auth(&json!({}), 0)]));
+    let objects = |name| {
+        Objects::http()
+            .service("app", &[app.address])
+            .with(service_of("auth", &[tls.address], "kubernetes.io/h2c"))
+            .with(policy("auth", &trust(name), &json!({})))
+            .with(authorities("ca", &authority.pem))
+            .route("route", std::slice::from_ref(&rule))
+    };
+    let mut scene = Scene::start(&objects(NAME));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/allowed").await.name(), "app");
+    assert_eq!(next(&mut asked).await.path, "/allowed");
+    assert_eq!(client.get("a.com", "/denied").await.status, 401);
+    next(&mut asked).await;
+    tls.assert_encrypted("envoy.service.auth");
+    scene.replace(&objects("other.example.com")).await;
+    assert_eq!(client.get("a.com", "/allowed").await.status, 503);
+    assert_eq!((origin.requests(), app.requests()), (2, 1));
 }
 
 #[tokio::test]

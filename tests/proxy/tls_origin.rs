@@ -178,32 +178,22 @@ impl TlsOrigin {
         Self::asking(certificate, Asks::default()).await
     }
 
+    /// Starts a backend with these TLS options.
     pub(crate) async fn asking(certificate: &Issued, asks: Asks<'_>) -> Self {
-        let verifier = match asks.clients_of {
-            None => Arc::new(NoClientAuth),
-            Some(authority) => {
-                let mut roots = RootCertStore::empty();
-                roots.add(authority.der.clone()).expect("a root");
-                let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-                verifier.expect("a verifier")
-            }
-        };
-        let key = PrivateKeyDer::try_from(certificate.key.clone()).expect("a key");
-        let mut config = ServerConfig::builder_with_protocol_versions(asks.versions)
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate.der.clone()], key)
-            .expect("a configuration");
-        let protocols = asks.protocols.iter();
-        config.alpn_protocols = protocols.map(|name| name.as_bytes().to_vec()).collect();
-        Self::with(Some(TlsAcceptor::from(Arc::new(config)))).await
+        Self::with(Some(acceptor(certificate, asks)), None).await
+    }
+
+    /// Starts TLS in front of a backend that speaks plain text.
+    pub(crate) async fn relaying(certificate: &Issued, asks: Asks<'_>, to: SocketAddr) -> Self {
+        Self::with(Some(acceptor(certificate, asks)), Some(to)).await
     }
 
     /// Returns a backend that speaks HTTP in plain text.
     pub(crate) async fn plain() -> Self {
-        Self::with(None).await
+        Self::with(None, None).await
     }
 
-    async fn with(acceptor: Option<TlsAcceptor>) -> Self {
+    async fn with(acceptor: Option<TlsAcceptor>, relay: Option<SocketAddr>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::<Mutex<Seen>>::default();
@@ -219,7 +209,10 @@ impl TlsOrigin {
                         None => answer(socket, &seen).await,
                         Some(acceptor) => {
                             if let Ok(stream) = acceptor.accept(socket).await {
-                                serve(stream, &seen).await;
+                                match relay {
+                                    None => serve(stream, &seen).await,
+                                    Some(to) => forward(stream, to).await,
+                                }
                             }
                         }
                     }
@@ -266,6 +259,33 @@ fn is_tls(mut bytes: &[u8]) -> bool {
         bytes = rest.get(length..).unwrap_or_default();
     }
     bytes.len() < 5
+}
+
+/// TLS with this certificate and these options.
+fn acceptor(certificate: &Issued, asks: Asks<'_>) -> TlsAcceptor {
+    let verifier = match asks.clients_of {
+        None => Arc::new(NoClientAuth),
+        Some(authority) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.der.clone()).expect("a root");
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+            verifier.expect("a verifier")
+        }
+    };
+    let key = PrivateKeyDer::try_from(certificate.key.clone()).expect("a key");
+    let mut config = ServerConfig::builder_with_protocol_versions(asks.versions)
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certificate.der.clone()], key)
+        .expect("a configuration");
+    let protocols = asks.protocols.iter();
+    config.alpn_protocols = protocols.map(|name| name.as_bytes().to_vec()).collect();
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// Relays decrypted bytes until one side ends.
+async fn forward(mut stream: TlsStream<Recorded>, to: SocketAddr) {
+    let mut backend = TcpStream::connect(to).await.expect("a backend");
+    let _ = tokio::io::copy_bidirectional(&mut stream, &mut backend).await;
 }
 
 async fn serve(stream: TlsStream<Recorded>, seen: &Mutex<Seen>) {

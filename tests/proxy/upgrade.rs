@@ -1,6 +1,10 @@
 //! Upgraded connections: both directions are relayed, end independently, and survive configuration
 //! changes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -107,6 +111,42 @@ async fn backend_may_half_close_first() {
     write_text(&mut client, "noted\n").await;
     let line = tokio::time::timeout(TEST_TIMEOUT, reports.recv()).await;
     assert_eq!(line.expect("in time").expect("a line"), "noted\n");
+}
+
+#[tokio::test]
+async fn upgrade_skips_unreachable_endpoint() {
+    let origin = Origin::raw(chat).await;
+    let endpoints = [Origin::dead(), origin.address];
+    let objects = Objects::http().service("chat", &endpoints);
+    let scene = Scene::start(&objects.route("route", &[prefix("/chat", "chat")]));
+    for _ in 0..4 {
+        talk(&mut connect(scene.at(80)).await).await;
+    }
+}
+
+#[tokio::test]
+async fn refused_upgrade_is_retried_as_the_rule_allows() {
+    let attempts = Arc::<AtomicUsize>::default();
+    let seen = attempts.clone();
+    let origin = Origin::raw(move |mut stream| {
+        let is_first = seen.fetch_add(1, SeqCst) == 0;
+        async move {
+            if is_first {
+                read_until(&mut stream, "\r\n\r\n").await;
+                let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                write_text(&mut stream, busy).await;
+            } else {
+                chat(stream).await;
+            }
+        }
+    })
+    .await;
+    let mut rule = prefix("/chat", "chat");
+    rule["retry"] = json!({"codes": [503], "attempts": 1});
+    let objects = Objects::http().service("chat", &[origin.address]);
+    let scene = Scene::start(&objects.route("route", &[rule]));
+    talk(&mut connect(scene.at(80)).await).await;
+    assert_eq!(attempts.load(SeqCst), 2);
 }
 
 #[tokio::test]
