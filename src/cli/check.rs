@@ -91,7 +91,7 @@ fn print(
         print_conditions(report, out)?;
         writeln!(
             out,
-            "{} gateways, {} routes: {errors} errors, {} not accepted, {warnings} warnings",
+            "Gateways: {}, routes: {}, errors: {errors}, not accepted: {}, warnings: {warnings}",
             report.gateways.len(),
             report.routes.len(),
             unmet.len(),
@@ -188,6 +188,6 @@ spec: {parentRefs: [{name: web}], rules: [{}]}
                        Gateway default/web listener http: spec.rules[0] of HTTPRoute default/wide has the same match or \
                        a wider one, and comes first\n";
         assert!(text.contains(warning), "{text}");
-        assert!(text.contains("0 not accepted, 1 warnings"), "{text}");
+        assert!(text.contains("not accepted: 0, warnings: 1"), "{text}");
     }
 }
