@@ -17,6 +17,11 @@ impl WorkerId {
     pub const fn new(index: usize, count: usize) -> Self {
         Self { index, count }
     }
+
+    /// Returns the number of the worker, from 0.
+    pub const fn index(self) -> usize {
+        self.index
+    }
 }
 
 /// One value for each worker, created when the worker first needs it. Takes three words before that.

@@ -104,7 +104,6 @@ pub(crate) struct Worker {
     /// Whether connections must end.
     pub(crate) draining: Cell<bool>,
     ports: Ports,
-    index: usize,
     loads: Arc<[AtomicUsize]>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
 }
@@ -151,7 +150,6 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
         terminating: Cell::new(false),
         draining: Cell::new(false),
         ports: Ports::default(),
-        index,
         loads: common.loads,
         queues: common.queues,
     });
@@ -253,7 +251,7 @@ impl Worker {
         }
         let target = self.least_loaded();
         let counted = Counted::new(target, &self.loads, &self.stats);
-        if target == self.index {
+        if target == self.id.index() {
             return self.serve(counted, bind, socket, peer);
         }
         match socket.into_std() {
@@ -266,7 +264,7 @@ impl Worker {
     }
 
     fn least_loaded(&self) -> usize {
-        let own = self.loads[self.index].load(Relaxed);
+        let own = self.loads[self.id.index()].load(Relaxed);
         let least = self
             .loads
             .iter()
@@ -276,7 +274,7 @@ impl Worker {
             // On equal loads, keeps the connection: handing it over costs a wake-up of the other
             // worker.
             .filter(|(_, load)| load.load(Relaxed) < own)
-            .map_or(self.index, |(index, _)| index)
+            .map_or(self.id.index(), |(index, _)| index)
     }
 
     fn serve(self: &Rc<Self>, counted: Counted, bind: Bind, socket: TcpStream, peer: SocketAddr) {
@@ -315,7 +313,7 @@ impl Worker {
     /// Waits until all connections are closed.
     async fn drained(&self) {
         let mut ticks = tokio::time::interval(crate::clock::TICK);
-        while self.loads[self.index].load(Relaxed) > 0 {
+        while self.loads[self.id.index()].load(Relaxed) > 0 {
             ticks.tick().await;
         }
     }
