@@ -9,6 +9,7 @@ pub mod admin;
 pub mod api;
 pub mod api_server;
 pub mod backoff;
+pub mod byte_chain;
 pub mod cli;
 pub mod clock;
 pub mod controller;

@@ -139,6 +139,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     ),
     layer("dns", &["dns", "backoff", "telemetry"], NO_CLUSTER),
     layer("dns/guard", &[], PURE),
+    layer("byte_chain", &[], PURE),
     layer("clock", &[], NO_CLUSTER),
     layer("uptime", &[], PURE),
     layer("per_worker", &[], PURE),
@@ -197,6 +198,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "upstream",
         &[
             "upstream",
+            "byte_chain",
             "ir",
             "table",
             "tls",
@@ -211,6 +213,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "proxy",
         &[
             "proxy",
+            "byte_chain",
             "ir",
             "table",
             "filter",
