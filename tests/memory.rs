@@ -1,11 +1,13 @@
-//! What the program's allocator does in the long run: memory that a large configuration or many connections needed goes
-//! back to the system when it is free. Only the program itself shows that, so it is started and watched from outside.
+//! What memory the program takes: memory that a large configuration or many connections needed goes back to the system
+//! when it is free, and what clients make it keep is bounded by what it allocates. Only the program itself shows that, so
+//! it is started and watched from outside.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,9 +18,10 @@ mod ports;
 /// How long any step may take on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A Gateway that nothing connects to, on a port that is free.
-fn gateway() -> String {
-    let [port] = ports::free_ports();
+const MIB: u64 = 1024 * 1024;
+
+/// A Gateway.
+fn gateway(port: u16) -> String {
     format!(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -82,6 +85,64 @@ impl Running {
     }
 }
 
+/// A route of all requests to a backend, with a copy to a mirror.
+fn route(backend: u16, mirror: u16) -> String {
+    let mut text = "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: route, namespace: default}
+spec:
+  parentRefs: [{name: edge}]
+  rules:
+  - backendRefs: [{name: app, port: 80}]
+    filters: [{type: RequestMirror, requestMirror: {backendRef: {name: mirror, port: 80}}}]
+"
+    .to_owned();
+    for (name, port) in [("app", backend), ("mirror", mirror)] {
+        write!(
+            text,
+            "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: default}}
+spec: {{ports: [{{name: http, port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}, namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: http, port: {port}, protocol: TCP}}]
+endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]
+"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// An upload of single bytes, each of which the backend has read, so that the proxy has read each on its own.
+fn upload(port: u16, backend: &TcpListener, bytes: usize) -> [TcpStream; 2] {
+    const CHUNK: &[u8; 6] = b"1\r\nx\r\n";
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.set_nodelay(true).unwrap();
+    let head = b"POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+    client.write_all(&[&head[..], CHUNK].concat()).unwrap();
+    let (mut backend, _) = backend.accept().unwrap();
+    backend.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let mut received = Vec::new();
+    while !received.ends_with(CHUNK) {
+        let mut part = [0; 4096];
+        let count = backend.read(&mut part).unwrap();
+        assert_ne!(count, 0, "the proxy has ended the request");
+        received.extend_from_slice(&part[..count]);
+    }
+    for _ in 1..bytes {
+        client.write_all(CHUNK).unwrap();
+        backend.read_exact(&mut [0; CHUNK.len()]).unwrap();
+    }
+    [client, backend]
+}
+
 fn routes(count: usize) -> String {
     let mut text = String::new();
     for i in 0..count {
@@ -105,7 +166,8 @@ spec:
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn memory_of_a_large_configuration_is_given_back() {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("gateway.yaml"), gateway()).unwrap();
+    let [port] = ports::free_ports();
+    fs::write(directory.path().join("gateway.yaml"), gateway(port)).unwrap();
     let file = directory.path().join("routes.yaml");
     fs::write(&file, routes(1)).unwrap();
     let mut running = Running::start(directory.path());
@@ -118,4 +180,27 @@ fn memory_of_a_large_configuration_is_given_back() {
     fs::write(&file, routes(1)).unwrap();
     running.served();
     running.shrunk(small + (large - small) / 2);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn single_bytes_that_are_kept_do_not_keep_their_read_buffers() {
+    let directory = tempfile::tempdir().unwrap();
+    let [port] = ports::free_ports();
+    let [backend, mirror] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [app_port, mirror_port] = [&backend, &mirror].map(|one| one.local_addr().unwrap().port());
+    let objects = gateway(port) + &route(app_port, mirror_port);
+    fs::write(directory.path().join("objects.yaml"), objects).unwrap();
+    let mut running = Running::start(directory.path());
+    running.served();
+    // The program has its threads and first buffers.
+    drop(upload(port, &backend, 100));
+    let idle = running.heap();
+    let mut open = vec![upload(port, &backend, 20_000)];
+    let one = running.heap().saturating_sub(idle);
+    open.extend((0..10).map(|_| upload(port, &backend, 6000)));
+    let all = running.heap().saturating_sub(idle);
+    assert!(one < 4 * MIB, "20,000 bytes take {one} bytes");
+    assert!(all < 8 * MIB, "80,000 bytes take {all} bytes");
+    drop(open);
 }

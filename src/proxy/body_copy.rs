@@ -2,8 +2,7 @@
 //! the task that sends the copy. The client's body never waits for a copy; a copy that is too slow
 //! fails.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -12,39 +11,29 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
+use super::budget::{Held, Share, size_of_headers};
+use crate::byte_chain::ByteChain;
 use crate::upstream::{BoxError, Replay};
 
-/// Maximum bytes by which a copy may lag behind the client.
-pub(super) const MAX_QUEUED: usize = 256 * 1024;
-/// Maximum number of copies of a worker that are in progress.
-const MAX_COPIES: usize = 1024;
-/// Maximum bytes in all queues of a worker.
-const MAX_QUEUED_BY_WORKER: usize = 16 * 1024 * 1024;
+/// Maximum memory of what a copy lags behind the client.
+const MAX_QUEUED: usize = 256 * 1024;
+/// Memory of a copy apart from its body: its head with the read buffer that this is a part of, its
+/// task and its exchange.
+const COPY: usize = 16 * 1024;
 
-/// Copies of one worker that are in progress.
-#[derive(Default)]
-pub(crate) struct CopiesInProgress {
-    count: Cell<usize>,
-    queued: Cell<usize>,
-}
+/// A copy in progress; its memory counts as kept by the client until dropped.
+pub(super) struct CopyPermit(Held);
 
-/// A copy in progress; counted until dropped.
-pub(super) struct CopyPermit(Rc<CopiesInProgress>);
-
-impl CopiesInProgress {
-    /// Counts a copy. `None` if there are too many.
-    pub(super) fn begin(self: &Rc<Self>) -> Option<CopyPermit> {
-        if self.count.get() >= MAX_COPIES {
-            return None;
-        }
-        self.count.set(self.count.get() + 1);
-        Some(CopyPermit(self.clone()))
+impl CopyPermit {
+    /// Admits a copy. `None` if the client may not keep that much.
+    pub(super) fn new(share: &Rc<Share>) -> Option<Self> {
+        let mut permit = Self(Held::none(share));
+        permit.hold(0).then_some(permit)
     }
-}
 
-impl Drop for CopyPermit {
-    fn drop(&mut self) {
-        self.0.count.set(self.0.count.get() - 1);
+    /// Changes the memory of the body. Returns false if the client may not keep that much.
+    fn hold(&mut self, bytes: usize) -> bool {
+        self.0.resize(COPY + bytes)
     }
 }
 
@@ -69,10 +58,8 @@ enum Progress {
 
 struct Queue {
     permit: CopyPermit,
-    data: VecDeque<Bytes>,
+    data: ByteChain,
     trailers: Option<HeaderMap>,
-    /// Cost of `data`.
-    queued: usize,
     /// Bytes of the body that are still to be sent to the mirror, if known.
     remaining: Option<u64>,
     progress: Progress,
@@ -88,53 +75,51 @@ impl Queue {
         if self.progress != Progress::Open {
             return;
         }
-        if let Some(data) = frame.data_ref().filter(|data| !data.is_empty()) {
-            let total = &self.permit.0.queued;
-            if self.queued >= MAX_QUEUED || total.get() >= MAX_QUEUED_BY_WORKER {
+        if let Some(data) = frame.data_ref() {
+            if self.data.allocated() >= MAX_QUEUED {
                 return self.end(Progress::Failed(CopyFailure::Overflow));
             }
-            self.queued += cost(data);
-            total.set(total.get() + cost(data));
-            self.data.push_back(data.clone());
+            self.data.push(data);
         } else if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
         }
+        if !self.hold() {
+            return self.end(Progress::Failed(CopyFailure::Overflow));
+        }
         self.wake();
+    }
+
+    /// Counts the memory of the queue. Returns false if the client may not keep that much.
+    fn hold(&mut self) -> bool {
+        let trailers = self.trailers.as_ref().map_or(0, size_of_headers);
+        self.permit.hold(self.data.allocated() + trailers)
     }
 
     fn end(&mut self, progress: Progress) {
         if self.progress == Progress::Open {
             self.progress = progress;
             if progress != Progress::Complete {
-                self.clear();
+                self.data = ByteChain::default();
+                self.trailers = None;
+                self.hold();
             }
             self.wake();
         }
     }
 
     fn pop(&mut self) -> Option<Frame<Bytes>> {
-        let frame = match self.data.pop_front() {
+        let frame = match self.data.pop() {
             Some(data) => {
-                self.queued -= cost(&data);
-                let total = &self.permit.0.queued;
-                total.set(total.get() - cost(&data));
                 let length = data.len() as u64;
                 self.remaining = self.remaining.map(|left| left.saturating_sub(length));
                 Frame::data(data)
             }
             None => Frame::trailers(self.trailers.take()?),
         };
+        self.hold();
         self.is_read = true;
         self.has_yielded = false;
         Some(frame)
-    }
-
-    fn clear(&mut self) {
-        let total = &self.permit.0.queued;
-        total.set(total.get() - self.queued);
-        self.queued = 0;
-        self.data = VecDeque::new();
-        self.trailers = None;
     }
 
     fn wake(&mut self) {
@@ -142,17 +127,6 @@ impl Queue {
             waker.wake();
         }
     }
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-/// Memory that a part of a body takes in a queue.
-fn cost(data: &Bytes) -> usize {
-    data.len() + size_of::<Bytes>()
 }
 
 /// The copies of one body. Allocates nothing while there are none.
@@ -175,7 +149,8 @@ impl Copies {
     pub(super) fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
         let is_due = |CopySender(queue): &CopySender| {
             let mut queue = queue.borrow_mut();
-            let is_filling = queue.queued >= MAX_QUEUED / 2 && queue.progress == Progress::Open;
+            let is_filling =
+                queue.data.allocated() >= MAX_QUEUED / 2 && queue.progress == Progress::Open;
             is_filling && !std::mem::replace(&mut queue.has_yielded, true)
         };
         // Polls every queue, so that one yield serves all of them.
@@ -229,9 +204,8 @@ impl BodyCopy {
     fn new(permit: CopyPermit, length: Option<u64>, progress: Progress) -> Self {
         Self(Rc::new(RefCell::new(Queue {
             permit,
-            data: VecDeque::new(),
+            data: ByteChain::default(),
             trailers: None,
-            queued: 0,
             remaining: length,
             progress,
             is_read: false,
@@ -314,7 +288,18 @@ impl Replay for BodyCopy {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use super::super::budget::Budget;
     use super::*;
+
+    fn share(budget: &Rc<Budget>) -> Rc<Share> {
+        budget.share(IpAddr::from([192, 0, 2, 1]))
+    }
+
+    fn add(body: &mut Copies, share: &Rc<Share>, length: Option<u64>) -> BodyCopy {
+        body.add(CopyPermit::new(share).unwrap(), length)
+    }
 
     fn data(length: usize) -> Frame<Bytes> {
         Frame::data(vec![0; length].into())
@@ -331,13 +316,14 @@ mod tests {
 
     #[test]
     fn copy_ends_as_the_body_does() {
-        let copies = Rc::<CopiesInProgress>::default();
+        let budget = Budget::of_worker(1);
+        let share = share(&budget);
         let mut body = Copies::default();
-        let mut whole = body.add(copies.begin().unwrap(), Some(3));
-        let mut cut = body.add(copies.begin().unwrap(), None);
+        let mut whole = add(&mut body, &share, Some(3));
+        let mut cut = add(&mut body, &share, None);
         assert!(poll(&mut whole).is_pending());
         body.push(&data(3));
-        assert_eq!(copies.queued.get(), 2 * (3 + size_of::<Bytes>()));
+        assert!((2 * COPY + 6..2 * COPY + 1024).contains(&budget.held()));
         assert!(matches!(poll(&mut whole), Poll::Ready(Some(Ok(_)))));
         let aborted = body.0.pop();
         body.complete();
@@ -346,15 +332,16 @@ mod tests {
         assert_eq!(failure(&cut), Some(CopyFailure::Aborted));
         assert!(matches!(poll(&mut cut), Poll::Ready(Some(Err(_)))));
         drop((whole, cut));
-        assert_eq!((copies.count.get(), copies.queued.get()), (0, 0));
+        assert_eq!(budget.held(), 0);
     }
 
     #[test]
     fn slow_copy_fails_alone_after_one_turn() {
-        let copies = Rc::<CopiesInProgress>::default();
+        let budget = Budget::of_worker(1);
+        let share = share(&budget);
         let mut body = Copies::default();
-        let slow = body.add(copies.begin().unwrap(), None);
-        let mut fast = body.add(copies.begin().unwrap(), None);
+        let slow = add(&mut body, &share, None);
+        let mut fast = add(&mut body, &share, None);
         let cx = Context::from_waker(Waker::noop());
         let (mut pushed, mut turns) = (0, 0);
         while failure(&slow).is_none() {
@@ -366,21 +353,41 @@ mod tests {
         assert_eq!((turns, failure(&slow)), (1, Some(CopyFailure::Overflow)));
         assert!((MAX_QUEUED..MAX_QUEUED + 32 * 1024).contains(&pushed));
         assert_eq!(failure(&fast), None);
-        assert_eq!(copies.queued.get(), 0);
+        assert_eq!(budget.held(), 2 * COPY);
     }
 
     #[test]
-    fn copies_of_a_worker_are_bounded() {
-        let copies = Rc::<CopiesInProgress>::default();
-        let permits: Vec<_> = std::iter::from_fn(|| copies.begin()).collect();
-        assert_eq!(permits.len(), MAX_COPIES);
+    fn many_small_parts_cost_little_more_than_their_bytes() {
+        let budget = Budget::of_worker(1);
+        let (share, mut body) = (share(&budget), Copies::default());
+        let copies: Vec<_> = (0..6).map(|_| add(&mut body, &share, None)).collect();
+        for _ in 0..6000 {
+            body.push(&data(1));
+        }
+        assert!(copies.iter().all(|copy| failure(copy).is_none()));
+        assert!(budget.held() < 6 * (COPY + 2 * 6000 + 2048));
+    }
+
+    #[test]
+    fn copies_of_a_client_are_bounded() {
+        let budget = Budget::of_worker(1);
+        let client = share(&budget);
+        let permits: Vec<_> = std::iter::from_fn(|| CopyPermit::new(&client)).collect();
+        assert!((100..1000).contains(&permits.len()), "{}", permits.len());
+        let neighbour = budget.share(IpAddr::from([192, 0, 2, 2]));
+        assert!(CopyPermit::new(&neighbour).is_some());
+        drop(permits);
         let mut body = Copies::default();
-        let all = permits.into_iter().map(|permit| body.add(permit, None));
-        let all: Vec<_> = all.collect();
-        for _ in 0..MAX_QUEUED_BY_WORKER / MAX_COPIES / 4096 + 2 {
+        let all: Vec<_> = (0..100).map(|_| add(&mut body, &client, None)).collect();
+        for _ in 0..32 {
             body.push(&data(4096));
         }
-        assert!(copies.queued.get() <= MAX_QUEUED_BY_WORKER + 2 * 4096);
+        let before = budget.held();
         assert!(all.iter().any(|one| failure(one).is_some()));
+        let mut body = Copies::default();
+        let mut copy = add(&mut body, &neighbour, None);
+        body.push(&data(4096));
+        assert!(matches!(poll(&mut copy), Poll::Ready(Some(Ok(_)))));
+        assert!(budget.held() > before);
     }
 }

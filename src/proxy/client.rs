@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use super::activity::Phase;
+use super::budget::Share;
 use super::forwarding::Forwarding;
 use super::headers::{Host, LastHost};
 use super::injection::Injection;
@@ -36,6 +37,8 @@ pub(crate) struct Client {
     pub(crate) host: RefCell<LastHost>,
     /// Bytes to write between messages or frames.
     pub(crate) injection: Rc<Injection>,
+    /// Share of the worker's memory for request bodies that are kept.
+    pub(crate) kept_bytes: Rc<Share>,
 }
 
 /// TLS server name in lower case.
@@ -75,6 +78,7 @@ impl Client {
                 .any(|network| network.contains(&address)),
         };
         Rc::new(Self {
+            kept_bytes: worker.kept_bytes.share(address),
             worker,
             port,
             peer: SocketAddr::new(address, peer.port()),

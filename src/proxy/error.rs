@@ -42,6 +42,8 @@ pub(crate) enum Error {
     RetryBudget,
     /// The request body is larger than the limit of an ExternalAuth filter.
     BodyTooLarge,
+    /// The client may not keep another request body for an ExternalAuth filter.
+    KeptBytes,
     /// The authorization server failed or cannot be reached.
     AuthorizationUnavailable,
     /// The authorization server did not respond in time.
@@ -71,6 +73,7 @@ impl Error {
             | Self::NotFound(_)
             | Self::BodyTimeout
             | Self::BodyTooLarge
+            | Self::KeptBytes
             | Self::Send(SendError::RequestBody) => ErrorSource::Downstream,
             Self::InvalidRule | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
             Self::RequestTimeout
@@ -98,7 +101,9 @@ impl Error {
                 StatusCode::GATEWAY_TIMEOUT
             }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::RetryBudget | Self::AuthorizationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RetryBudget | Self::KeptBytes | Self::AuthorizationUnavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
                 UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
@@ -146,6 +151,7 @@ impl Error {
             Self::BodyTooLarge => {
                 "the request body is larger than the route's authorization allows"
             }
+            Self::KeptBytes => "too many request bodies of this client wait for authorization",
             Self::AuthorizationUnavailable => "the authorization server is not available",
             Self::AuthorizationTimeout => "the authorization server did not respond in time",
             Self::Send(SendError::RequestBody) => "the request body failed",

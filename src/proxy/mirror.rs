@@ -14,7 +14,7 @@ use http_body::Body;
 use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep};
 
-use super::body_copy::{BodyCopy, CopyFailure};
+use super::body_copy::{BodyCopy, CopyFailure, CopyPermit};
 use super::request::Exchange;
 use super::subrequest;
 use super::worker::Worker;
@@ -46,7 +46,7 @@ pub(super) fn start(exchange: &mut Exchange, mirror: &Mirror, target: Option<&Ta
         return;
     }
     let worker = Rc::clone(&exchange.client.worker);
-    let Some(permit) = worker.copies.begin() else {
+    let Some(permit) = CopyPermit::new(&exchange.client.kept_bytes) else {
         return backend.stats.mirrored(MirrorResult::Dropped);
     };
     let mut parts = subrequest::head(&exchange.parts);

@@ -5,6 +5,7 @@ mod access_log;
 mod activity;
 mod attempts;
 mod body_copy;
+mod budget;
 mod client;
 mod client_certificate;
 mod connection;

@@ -90,7 +90,7 @@ pub(crate) fn open(
 ) -> Admitted {
     let closes = client.is_terminating() && parts.version != Version::HTTP_2;
     let record = Record::open(client.clone(), activity.clone(), &parts);
-    let body = RequestBody::new(incoming, &activity);
+    let body = RequestBody::new(incoming, &activity, &client.kept_bytes);
     Admitted {
         matched: Exchange::open(client, interim, parts, body, record),
         activity,

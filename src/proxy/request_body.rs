@@ -7,15 +7,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::activity::Activity;
 use super::body_copy::{BodyCopy, Copies, CopyPermit};
+use super::budget::{Held, Share, size_of_headers};
 use super::error::Error;
 use super::headers;
 use super::incoming::Incoming;
+use crate::byte_chain::ByteChain;
 use crate::upstream::{BoxError, Replay, SendError};
 
 /// Maximum bytes that are buffered for replay; a longer body is sent only once.
@@ -42,7 +44,7 @@ pub(crate) struct ClientBody {
 
 impl RequestBody {
     /// Creates the body of a request.
-    pub(crate) fn new(incoming: Incoming, activity: &Rc<Activity>) -> Self {
+    pub(crate) fn new(incoming: Incoming, activity: &Rc<Activity>, share: &Rc<Share>) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
@@ -51,28 +53,29 @@ impl RequestBody {
             incoming,
             activity: activity.clone(),
             is_ended: false,
-            kept: ReplayBuffer::default(),
+            kept: ReplayBuffer::new(share),
             copies: Copies::default(),
         }))
     }
 
-    /// Reads the whole body into the replay buffer and rewinds it. Fails if it has more than `max`
-    /// bytes. `max` must be less than [`MAX_REPLAY_BYTES`].
+    /// Reads the whole body into the replay buffer, rewinds it and returns its bytes. Fails if it
+    /// has more than `max` bytes, or more than the client may keep. `max` must be less than
+    /// [`MAX_REPLAY_BYTES`].
     pub(super) async fn buffer(&mut self, max: usize) -> Result<Bytes, Error> {
-        let mut read = BytesMut::new();
+        let mut read = 0;
         if self.size_hint().lower() > max as u64 {
             return Err(Error::BodyTooLarge);
         }
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await {
             let frame = frame.map_err(|_| Error::Send(SendError::RequestBody))?;
-            read.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
-            if read.len() > max {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > max {
                 return Err(Error::BodyTooLarge);
             }
         }
-        match self.rewind() {
-            true => Ok(read.freeze()),
-            false => Err(Error::BodyTooLarge),
+        match self {
+            Self::Empty => Ok(Bytes::new()),
+            Self::Client(body) => body.kept.join().ok_or(Error::KeptBytes),
         }
     }
 
@@ -89,7 +92,7 @@ impl RequestBody {
             Self::Empty => BodyCopy::empty(permit),
             Self::Client(body) => {
                 let copy = body.copies.add(permit, body.size_hint().exact());
-                body.kept.frames().for_each(|frame| copy.push(&frame));
+                body.kept.copy_to(&copy);
                 if body.is_ended || body.incoming.is_end_stream() {
                     body.copies.complete();
                 }
@@ -203,7 +206,7 @@ impl ClientBody {
         } else {
             self.incoming.size_hint()
         };
-        let kept = self.kept.remaining();
+        let kept = self.kept.unsent as u64;
         match hint.exact() {
             Some(exact) => SizeHint::with_exact(exact + kept),
             None => {
@@ -215,45 +218,68 @@ impl ClientBody {
 }
 
 /// The buffered beginning of a body.
-#[derive(Default)]
 struct ReplayBuffer {
-    data: Vec<Bytes>,
+    data: ByteChain,
     trailers: Option<HeaderMap>,
-    bytes: usize,
-    /// Index of the next frame of `data` to replay; `data.len()` when the replay is complete.
+    /// Memory of both.
+    held: Held,
+    /// Index of the next part of `data` to replay.
     next: usize,
+    /// Number of bytes left to replay.
+    unsent: usize,
     /// Whether to replay the trailers.
     repeats_trailers: bool,
-    /// Whether a frame was read but not buffered.
+    /// Whether a frame was read but not buffered. Parts are removed as they are replayed.
     is_incomplete: bool,
 }
 
 impl ReplayBuffer {
+    fn new(share: &Rc<Share>) -> Self {
+        Self {
+            data: ByteChain::default(),
+            trailers: None,
+            held: Held::none(share),
+            next: 0,
+            unsent: 0,
+            repeats_trailers: false,
+            is_incomplete: false,
+        }
+    }
+
     /// Buffers a frame that was just read, after any replay is complete.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if self.is_incomplete {
             return;
         }
         if let Some(data) = frame.data_ref() {
-            self.bytes += data.len();
-            self.data.push(data.clone());
-            self.next = self.data.len();
+            if self.data.len() + data.len() > MAX_REPLAY_BYTES {
+                return self.stop();
+            }
+            self.data.push(data);
         }
         self.trailers = frame.trailers_ref().cloned();
-        if self.bytes > MAX_REPLAY_BYTES {
+        if !self.hold() {
             self.stop();
         }
     }
 
+    /// Counts the memory of the buffer. Returns false if the client may not keep that much.
+    fn hold(&mut self) -> bool {
+        let trailers = self.trailers.as_ref().map_or(0, size_of_headers);
+        self.held.resize(self.data.allocated() + trailers)
+    }
+
     /// Returns the next frame to replay.
     fn next(&mut self) -> Option<Frame<Bytes>> {
-        if let Some(data) = self.data.get_mut(self.next) {
-            self.next += 1;
+        if self.unsent > 0 {
             let data = if self.is_incomplete {
-                mem::take(data)
+                self.data.pop()
             } else {
-                data.clone()
-            };
+                self.next += 1;
+                self.data.parts().nth(self.next - 1).cloned()
+            }?;
+            self.unsent -= data.len();
+            self.hold();
             return Some(Frame::data(data));
         }
         if mem::take(&mut self.repeats_trailers) {
@@ -262,26 +288,29 @@ impl ReplayBuffer {
         None
     }
 
-    /// Returns all buffered frames.
-    fn frames(&self) -> impl Iterator<Item = Frame<Bytes>> {
-        let data = self.data.iter().cloned().map(Frame::data);
-        data.chain(self.trailers.iter().cloned().map(Frame::trailers))
+    /// Adds everything that is buffered to a copy of the body.
+    fn copy_to(&mut self, copy: &BodyCopy) {
+        let parts = self.data.parts().cloned().map(Frame::data);
+        let trailers = self.trailers.clone().map(Frame::trailers);
+        parts.chain(trailers).for_each(|frame| copy.push(&frame));
+    }
+
+    /// Returns all buffered data in one part and rewinds, unless a part was not buffered.
+    fn join(&mut self) -> Option<Bytes> {
+        let data = self.data.join();
+        self.hold();
+        self.rewind().then_some(data)
     }
 
     fn is_at_end(&self) -> bool {
-        self.next == self.data.len() && !self.repeats_trailers
-    }
-
-    /// Returns the number of bytes left to replay.
-    fn remaining(&self) -> u64 {
-        let unsent = self.data.iter().skip(self.next);
-        unsent.map(|data| data.len() as u64).sum()
+        self.unsent == 0 && !self.repeats_trailers
     }
 
     /// Restarts the replay at the first byte. Returns false if that is not buffered.
     fn rewind(&mut self) -> bool {
         if !self.is_incomplete {
             self.next = 0;
+            self.unsent = self.data.len();
             self.repeats_trailers = self.trailers.is_some();
         }
         !self.is_incomplete
@@ -290,17 +319,30 @@ impl ReplayBuffer {
     /// Stops buffering. A replay in progress continues.
     fn stop(&mut self) {
         self.is_incomplete = true;
-        self.data.drain(..self.next);
-        self.next = 0;
+        if self.unsent == 0 {
+            self.data = ByteChain::default();
+        }
+        for _ in 0..mem::take(&mut self.next) {
+            self.data.pop();
+        }
+        self.hold();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use super::super::budget::Budget;
     use super::*;
 
     fn data(text: &'static str) -> Frame<Bytes> {
         Frame::data(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn buffer() -> ReplayBuffer {
+        let client = IpAddr::from([192, 0, 2, 1]);
+        ReplayBuffer::new(&Budget::of_worker(1).share(client))
     }
 
     fn text(kept: &mut ReplayBuffer) -> String {
@@ -316,7 +358,7 @@ mod tests {
 
     #[test]
     fn replays_the_body_after_each_rewind() {
-        let mut kept = ReplayBuffer::default();
+        let mut kept = buffer();
         assert!(kept.rewind() && kept.is_at_end());
         kept.keep(&data("a"));
         kept.keep(&data("b"));
@@ -324,7 +366,7 @@ mod tests {
         assert!(kept.is_at_end());
         for _ in 0..2 {
             assert!(kept.rewind() && !kept.is_at_end());
-            assert_eq!(kept.remaining(), 2);
+            assert_eq!(kept.unsent, 2);
             assert_eq!(text(&mut kept), "abT");
             assert!(kept.is_at_end());
         }
@@ -332,7 +374,7 @@ mod tests {
 
     #[test]
     fn bounds_the_replay_buffer() {
-        let mut kept = ReplayBuffer::default();
+        let mut kept = buffer();
         kept.keep(&Frame::data(vec![0; MAX_REPLAY_BYTES].into()));
         assert!(kept.rewind());
         assert_eq!(
@@ -341,19 +383,44 @@ mod tests {
         );
         kept.keep(&data("a"));
         assert!(!kept.rewind());
-        assert!(kept.is_at_end() && kept.data.is_empty());
+        assert!(kept.is_at_end() && kept.data.allocated() == 0);
     }
 
     #[test]
     fn completes_a_replay_after_buffering_stops() {
-        let mut kept = ReplayBuffer::default();
+        let mut kept = buffer();
         kept.keep(&data("a"));
+        assert!(kept.rewind() && kept.next().is_some());
         kept.keep(&data("b"));
-        assert!(kept.rewind());
-        assert!(kept.next().is_some());
+        assert!(kept.rewind() && kept.next().is_some());
         kept.stop();
-        assert_eq!(kept.remaining(), 1);
+        kept.stop();
+        assert_eq!(kept.unsent, 1);
         assert_eq!(text(&mut kept), "b");
+        assert_eq!(kept.data.allocated(), 0);
         assert!(!kept.rewind());
+    }
+
+    #[test]
+    fn client_without_share_loses_its_replay() {
+        let budget = Budget::of_worker(1);
+        let share = budget.share(IpAddr::from([192, 0, 2, 1]));
+        let part = Frame::data(vec![0; MAX_REPLAY_BYTES / 2].into());
+        let mut kept = Vec::new();
+        let lost = loop {
+            let mut next = ReplayBuffer::new(&share);
+            next.keep(&part);
+            match next.rewind() {
+                true => kept.push(next),
+                false => break next,
+            }
+        };
+        assert!(kept.len() > 50 && lost.data.allocated() == 0);
+        let neighbour = budget.share(IpAddr::from([192, 0, 2, 2]));
+        let mut neighbour = ReplayBuffer::new(&neighbour);
+        neighbour.keep(&part);
+        assert!(neighbour.rewind());
+        drop((kept, neighbour));
+        assert_eq!(budget.held(), 0);
     }
 }

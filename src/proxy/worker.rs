@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use super::access_log::RequestLog;
-use super::body_copy::CopiesInProgress;
+use super::budget::Budget;
 use super::connection;
 use super::current_table::CurrentTable;
 use super::date::Date;
@@ -85,8 +85,8 @@ pub(crate) struct Worker {
     pub(crate) date: Date,
     /// Connection pools.
     pub(crate) upstream: Upstream,
-    /// Copies for mirrors in progress.
-    pub(super) copies: Rc<CopiesInProgress>,
+    /// Memory for request bodies that are kept.
+    pub(super) kept_bytes: Rc<Budget>,
     /// TLS handshakes in progress.
     pub(crate) handshakes: Handshakes,
     /// Timeouts and limits.
@@ -136,7 +136,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
     let clock = Clock::new();
     let worker = Rc::new(Worker {
         upstream: Upstream::new(&clock, &common.limits),
-        copies: Rc::default(),
+        kept_bytes: Budget::of_worker(common.loads.len()),
         handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
         date: Date::default(),
         id: WorkerId::new(index, common.loads.len()),

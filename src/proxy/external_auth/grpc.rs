@@ -13,6 +13,7 @@ use super::{Buffered, MAX_RESPONSE, check_response};
 use crate::filter::{Level, Scheme};
 use crate::ir::external_auth::GrpcAuth;
 use crate::ir::filter::HeaderChanges;
+use crate::proxy::budget::Held;
 use crate::proxy::error::Error;
 use crate::proxy::forwarding::X_REQUEST_ID;
 use crate::proxy::request::Exchange;
@@ -33,9 +34,15 @@ pub(super) async fn verdict(
     level: Level,
     body: Bytes,
 ) -> Result<Verdict, Error> {
-    let message = check_request(grpc, exchange, &body);
+    // The message has another copy of the body.
+    let mut held = Held::none(&exchange.client.kept_bytes);
+    if !held.resize(body.len()) {
+        return Err(Error::KeptBytes);
+    }
+    let message = encode(&check_request(grpc, exchange, &body));
+    drop(body);
     let head = head(backend)?;
-    let call = subrequest::send(worker, backend, &head, Buffered::new(encode(&message)));
+    let call = subrequest::send(worker, backend, &head, Buffered::new(message));
     let response = call.await.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, head) = (response.status, response.headers);
     let read = subrequest::read(response.body, MAX_RESPONSE).await;

@@ -9,6 +9,9 @@ use super::head::ResponseFraming;
 
 /// Maximum size of a chunk-size line in bytes, extensions included.
 const MAX_CHUNK_LINE: usize = 4096;
+/// Size from which data stays in the read buffer. Smaller parts are copied: a client that does not
+/// read them would keep the buffer allocated, which is at least eight times as large.
+const MIN_SLICE: usize = 8 * 1024;
 /// Maximum size of a trailer section in bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
 
@@ -74,7 +77,7 @@ impl Decoder {
             match self {
                 Self::Done => return Ok(Piece::End),
                 Self::Close if buffer.is_empty() => return Ok(Piece::NeedMore),
-                Self::Close => return Ok(Piece::Data(buffer.split().freeze())),
+                Self::Close => return Ok(Piece::Data(split(buffer, buffer.len()))),
                 Self::Length(left) => {
                     let Some(data) = take(buffer, left) else {
                         return Ok(Piece::NeedMore);
@@ -132,14 +135,20 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
         .unwrap_or(usize::MAX)
         .min(buffer.len());
     *left -= count as u64;
-    Some(
-        if count == buffer.len() {
-            buffer.split()
-        } else {
-            buffer.split_to(count)
-        }
-        .freeze(),
-    )
+    Some(split(buffer, count))
+}
+
+/// Takes `count` bytes from `buffer`.
+fn split(buffer: &mut BytesMut, count: usize) -> Bytes {
+    if count < MIN_SLICE {
+        let data = Bytes::copy_from_slice(&buffer[..count]);
+        buffer.advance(count);
+        data
+    } else if count == buffer.len() {
+        buffer.split().freeze()
+    } else {
+        buffer.split_to(count).freeze()
+    }
 }
 
 fn chunk_size(buffer: &mut BytesMut) -> Result<Option<u64>, ExchangeError> {
@@ -233,6 +242,22 @@ mod tests {
                 ("hello", "HTTP"),
                 "step {step}"
             );
+        }
+    }
+
+    #[test]
+    fn small_parts_release_the_read_buffer() {
+        for (length, is_copied) in [(1, true), (MIN_SLICE - 1, true), (MIN_SLICE, false)] {
+            let text = format!("{length:x}\r\n{}\r\n", "x".repeat(length));
+            let mut buffer = BytesMut::with_capacity(64 * 1024);
+            buffer.extend_from_slice(text.as_bytes());
+            let mut decoder = Decoder::new(ResponseFraming::Chunked);
+            let Ok(Piece::Data(data)) = decoder.decode(&mut buffer) else {
+                panic!("no data");
+            };
+            assert!(matches!(decoder.decode(&mut buffer), Ok(Piece::NeedMore)));
+            assert_eq!(data.len(), length);
+            assert_eq!(buffer.try_reclaim(64 * 1024), is_copied, "{length}");
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
@@ -209,7 +209,9 @@ fn into_head(
     spans: &[Span],
     method: &Method,
 ) -> Result<ResponseHead, ExchangeError> {
-    let bytes = buffer.split_to(parsed.length).freeze();
+    // A slice would keep the read buffer allocated while a client does not read the response.
+    let bytes = Bytes::copy_from_slice(&buffer[..parsed.length]);
+    buffer.advance(parsed.length);
     let fields = Fields {
         bytes: &bytes,
         spans: &spans[..parsed.count],
