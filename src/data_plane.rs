@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::api::parameters::Parameters;
 
+/// Ports below this one need the capability NET_BIND_SERVICE, which Kubernetes grants only to root.
+pub const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
 /// Desired data plane of one Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -18,4 +21,7 @@ pub struct DataPlane {
     pub addresses: Vec<Option<IpAddr>>,
     /// Parameters of the GatewayClass merged with those of the Gateway.
     pub parameters: Arc<Parameters>,
+    /// Whether pods on the host network must not bind ports below 1024, for which they would run as root.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_unprivileged_ports: bool,
 }

@@ -1,8 +1,15 @@
 //! What the operator permits objects to do. Parsed from flags once, and equal in all processes that
 //! validate or serve the objects.
 
+mod infrastructure;
+mod names;
+
 use std::fmt;
 use std::str::FromStr;
+
+pub use infrastructure::{AllowList, HostNetwork, InfrastructurePermissions};
+
+use names::{name, parse};
 
 /// What the operator permits objects to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,21 +136,6 @@ impl fmt::Display for PolicyLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(name(&Self::NAMES, self))
     }
-}
-
-fn parse<T: Copy>(names: &[(T, &str)], text: &str) -> Result<T, String> {
-    let found = names.iter().find(|(_, name)| *name == text);
-    found.map(|(value, _)| *value).ok_or_else(|| {
-        let names: Vec<_> = names.iter().map(|(_, name)| *name).collect();
-        format!("must be one of {}", names.join(", "))
-    })
-}
-
-fn name<'a, T: PartialEq>(names: &[(T, &'a str)], value: &T) -> &'a str {
-    let mut names = names.iter();
-    names
-        .find(|(known, _)| known == value)
-        .map_or("", |(_, name)| name)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use ipnet::IpNet;
 
 use super::flags::{LogFlags, PermissionFlags};
+use super::infrastructure::InfrastructureFlags;
 use super::value::AdminAddress;
 use crate::permissions::Permissions;
 use crate::provision::RolloutOptions;
@@ -32,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,
-    /// Image of the pods that serve Gateways, unless GatewayParameters name another
+    /// Image of the pods that serve Gateways, unless GatewayParameters name another that --allow-image permits
     #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
     image: String,
     /// Namespace of the Lease for leader election
@@ -67,6 +68,9 @@ pub struct Args {
     /// Permissions of objects, which also apply to the pods of Gateways.
     #[command(flatten)]
     permissions: PermissionFlags,
+    /// Permissions of parameters and infrastructure of Gateways.
+    #[command(flatten)]
+    infrastructure: InfrastructureFlags,
     /// Addresses to which hostnames of XBackends may resolve in pods of Gateways, in addition to public addresses
     #[arg(
         long,
@@ -105,6 +109,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         },
         admin: args.admin.0,
         permissions: Permissions::from(&args.permissions),
+        infrastructure: args
+            .infrastructure
+            .permissions(&args.lease_namespace, &args.image),
         image: args.image.clone(),
         allowed_external_addresses: args.allow_external_address.clone(),
         namespace: args.lease_namespace.clone(),

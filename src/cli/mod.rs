@@ -7,6 +7,7 @@ pub mod controller;
 pub mod echo;
 pub mod explain;
 pub mod flags;
+pub mod infrastructure;
 pub mod quickstart;
 pub mod run;
 pub mod shift;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Plan, certificates_name, set};
 use crate::api::duration;
+use crate::data_plane::FIRST_UNPRIVILEGED_PORT;
 use crate::settings::{self, Settings};
 use crate::stream::message::AUDIENCE;
 
@@ -26,14 +27,13 @@ const STATE_LIMIT: &str = "64Mi";
 const GRACE: u64 = 5;
 /// Label of a pod with the zone of its node, which Kubernetes 1.35 and later set by default.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// Ports below this one need the capability NET_BIND_SERVICE.
-const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl Plan<'_> {
     /// Reports whether pods bind host ports that need a capability.
     pub(super) fn needs_privileged_ports(&self) -> bool {
-        let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED;
-        self.is_on_host() && self.data_plane.ports.iter().any(is_privileged)
+        let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED_PORT;
+        let is_permitted = self.is_on_host() && !self.data_plane.only_unprivileged_ports;
+        is_permitted && self.data_plane.ports.iter().any(is_privileged)
     }
 }
 

@@ -25,6 +25,7 @@ fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
         ports: vec![80, 8443],
         addresses: Vec::new(),
         parameters: Arc::new(serde_json::from_value(parameters).unwrap()),
+        only_unprivileged_ports: false,
     };
     let stream = StreamEndpoint {
         arguments: vec!["--allow-external-address=10.0.0.0/8".to_owned()],

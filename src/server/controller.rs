@@ -18,7 +18,7 @@ use crate::admin::{self, AdminState};
 use crate::controller::cluster::{self, Inputs, Outputs, PodSettings};
 use crate::events::{self, Events, Publisher};
 use crate::ir::ObjectRef;
-use crate::permissions::Permissions;
+use crate::permissions::{InfrastructurePermissions, Permissions};
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
 use crate::settings::{ControllerUrl, Drain};
@@ -56,14 +56,17 @@ pub struct ControllerSettings {
     pub rollouts: RolloutOptions,
     /// What the operator permits objects to do, in this process and in pods.
     pub permissions: Permissions,
+    /// What parameters and infrastructure of Gateways may set.
+    pub infrastructure: InfrastructurePermissions,
 }
 
 impl ControllerSettings {
-    /// Returns the translation options, here and in the pods of Gateways.
+    /// Returns the translation options.
     pub(super) fn options(&self) -> Options {
         Options {
             mode: Mode::Dedicated,
             permissions: self.permissions.clone(),
+            infrastructure: Some(Arc::new(self.infrastructure.clone())),
             ..Options::default()
         }
     }

@@ -12,10 +12,12 @@ use super::listener::{ListenerDraft, Protocol};
 /// Returns the data planes of all Gateways whose class and parameters are valid.
 pub(super) fn of_all(gateways: &[GatewayDraft<'_>]) -> BTreeMap<ObjectRef, DataPlane> {
     let of_one = |gateway: &GatewayDraft<'_>| {
+        let granted = gateway.parameters.as_ref()?;
         let data_plane = DataPlane {
             ports: ports(&gateway.listeners),
             addresses: gateway.requested.clone(),
-            parameters: gateway.parameters.clone()?,
+            parameters: granted.parameters.clone(),
+            only_unprivileged_ports: granted.only_unprivileged_ports,
         };
         Some((gateway.name.clone(), data_plane))
     };

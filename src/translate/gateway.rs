@@ -4,16 +4,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
-use crate::api::parameters::Parameters;
 use crate::ir::{Bind, ObjectRef, Transport};
 use crate::status::{Condition, Note};
 
 use super::backend_tls::ClientCertificate;
 use super::listener::ListenerDraft;
+use super::parameters::Granted;
 use super::reason::{ConditionType, Fault, Reason, judge};
 use super::{Input, Mode, parameters};
 
@@ -23,7 +22,7 @@ const IMPLIED_CLASS: &str = "portcullis";
 /// Accepted and refused GatewayClasses of this controller by name, with the parameters of their Gateways or the fault.
 #[derive(Default)]
 pub(super) struct Classes {
-    by_name: BTreeMap<String, Result<Arc<Parameters>, Fault>>,
+    by_name: BTreeMap<String, Result<Granted, Fault>>,
     pub(super) conditions: BTreeMap<ObjectRef, Vec<Condition>>,
 }
 
@@ -43,7 +42,7 @@ pub(super) struct GatewayDraft<'a> {
     /// Message of the condition `InsecureFrontendValidationMode`, if it is true.
     pub(super) insecure_frontend: Option<String>,
     /// Parameters of the Gateway merged over those of its class; `None` if either is invalid.
-    pub(super) parameters: Option<Arc<Parameters>>,
+    pub(super) parameters: Option<Granted>,
     /// Requested addresses that are IP addresses or unspecified, in the order of the spec.
     pub(super) requested: Vec<Option<IpAddr>>,
     /// Requested addresses that are IP addresses.
@@ -98,7 +97,7 @@ pub(super) fn classes(input: &Input<'_>) -> Classes {
         .is_none();
     if input.options.mode == Mode::Standalone && unclaimed {
         let name = IMPLIED_CLASS.to_owned();
-        classes.by_name.insert(name, Ok(Arc::default()));
+        classes.by_name.insert(name, Ok(Granted::default()));
     }
     classes
 }
@@ -151,7 +150,7 @@ pub(super) fn unserved(input: &Input<'_>, classes: &Classes) -> Vec<Note> {
 fn draft<'a>(
     input: &Input<'a>,
     gateway: &'a Gateway,
-    class: &Result<Arc<Parameters>, Fault>,
+    class: &Result<Granted, Fault>,
 ) -> GatewayDraft<'a> {
     let name = gateway.object_ref();
     let listeners = gateway.spec.listeners.iter();

@@ -19,6 +19,7 @@ mod gateway_state;
 mod grpc_route;
 mod http_match;
 mod http_route;
+mod infrastructure;
 mod listener;
 mod listener_set;
 mod mirror;
@@ -43,7 +44,7 @@ use std::sync::Arc;
 use crate::data_plane::DataPlane;
 use crate::ir::{Ir, Listener, ListenerKey, ObjectRef, Port, RuleId};
 use crate::location::Location;
-use crate::permissions::Permissions;
+use crate::permissions::{InfrastructurePermissions, Permissions};
 use crate::snapshot::Snapshot;
 use crate::status::StatusReport;
 
@@ -69,6 +70,8 @@ pub struct Options {
     pub mode: Mode,
     /// Permissions that the operator gives to objects.
     pub permissions: Permissions,
+    /// What the data planes of Gateways may ask of the cluster; `None` where none are created.
+    pub infrastructure: Option<Arc<InfrastructurePermissions>>,
     /// The zone and node of the data plane that serves the result.
     pub location: Location,
 }
@@ -79,6 +82,7 @@ impl Default for Options {
             controller_name: CONTROLLER_NAME.into(),
             mode: Mode::Standalone,
             permissions: Permissions::default(),
+            infrastructure: None,
             location: Location::default(),
         }
     }

@@ -1,5 +1,5 @@
-//! Parameters of GatewayClasses and Gateways: resolves references, and merges the Gateway's parameters over those of
-//! its class. Must not know what parameters are for.
+//! Parameters of GatewayClasses and Gateways: resolves references, merges the Gateway's parameters over those of its
+//! class, and refuses what the operator does not permit. Must not know what parameters are for.
 
 use std::sync::Arc;
 
@@ -8,13 +8,23 @@ use crate::api::gateway::{Gateway, GatewayClass};
 use crate::api::parameters::{GROUP, GatewayParameters, Parameters};
 use crate::status::Note;
 
-use super::Input;
 use super::reason::{Fault, Reason};
+use super::{Input, infrastructure};
+
+/// Parameters with what they may do.
+#[derive(Clone, Default)]
+pub(super) struct Granted {
+    pub(super) parameters: Arc<Parameters>,
+    /// Whether they are the operator's own.
+    is_of_operator: bool,
+    /// Whether pods on the host network must not bind ports below 1024.
+    pub(super) only_unprivileged_ports: bool,
+}
 
 /// Returns the parameters of a class.
-pub(super) fn of_class(input: &Input<'_>, class: &GatewayClass) -> Result<Arc<Parameters>, Fault> {
+pub(super) fn of_class(input: &Input<'_>, class: &GatewayClass) -> Result<Granted, Fault> {
     let Some(reference) = &class.spec.parameters_ref else {
-        return Ok(Arc::default());
+        return Ok(Granted::default());
     };
     let field = "spec.parametersRef";
     check_kind(field, &reference.group, &reference.kind, &reference.name)?;
@@ -25,27 +35,64 @@ pub(super) fn of_class(input: &Input<'_>, class: &GatewayClass) -> Result<Arc<Pa
         )));
     };
     let parameters = find(input, field, namespace, name)?;
-    Ok(Arc::new(parameters.spec.clone()))
+    let permissions = input.options.infrastructure.as_deref();
+    // A class refers to an object that everybody may edit who has rights in its namespace.
+    let is_of_operator =
+        permissions.is_none_or(|permissions| permissions.operator_namespace == *namespace);
+    if let Some(permissions) = permissions.filter(|_| !is_of_operator) {
+        let none = Parameters::default();
+        let refused = infrastructure::check_parameters(permissions, parameters, &none);
+        refused.map_or(Ok(()), |fault| {
+            let remedy = format!(
+                "{}; parameters of a class may set everything in namespace {}",
+                fault.message, permissions.operator_namespace
+            );
+            Err(invalid(remedy))
+        })?;
+    }
+    Ok(Granted {
+        parameters: Arc::new(parameters.spec.clone()),
+        is_of_operator,
+        only_unprivileged_ports: false,
+    })
 }
 
 /// Returns the parameters of a Gateway, merged over those of its class.
 pub(super) fn of_gateway(
     input: &Input<'_>,
     gateway: &Gateway,
-    of_class: &Arc<Parameters>,
-) -> Result<Arc<Parameters>, Fault> {
+    of_class: &Granted,
+) -> Result<Granted, Fault> {
+    let permissions = input.options.infrastructure.as_deref();
     let infrastructure = gateway.spec.infrastructure.as_ref();
     let reference =
         infrastructure.and_then(|infrastructure| infrastructure.parameters_ref.as_ref());
-    let Some(reference) = reference else {
-        return Ok(Arc::clone(of_class));
-    };
-    let field = "spec.infrastructure.parametersRef";
-    check_kind(field, &reference.group, &reference.kind, &reference.name)?;
-    let own = find(input, field, &gateway.metadata.namespace, &reference.name)?;
-    let merged = own.spec.over(Parameters::clone(of_class));
-    check_bounds(own, &merged, &gateway.spec.gateway_class_name)?;
-    Ok(Arc::new(merged))
+    let mut granted = of_class.clone();
+    if let Some(reference) = reference {
+        let field = "spec.infrastructure.parametersRef";
+        check_kind(field, &reference.group, &reference.kind, &reference.name)?;
+        let own = find(input, field, &gateway.metadata.namespace, &reference.name)?;
+        let class = &of_class.parameters;
+        let refused = permissions
+            .and_then(|permissions| infrastructure::check_parameters(permissions, own, class));
+        refused.map_or(Ok(()), Err)?;
+        let merged = own.spec.over(Parameters::clone(class));
+        check_bounds(own, &merged, &gateway.spec.gateway_class_name)?;
+        granted.parameters = Arc::new(merged);
+    }
+    if let Some(permissions) = permissions {
+        let none = Parameters::default();
+        let of_operator = match of_class.is_of_operator {
+            true => &*of_class.parameters,
+            false => &none,
+        };
+        granted.only_unprivileged_ports =
+            infrastructure::is_restricted(permissions, &granted.parameters, of_operator);
+        let is_restricted = granted.only_unprivileged_ports;
+        let refused = infrastructure::check_gateway(permissions, gateway, is_restricted);
+        refused.map_or(Ok(()), Err)?;
+    }
+    Ok(granted)
 }
 
 /// Returns notes on parameters in standalone mode, where no pods are created.

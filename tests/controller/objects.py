@@ -9,8 +9,8 @@ def namespace(name: str) -> dict:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-def gateway_class(name: str, controller: str = CONTROLLER) -> dict:
-    return {"apiVersion": GATEWAY_API, "kind": "GatewayClass", "metadata": {"name": name}, "spec": {"controllerName": controller}}
+def gateway_class(name: str, controller: str = CONTROLLER, **spec) -> dict:
+    return {"apiVersion": GATEWAY_API, "kind": "GatewayClass", "metadata": {"name": name}, "spec": {"controllerName": controller, **spec}}
 
 
 def gateway(namespace: str, name: str, ports: tuple[int, ...] = (8080,), class_name: str = CLASS, **infrastructure) -> dict:

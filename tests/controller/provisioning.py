@@ -2,7 +2,7 @@
 
 from api import condition, has, wait_for
 from checks import check
-from cluster import GATEWAY_LABEL, answers
+from cluster import GATEWAY_LABEL, SYSTEM, answers
 from objects import echo, gateway, gateway_class, namespace, parameters, parameters_ref, redirect, to_backend
 
 NS = "provisioning"
@@ -127,11 +127,11 @@ def infrastructure(cluster):
 
         wait_for(f"{labels} everywhere, and {absent} nowhere", look, 5)
 
-    for values, absent in ({"test/one": "1"}, None), ({"test/two": "2"}, "test/one"):
+    for values, absent in ({"test-one": "1"}, None), ({"test-two": "2"}, "test-one"):
         cluster.apply(gateway(NS, "web", labels=values, annotations=values))
         everywhere(values, absent)
     cluster.apply(gateway(NS, "web"))
-    everywhere({}, "test/two")
+    everywhere({}, "test-two")
 
 
 @check("a listener on another port opens it in the Service, and in the pods without replacing them")
@@ -227,16 +227,64 @@ def lost_parameters_serving(cluster):
         cluster.api.delete("Gateway", "bereft", NS)
 
 
-@check("a Gateway on the host network has the node's address and a privileged port")
+@check("a Gateway of a class on the host network has the node's address and a privileged port")
 def on_host(cluster):
     cluster.apply(
-        parameters(NS, "host", workload={"replicas": 1, "hostNetwork": True}),
-        gateway(NS, "host", (81,), parametersRef=parameters_ref("host")),
+        parameters(SYSTEM, "host", workload={"replicas": 1, "hostNetwork": True}),
+        gateway_class("host", parametersRef={**parameters_ref("host"), "namespace": SYSTEM}),
+        gateway(NS, "host", (81,), class_name="host"),
         redirect(NS, "host", ["host"], "host.test"),
     )
     cluster.gateway_is(NS, "host")
     wait_for("it answers", lambda: answers("172.31.255.1", 81, "host.test"), 10)
     cluster.api.delete("Gateway", "host", NS)
+
+
+@check("a Gateway whose parameters ask for root on nodes gets nothing, and its condition names fields and flags")
+def refused_parameters(cluster):
+    workload = {
+        "kind": "DaemonSet",
+        "hostNetwork": True,
+        "image": "evil.example/root",
+        "priorityClassName": "system-node-critical",
+        "tolerations": [{"operator": "Exists"}],
+        "annotations": {"iam.amazonaws.com/role": "admin"},
+    }
+    cluster.apply(parameters(NS, "greedy", workload=workload), gateway(NS, "greedy", (443,), parametersRef=parameters_ref("greedy")))
+    accepted(cluster, "greedy", "False")
+    found = condition(cluster.api.get("Gateway", "greedy", NS)["status"]["conditions"], "Accepted")
+    assert found["reason"] == "InvalidParameters" and f"GatewayParameters {NS}/greedy" in found["message"], found
+    for field, flag in (
+        ("image", "--allow-image"),
+        ("hostNetwork", "--allow-host-network"),
+        ("priorityClassName", "--allow-priority-class"),
+        ("tolerations[0]", "--allow-toleration"),
+        ("annotations[iam.amazonaws.com/role]", "--allow-annotation"),
+    ):
+        assert field in found["message"] and flag in found["message"], (field, found)
+    # A later Gateway is provisioned: the refused one had its turn.
+    cluster.apply(gateway(NS, "other"))
+    cluster.gateway_is(NS, "other")
+    assert not children(cluster, "greedy"), f"it has {sorted(children(cluster, 'greedy'))}"
+    cluster.api.delete("Gateway", "other", NS)
+    cluster.api.delete("Gateway", "greedy", NS)
+
+
+@check("a Gateway whose parameters become refused keeps its objects and pods, and serves")
+def refused_later(cluster):
+    cluster.apply(
+        parameters(NS, "later", workload={"replicas": 1}),
+        gateway(NS, "later", parametersRef=parameters_ref("later")),
+        redirect(NS, "later", ["later"], "later.test"),
+    )
+    cluster.gateway_is(NS, "later")
+    address = cluster.address(NS, "later")
+    pods = {pod["metadata"]["uid"] for pod in cluster.replicas(NS, "later", 1)}
+    cluster.apply(parameters(NS, "later", workload={"replicas": 1, "image": "evil.example/root"}))
+    accepted(cluster, "later", "False")
+    wait_for("it answers", lambda: answers(address, 8080, "later.test"), 10)
+    assert pods == {pod["metadata"]["uid"] for pod in cluster.replicas(NS, "later", 1)}, "its pods are replaced"
+    cluster.api.delete("Gateway", "later", NS)
 
 
 @check("routes of every kind get a status")

@@ -1,9 +1,11 @@
 //! A parsed golden file: its objects, its settings and the expected result.
 
+use std::sync::Arc;
+
 use portcullis::api::{self, Object};
 use portcullis::ir::{Bind, BindReport};
 use portcullis::location::Location;
-use portcullis::permissions::{BackendKinds, Permissions};
+use portcullis::permissions::{AllowList, BackendKinds, InfrastructurePermissions, Permissions};
 use portcullis::translate::{Mode, Options, backend_kinds};
 use serde_json::{Map, Value};
 
@@ -47,6 +49,10 @@ impl<'a> Golden<'a> {
                         "mode" => options.mode = read_mode(&test["mode"])?,
                         "permissions" => {
                             options.permissions = read_permissions(&test["permissions"])?;
+                        }
+                        "infrastructure" => {
+                            let permitted = read_infrastructure(&test["infrastructure"])?;
+                            options.infrastructure = Some(Arc::new(permitted));
                         }
                         "location" => options.location = read_location(&test["location"])?,
                         "binds" => binds = Some(read_binds(&test["binds"])?),
@@ -98,6 +104,29 @@ fn read_permissions(value: &Value) -> Result<Permissions, String> {
             "backendKinds" => permissions.backend_kinds = read_kinds(text)?,
             "insecureBackend" => permissions.insecure_backend = text.parse()?,
             "backendTlsFloor" => permissions.backend_tls_floor = text.parse()?,
+            other => return Err(format!("unknown permission {other}")),
+        }
+    }
+    Ok(permissions)
+}
+
+/// `{operatorNamespace: infra, images: a,b, hostNetwork: all-ports, annotations: example.com}`
+fn read_infrastructure(value: &Value) -> Result<InfrastructurePermissions, String> {
+    let mut permissions = InfrastructurePermissions {
+        own_image: "registry.example/portcullis:1".to_owned(),
+        ..InfrastructurePermissions::default()
+    };
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let text = value.as_str().unwrap_or_default();
+        let list = || AllowList::new(text.split(',').map(str::to_owned));
+        match key.as_str() {
+            "operatorNamespace" => permissions.operator_namespace = text.to_owned(),
+            "images" => permissions.images = list(),
+            "hostNetwork" => permissions.host_network = text.parse()?,
+            "tolerations" => permissions.tolerations = list(),
+            "priorityClasses" => permissions.priority_classes = list(),
+            "annotations" => permissions.annotations = list(),
+            "labels" => permissions.labels = list(),
             other => return Err(format!("unknown permission {other}")),
         }
     }

@@ -84,6 +84,7 @@ impl TestGateway {
             ports: self.ports.clone(),
             addresses: Vec::new(),
             parameters: Arc::new(parameters),
+            only_unprivileged_ports: false,
         };
         let stream = StreamEndpoint {
             arguments: Vec::new(),

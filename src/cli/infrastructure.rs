@@ -1,0 +1,104 @@
+//! The controller's flags about what the parameters and `spec.infrastructure` of Gateways may set.
+
+use clap::Args;
+
+use crate::permissions::{AllowList, HostNetwork, InfrastructurePermissions};
+
+/// What GatewayParameters and `spec.infrastructure` of Gateways may set. The defaults permit what any pod of the namespace
+/// may have under the Pod Security Standard `restricted`, and no key that a component of the cluster interprets.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Permissions of GatewayParameters")]
+pub struct InfrastructureFlags {
+    /// Images that GatewayParameters may name in addition to --image, by prefix, such as registry.example/edge/; `*` for all
+    #[arg(
+        long,
+        value_name = "PREFIX,…",
+        env = "PORTCULLIS_ALLOW_IMAGE",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_image: Vec<String>,
+    /// Whether pods may use the host network: no, with ports from 1024 on, or with all ports, for which they run as root
+    #[arg(long, value_name = "none|unprivileged-ports|all-ports", env = "PORTCULLIS_ALLOW_HOST_NETWORK",
+          default_value_t = HostNetwork::default())]
+    pub allow_host_network: HostNetwork,
+    /// Taints that pods may tolerate, by key; `*` for all
+    #[arg(
+        long,
+        value_name = "KEY,…",
+        env = "PORTCULLIS_ALLOW_TOLERATION",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_toleration: Vec<String>,
+    /// Priority classes that pods may have; `*` for all
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        env = "PORTCULLIS_ALLOW_PRIORITY_CLASS",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_priority_class: Vec<String>,
+    /// Annotations of pods, Services and other objects, by domain or prefix of the key, such as networking.gke.io; `*` for
+    /// all. Keys without a domain are always permitted
+    #[arg(
+        long,
+        value_name = "PREFIX,…",
+        env = "PORTCULLIS_ALLOW_ANNOTATION",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_annotation: Vec<String>,
+    /// Labels of pods, Services and other objects, by domain or prefix of the key; `*` for all. Keys without a domain and
+    /// those of app.kubernetes.io are always permitted
+    #[arg(
+        long,
+        value_name = "PREFIX,…",
+        env = "PORTCULLIS_ALLOW_LABEL",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_label: Vec<String>,
+}
+
+impl InfrastructureFlags {
+    /// Returns the permissions of a controller in `namespace` that gives pods `image`.
+    pub fn permissions(&self, namespace: &str, image: &str) -> InfrastructurePermissions {
+        let list = |entries: &[String]| AllowList::new(entries.iter().cloned());
+        InfrastructurePermissions {
+            operator_namespace: namespace.to_owned(),
+            own_image: image.to_owned(),
+            images: list(&self.allow_image),
+            host_network: self.allow_host_network,
+            tolerations: list(&self.allow_toleration),
+            priority_classes: list(&self.allow_priority_class),
+            annotations: list(&self.allow_annotation),
+            labels: list(&self.allow_label),
+        }
+    }
+}
+
+/// Parses an entry of a list. An empty prefix would permit everything.
+fn entry(text: &str) -> Result<String, String> {
+    let is_valid = |text: &str| !text.is_empty() && !text.contains(char::is_whitespace);
+    match is_valid(text) && (text == "*" || !text.contains('*')) {
+        true => Ok(text.to_owned()),
+        false => Err("write a name or prefix without spaces, or `*` alone for all".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_not_empty_and_have_no_pattern() {
+        for text in ["", " ", "a b", "example.com/*", "**"] {
+            assert!(entry(text).is_err(), "{text:?}");
+        }
+        for text in ["*", "example.com", "registry.example:5000/edge/"] {
+            assert_eq!(entry(text).as_deref(), Ok(text));
+        }
+    }
+}
