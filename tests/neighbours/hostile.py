@@ -1,0 +1,342 @@
+"""The hostile client: attacks in turns, two at a time, each with a bounded number of connections and calls. A line per attack, and at the end what was sent."""
+
+import asyncio
+import collections
+import contextlib
+import json
+import logging
+import os
+import socket
+import struct
+import sys
+import time
+
+import http2
+from http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame, reset
+
+HOST = "polite.test"
+PREFACE = http2.PREFACE
+SENT = collections.Counter()
+
+BAD_REQUESTS = [
+    b"GET /one/x HTTP/1.1\r\n\r\n",
+    b"GET /one/x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    b"GET /one/x HTTP/9.9\r\nHost: polite.test\r\n\r\n",
+    b"POST /one/x HTTP/1.1\r\nHost: polite.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+    b"POST /two/x HTTP/1.1\r\nHost: polite.test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /two/x HTTP/1.1\r\nHost: polite.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX5\r\n",
+    b"POST /two/x HTTP/1.1\r\nHost: polite.test\r\nContent-Length: -1\r\n\r\n",
+    b"POST /one/x HTTP/1.1\r\nHost: polite.test\r\nContent-Length: 100000\r\n\r\nnot all of it",
+    b"GET /one/x HTTP/1.1\r\nHost: polite.test\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
+    b"GET /one/" + b"x" * 200_000 + b" HTTP/1.1\r\nHost: polite.test\r\n\r\n",
+    b"GET /one/x HTTP/1.1\r\nHost: polite.test\r\nA: \x00\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100,
+    b"CONNECT polite.test:80 HTTP/1.1\r\nHost: polite.test\r\n\r\n",
+    os.urandom(500),
+]
+GET = http2.request(HOST, "/one/x")
+HELLO = PREFACE + http2.settings()
+BAD_FRAMES = [
+    PREFACE + b"GET / HTTP/1.1\r\n\r\n",
+    HELLO + frame(DATA, 0, 0, b"x"),
+    HELLO + frame(DATA, 0, 5, b"x"),
+    HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 2, GET),
+    HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 1, http2.block([("UPPER", "x")])),
+    HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 1, http2.request(HOST, "/one/x", "GET", ("connection", "close"))),
+    HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xff" * 50),
+    HELLO + frame(HEADERS, END_STREAM, 1, GET) + frame(http2.PING, 0, 0, b"x" * 8),
+    HELLO + frame(HEADERS, 0, 1, GET) + frame(http2.CONTINUATION, 0, 1, b"") * 200,
+    HELLO + frame(HEADERS, END_HEADERS, 1, http2.request(HOST, "/two/x", "POST", ("content-length", "3"))) + frame(DATA, END_STREAM, 1, b"too long"),
+    HELLO + frame(HEADERS, END_HEADERS, 1, http2.request(HOST, "/two/x", "POST")) + frame(DATA, 0, 1) * 300,
+    HELLO + http2.update(0, 0x7FFFFFFF) * 2,
+    HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 1, http2.request(HOST, "/one/large")) + http2.update(1, 0x7FFFFFFF) * 2,
+    HELLO + http2.settings(_4=0x80000000),
+    HELLO + frame(http2.WINDOW_UPDATE, 0, 0, b"\0" * 4),
+    HELLO + frame(http2.PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2" + GET),
+    HELLO + b"\xff\xff\xff" + bytes((DATA, 0, 0, 0, 0, 1)),
+]
+
+
+class Attack:
+    """The connections of an attack, which are closed at its end."""
+
+    def __init__(self, port: int):
+        self.port, self.sockets, self.tasks = port, [], []
+
+    async def connect(self, data: bytes = b"", reads: bool = False) -> socket.socket:
+        """Opens a connection that sends `data`. If it does not read, little is received."""
+        client = socket.socket()
+        client.setblocking(False)
+        if not reads:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sockets.append(client)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
+        SENT["connections"] += 1
+        if data:
+            await self.send(client, data)
+        if reads:
+            self.start(self.discard(client))
+        return client
+
+    async def send(self, client: socket.socket, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(client, data)
+
+    def drip(self, client: socket.socket, data: bytes) -> None:
+        """Sends a little, unless the connection is full."""
+        with contextlib.suppress(OSError):
+            client.send(data)
+
+    async def discard(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while await asyncio.get_running_loop().sock_recv(client, 65536):
+                pass
+
+    def start(self, coroutine) -> None:
+        self.tasks.append(asyncio.create_task(coroutine))
+
+    async def once(self, data: bytes, wait: float = 0.02) -> None:
+        """A connection that is closed soon after its data was sent."""
+        client = await self.connect(data)
+        await asyncio.sleep(wait)
+        self.sockets.remove(client)
+        client.close()
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for client in self.sockets:
+            client.close()
+
+
+async def repeat(per_second: float, call) -> None:
+    number = 0
+    while True:
+        await call(number)
+        number += 1
+        await asyncio.sleep(1 / per_second)
+
+
+def http1(path: str, method: str = "GET", more: str = "") -> bytes:
+    SENT["requests"] += 1
+    return f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n{more}\r\n".encode()
+
+
+def streams(paths: list[str]) -> bytes:
+    SENT["requests"] += len(paths)
+    return b"".join(frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, http2.request(HOST, path)) for at, path in enumerate(paths))
+
+
+async def unread_responses(attack: Attack) -> None:
+    """Large responses over HTTP/1.1 that are not read."""
+    for at in range(30):
+        await attack.connect(http1(f"/{('one', 'two')[at % 2]}/large"))
+
+
+async def unread_streams(attack: Attack) -> None:
+    """Large responses within windows of which none grows, and behind closed windows."""
+    for at in range(8):
+        window = (0, 0x7FFFFFFF, 65535, 1)[at % 4]
+        await attack.connect(PREFACE + http2.settings(_4=window) + streams([f"/{('two', 'one')[at // 4]}/large"] * (40 if at < 4 else 10)))
+
+
+async def unread_events(attack: Attack) -> None:
+    """Many small frames of responses that are not read: of the connection, or of its streams."""
+    for at in range(6):
+        hello = PREFACE + http2.settings(_4=(65535, 0)[at % 2])
+        await attack.connect(hello + streams([f"/{('two', 'one')[at // 4]}/events"] * 12), reads=at % 2 == 1)
+
+
+async def read_events(attack: Attack) -> None:
+    """Many small frames of responses, read at once."""
+
+    async def call(number: int) -> None:
+        await attack.connect(http1(f"/{('one', 'two')[number % 2]}/many"), reads=True)
+
+    await repeat(2, call)
+
+
+class Uploader(http2.Connection):
+    """Sends bodies in small frames, one stream after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.next = 1
+
+    def begin(self, path: str, data: bytes, times: int) -> None:
+        SENT["requests"] += 1
+        SENT["small parts"] += times
+        stream, self.next = self.next, self.next + 2
+        self.windows[stream] = self.initial
+        self.transport.write(frame(HEADERS, END_HEADERS, stream, http2.request(HOST, path, "POST")))
+        self.send(stream, data, times)
+
+
+async def small_frames(attack: Attack) -> None:
+    """Uploads in frames of 20 bytes."""
+    loop, clients = asyncio.get_running_loop(), []
+    try:
+        for _ in range(4):
+            clients.append((await loop.create_connection(Uploader, "127.0.0.1", attack.port))[1])
+
+        async def call(number: int) -> None:
+            client = clients[number % len(clients)]
+            if client.is_open and not client.is_going and len(client.unsent) < 50:
+                client.begin(f"/{('two', 'one')[number // 4 % 2]}/call", b"z" * 20, 400)
+
+        await repeat(10, call)
+    finally:
+        for client in clients:
+            client.transport.abort()
+
+
+async def single_bytes(attack: Attack) -> None:
+    """Chunks of one byte each, without end."""
+    head = "Transfer-Encoding: chunked\r\n"
+    clients = [await attack.connect(http1(f"/{('one', 'two')[at % 2]}/late", "POST", head)) for at in range(50)]
+
+    async def call(_number: int) -> None:
+        SENT["small parts"] += len(clients)
+        for client in clients:
+            attack.drip(client, b"1\r\nx\r\n")
+
+    await repeat(40, call)
+
+
+async def slow_uploads(attack: Attack) -> None:
+    """Heads and bodies that take their time."""
+    begun = [b"GET /one/x HTTP/1.1\r\nHost: polite.test\r\nX: "] * 20 + [http1("/one/call", "POST", "Content-Length: 1000000\r\n")] * 30
+    clients = [(await attack.connect(data), b"x") for data in begun]
+    for _ in range(5):
+        head = b"".join(frame(HEADERS, END_HEADERS, at, http2.request(HOST, "/two/call", "POST")) for at in range(1, 40, 2))
+        clients.append((await attack.connect(HELLO + head), b"".join(frame(DATA, 0, at, b"x") for at in range(1, 40, 2))))
+
+    async def call(_number: int) -> None:
+        for client, data in clients:
+            attack.drip(client, data)
+
+    await repeat(5, call)
+
+
+async def bad_requests(attack: Attack) -> None:
+    """Requests that no server accepts."""
+
+    async def call(number: int) -> None:
+        SENT["bad requests"] += 1
+        await attack.once(BAD_REQUESTS[number % len(BAD_REQUESTS)])
+
+    await repeat(100, call)
+
+
+async def bad_frames(attack: Attack) -> None:
+    """Frames that violate HTTP/2."""
+
+    async def call(number: int) -> None:
+        SENT["bad requests"] += 1
+        await attack.once(BAD_FRAMES[number % len(BAD_FRAMES)])
+
+    await repeat(60, call)
+
+
+async def cancelled_calls(attack: Attack) -> None:
+    """Calls that are cancelled when a backend has them."""
+
+    async def call(number: int) -> None:
+        SENT["requests"] += 20
+        path = f"/{('one', 'two')[number % 2]}/late"
+        calls = b"".join(frame(HEADERS, END_HEADERS | END_STREAM, at, http2.request(HOST, path)) + reset(at) for at in range(1, 20, 2))
+        late = b"".join(frame(HEADERS, END_HEADERS | END_STREAM, at, http2.request(HOST, path)) for at in range(21, 40, 2))
+        client = await attack.connect(HELLO + calls + late)
+        await asyncio.sleep(0.02)
+        await attack.send(client, b"".join(reset(at) for at in range(21, 40, 2)))
+        await attack.once(http1(path))
+        client.close()
+        attack.sockets.remove(client)
+
+    await repeat(10, call)
+
+
+async def failing_backends(attack: Attack) -> None:
+    """Requests that make backends fail, all of them at the endpoints of the others."""
+
+    async def call(number: int) -> None:
+        path = f"/{('one', 'two')[number % 2]}/{('cut', 'partial', 'malformed', 'empty')[number // 2 % 4]}"
+        await attack.once(http1(path) if number // 8 % 2 else HELLO + streams([path]))
+
+    await repeat(40, call)
+
+
+async def floods(attack: Attack) -> None:
+    """Frames that need an answer each, which is not read."""
+    clients = [await attack.connect(HELLO) for _ in range(3)]
+    flood = [frame(http2.PING, 0, 0, b"x" * 8) * 100, http2.settings(_4=100) * 100, frame(http2.PRIORITY, 0, 1, b"\0\0\0\0\1") * 100]
+
+    async def call(_number: int) -> None:
+        SENT["small parts"] += 300
+        for client, data in zip(clients, flood, strict=True):
+            attack.drip(client, data)
+
+    await repeat(20, call)
+
+
+async def unread_websockets(attack: Attack) -> None:
+    """Tunnels whose client sends and does not read."""
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    clients = [await attack.connect(http1("/one/websocket", more=upgrade)) for _ in range(20)]
+    message = struct.pack(">HHI", 0x82FE, 4000, 0) + b"w" * 4000
+    await asyncio.sleep(0.2)
+
+    async def flood(client: socket.socket) -> None:
+        for _ in range(500):
+            await attack.send(client, message)
+            await asyncio.sleep(0.05)
+
+    for client in clients:
+        attack.start(flood(client))
+
+
+async def idle_connections(attack: Attack) -> None:
+    """A hundred connections on which nothing happens."""
+    for _ in range(100):
+        await attack.connect()
+
+
+ATTACKS = [
+    unread_streams, small_frames, bad_requests, unread_events, cancelled_calls, slow_uploads, read_events, failing_backends, unread_responses,
+    single_bytes, bad_frames, unread_websockets, idle_connections, floods,
+]  # fmt: skip
+
+
+async def carry_out(attack_of, port: int, seconds: float) -> None:
+    attack = Attack(port)
+    try:
+        async with asyncio.timeout(seconds):
+            with contextlib.suppress(ConnectionError):
+                await attack_of(attack)
+            await asyncio.sleep(seconds)
+    except TimeoutError:
+        pass
+    finally:
+        await attack.end()
+
+
+async def main(port: int, seconds: float, only: str) -> None:
+    # Warns of data that is sent on a connection that the peer has closed, as is usual here.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    os.nice(5)
+    attacks = [attack for attack in ATTACKS if only in attack.__name__]
+    slot = max(1, min(5, seconds / len(attacks)))
+    until, running, at = time.monotonic() + seconds, [], 0
+    while (left := until - time.monotonic()) > 0.1:
+        attack = attacks[at % len(attacks)]
+        print("next: " + attack.__name__.replace("_", " "), flush=True)
+        running.append(asyncio.create_task(carry_out(attack, port, min(2 * slot, left))))
+        at += 1
+        await asyncio.sleep(min(slot, left))
+    await asyncio.gather(*running)
+    print(json.dumps(SENT), flush=True)
+
+
+asyncio.run(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]))
