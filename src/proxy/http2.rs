@@ -25,6 +25,9 @@ use crate::clock::{Clock, Deadline};
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
+/// The flow-control windows limit unread frames. h2's own limit counts the small frames of all
+/// streams together, and ends them together.
+const FRAME_BUDGET: usize = usize::MAX;
 /// Maximum number of resets by the proxy on one connection before the connection ends.
 const LOCAL_RESETS: usize = 256;
 /// Idle time before a PING, and timeout of its response. The PING also ends a connection with an
@@ -94,6 +97,7 @@ fn server(client: &Client) -> Builder {
         .max_concurrent_streams(limits.max_streams)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .data_frame_budget(FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
         .max_local_error_reset_streams(Some(LOCAL_RESETS))

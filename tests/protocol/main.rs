@@ -12,6 +12,7 @@ mod framing;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod http2;
+mod neighbours;
 mod origin;
 mod routing;
 mod slow;

@@ -25,8 +25,11 @@ pub(in crate::upstream) const ASSUMED_STREAMS: usize = 100;
 const MAX_STREAMS: usize = 1024;
 /// Flow-control window of a stream.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// Flow-control window of a connection: half of it bounds unread small frames in h2.
+/// Flow-control window of a connection.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// The flow-control windows limit unread frames. h2's own limit counts the small frames of all
+/// streams together, and ends them together.
+const FRAME_BUDGET: usize = usize::MAX;
 /// Number of locally reset streams whose late frames are ignored, so that they do not fail the
 /// shared connection (h2 #856).
 const MAX_LOCAL_RESETS: usize = 1000;
@@ -80,6 +83,7 @@ impl Http2Connection {
             .initial_max_send_streams(assumed_streams)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
+            .data_frame_budget(FRAME_BUDGET)
             .max_concurrent_reset_streams(MAX_LOCAL_RESETS)
             .max_header_list_size(u32::try_from(limits.bytes).unwrap_or(u32::MAX))
             .handshake(io)

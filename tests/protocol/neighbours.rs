@@ -1,0 +1,237 @@
+//! Streams that share an HTTP/2 connection: what one of them leaves unread, or sends in small
+//! frames, does not fail or delay the others.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tokio::sync::Semaphore;
+
+use crate::fixture::HOST;
+use crate::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PING, SETTINGS, block, frame, get,
+};
+use crate::harness::TEST_TIMEOUT;
+use crate::harness::client::{Client, get as fetch};
+use crate::harness::h2::{self, Origin, block_on};
+use crate::harness::origin as raw;
+use crate::harness::server::TestServer;
+use crate::harness::yaml;
+
+/// The stream window that the proxy grants, as 20-byte frames.
+const WINDOW_OF_EVENTS: usize = 256 * 1024 / EVENT.len();
+/// `:status: 200` in HPACK.
+const STATUS_200: u8 = 0x88;
+const EVENT: &[u8; 20] = b"data: 0123456789abc\n";
+
+/// Serves one origin with a single worker, so that all requests share its connections.
+fn serve(origin: SocketAddr) -> TestServer {
+    let documents = [
+        yaml::gateway("gateway", &[yaml::http("http", 80, "")]),
+        yaml::route("route", "gateway", &[], &yaml::all_to("origin")),
+        yaml::service_of("origin", &[origin], "kubernetes.io/h2c"),
+    ];
+    TestServer::start_with(&documents, |settings| settings.workers = 1)
+}
+
+/// Reads up to the next HEADERS frame; returns its stream id. Responds to SETTINGS and PING.
+fn next_request(peer: &mut raw::Peer) -> Option<u32> {
+    loop {
+        let head = peer.wire.take(9).ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let payload = peer.wire.take(length).ok()?;
+        match (head[3], head[4] & ACK) {
+            (HEADERS, _) => return Some(u32::from_be_bytes([head[5], head[6], head[7], head[8]])),
+            (PING, 0) => peer.send(frame(PING, ACK, 0, &payload)),
+            (SETTINGS, 0) => peer.send(frame(SETTINGS, ACK, 0, &[])),
+            _ => true,
+        };
+    }
+}
+
+/// Bytes that an origin has passed to its connections.
+#[derive(Clone, Default)]
+struct Sent(Arc<AtomicUsize>);
+
+impl Sent {
+    fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    /// Waits until nothing more is sent: all windows are empty.
+    fn until_stalled(&self) {
+        let begin = Instant::now();
+        let mut last = (usize::MAX, Instant::now());
+        while last.1.elapsed() < Duration::from_millis(300) {
+            if self.bytes() != last.0 {
+                last = (self.bytes(), Instant::now());
+            }
+            assert!(begin.elapsed() < TEST_TIMEOUT, "the origin never stalls");
+            // A counter has no change notification.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Returns an origin whose response has `count` pieces, each in a frame of its own, where the path
+/// is `/events/count` or `/blocks/count`.
+fn streaming() -> (Origin, Sent) {
+    let sent = Sent::default();
+    let counter = sent.clone();
+    let origin = Origin::start(move |request, mut respond| {
+        let sent = counter.clone();
+        Box::pin(async move {
+            let mut parts = request.uri().path().split('/').skip(1);
+            let piece = match parts.next() {
+                Some("events") => Bytes::from_static(EVENT),
+                _ => Bytes::from_static(&[7; 16 * 1024]),
+            };
+            let count: usize = parts.next().map_or(0, |it| it.parse().expect("a number"));
+            let Ok(mut body) = respond.send_response(Response::new(()), false) else {
+                return;
+            };
+            for index in 1..=count {
+                if h2::write(&mut body, piece.clone(), index == count)
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+                sent.0.fetch_add(piece.len(), Relaxed);
+            }
+        })
+    });
+    (origin, sent)
+}
+
+/// Opens an HTTP/2 connection that requests `path` on `count` streams and grants no window for the
+/// responses.
+fn unread(server: &TestServer, path: &str, count: u32) -> Client {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const NO_WINDOW: [u8; 6] = [0, 4, 0, 0, 0, 0];
+    let mut client = Client::connect(server.at(80));
+    let mut fields = get(&[]);
+    fields[2] = (":path", path);
+    let head = block(&fields);
+    let requests =
+        (0..count).flat_map(|index| frame(HEADERS, END_STREAM | END_HEADERS, 2 * index + 1, &head));
+    let opening = [PREFACE, &frame(SETTINGS, 0, 0, &NO_WINDOW)].concat();
+    assert!(client.send(opening.into_iter().chain(requests).collect::<Vec<_>>()));
+    client
+}
+
+#[test]
+fn delivers_a_burst_of_small_frames() {
+    const EVENTS: usize = 12_000;
+    let origin = raw::Origin::start(|peer| {
+        if peer.wire.take(24).is_err() {
+            return;
+        }
+        peer.send(frame(SETTINGS, 0, 0, &[]));
+        while let Some(stream) = next_request(peer) {
+            let mut bytes = frame(HEADERS, END_HEADERS, stream, &[STATUS_200]);
+            let event = frame(DATA, 0, stream, EVENT);
+            bytes.extend_from_slice(&event.repeat(EVENTS));
+            bytes.append(&mut frame(DATA, END_STREAM, stream, &[]));
+            peer.send(bytes);
+        }
+    });
+    let server = serve(origin.address);
+    for _ in 0..5 {
+        let response = fetch(server.at(80), HOST, "/x");
+        assert_eq!(response.status, 200);
+        assert!(response.body.complete);
+        assert_eq!(response.body.bytes, EVENT.repeat(EVENTS));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn unread_small_frames_of_a_backend_do_not_end_other_calls() {
+    let (origin, sent) = streaming();
+    let server = serve(origin.address);
+    let _unread = unread(&server, &format!("/events/{}", 2 * WINDOW_OF_EVENTS), 12);
+    sent.until_stalled();
+    let response = fetch(server.at(80), HOST, "/events/12000");
+    assert!(response.body.complete);
+    assert_eq!(response.body.bytes, EVENT.repeat(12_000));
+    assert_eq!(origin.connections(), 1);
+}
+
+/// Returns an origin that reads request bodies when `gate` opens, and at once if the path is
+/// `/read`. Responds with the length.
+fn reading(gate: Arc<Semaphore>) -> Origin {
+    Origin::start(move |request, mut respond| {
+        let gate = gate.clone();
+        Box::pin(async move {
+            if request.uri().path() != "/read" {
+                drop(gate.acquire().await);
+            }
+            let received = h2::read(request.into_body()).await;
+            let length = received.bytes.len().to_string();
+            // Ignored: the stream may have been reset.
+            if let Ok(mut body) = respond.send_response(Response::new(()), false) {
+                let _ = body.send_data(length.into(), true);
+            }
+        })
+    })
+}
+
+fn post(path: &str) -> Request<()> {
+    let request = Request::post(format!("http://{HOST}{path}"));
+    let request = request.header("content-type", "application/grpc");
+    request.body(()).expect("a request")
+}
+
+/// Sends a body in pieces on a stream of its own; returns what the origin responds.
+async fn upload(
+    sender: &::h2::client::SendRequest<Bytes>,
+    path: &str,
+    piece: &'static [u8],
+    count: usize,
+    sent: Sent,
+) -> tokio::task::JoinHandle<Vec<u8>> {
+    let mut ready = sender.clone().ready().await.expect("open");
+    let (response, mut stream) = ready.send_request(post(path), false).expect("sent");
+    tokio::task::spawn_local(async move {
+        for index in 1..=count {
+            let data = Bytes::from_static(piece);
+            h2::write(&mut stream, data, index == count)
+                .await
+                .expect("taken");
+            sent.0.fetch_add(piece.len(), Relaxed);
+        }
+        let response = response.await.expect("a response");
+        h2::read(response.into_body()).await.bytes
+    })
+}
+
+#[test]
+fn small_messages_of_a_client_to_a_stalled_backend_do_not_end_its_connection() {
+    const MESSAGES: usize = 14_000;
+    let gate = Arc::new(Semaphore::new(0));
+    let origin = reading(gate.clone());
+    let server = serve(origin.address);
+    block_on(async {
+        let (sender, mut ended) = h2::connect(server.at(80)).await;
+        let sent = Sent::default();
+        let call = upload(&sender, "/gated", EVENT, MESSAGES, sent.clone()).await;
+        until_stalled(&sent).await;
+        gate.add_permits(1);
+        let length = (MESSAGES * EVENT.len()).to_string();
+        assert_eq!(call.await.expect("no panic"), length.into_bytes());
+        assert!(ended.try_recv().is_err(), "the connection ended");
+    });
+}
+
+/// Like [`Sent::until_stalled`], in the runtime that sends.
+async fn until_stalled(sent: &Sent) {
+    let mut last = usize::MAX;
+    while std::mem::replace(&mut last, sent.bytes()) != sent.bytes() {
+        // A counter has no change notification.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
