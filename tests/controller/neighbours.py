@@ -1,0 +1,177 @@
+"""A hostile namespace beside another: the other's changes are live at once, its statuses are written soon, and the lease never
+lapses."""
+
+import http.client
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from api import has, wait_for
+from checks import check
+from cluster import SYSTEM, answers, process
+from objects import gateway, namespace, parameters, parameters_ref, redirect
+
+NS, HOSTILE = "polite", "hostile"
+SECONDS = float(os.environ.get("NEIGHBOURS_SECONDS", "20"))
+ROUTES = 4000
+LIVE_MILLISECONDS, STATUS_SECONDS = 50, 5
+# Duration of the lease of the controllers.
+LEASE_SECONDS = 6
+CHANGE_EVERY_SECONDS = 0.25
+PROGRAM = Path(__file__).with_name("hostile.py")
+
+
+def prepare(cluster):
+    cluster.apply(namespace(NS), namespace(HOSTILE), parameters(NS, "one", workload={"replicas": 1}))
+    cluster.apply(gateway(NS, "edge", parametersRef=parameters_ref("one")), redirect(NS, "page", ["edge"], "first.test"))
+    cluster.gateway_is(NS, "edge")
+    wait_for("it answers", lambda: answers(cluster.address(NS, "edge"), 8080, "first.test"), 20)
+
+
+@contextmanager
+def hostile_namespace():
+    """Runs the hostile program meanwhile."""
+    command = [sys.executable, str(PROGRAM), HOSTILE, NS, str(ROUTES)]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        yield
+        assert program.poll() is None, f"the hostile program ended early with {program.returncode}"
+    finally:
+        program.stdin.close()
+        program.wait(60)
+
+
+class Observer:
+    """Looks at something again and again on a thread of its own while entered; keeps the largest value seen."""
+
+    def __init__(self, look, every: float):
+        self._look, self._every = look, every
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.largest: float = 0
+        self.fault: Exception | None = None
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ends.set()
+        self._thread.join()
+        if self.fault:
+            raise self.fault
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._every):
+            try:
+                self.largest = max(self.largest, self._look())
+            except Exception as error:
+                self.fault = error
+                return
+
+
+def lease(cluster) -> dict:
+    return cluster.api.get("Lease", "portcullis-controller", SYSTEM)["spec"]
+
+
+def lease_age(cluster) -> float:
+    """Seconds since the lease was renewed."""
+    renewed = datetime.fromisoformat(lease(cluster)["renewTime"])
+    return (datetime.now(UTC) - renewed).total_seconds()
+
+
+def status_delay(cluster) -> float:
+    """Seconds by which the status of a change is late: those until its generation is in the status."""
+    generation = cluster.api.get("HTTPRoute", "page", NS)["metadata"]["generation"]
+    began = time.monotonic()
+
+    def is_written():
+        parents = cluster.api.get("HTTPRoute", "page", NS).get("status", {}).get("parents", [])
+        accepted = parents and next(one for one in parents[0]["conditions"] if one["type"] == "Accepted")
+        return accepted and accepted["observedGeneration"] >= generation
+
+    wait_for("the status of the change is written", is_written, 60)
+    return time.monotonic() - began
+
+
+class Client:
+    """Measures when a change is live, over a kept connection."""
+
+    def __init__(self, address: str):
+        self._connection = http.client.HTTPConnection(address, 8080, timeout=10)
+
+    def wait_for(self, mark: str) -> float:
+        """Seconds until the response redirects to the host `mark`."""
+        began = time.monotonic()
+        while time.monotonic() < began + 10:
+            self._connection.request("GET", "/")
+            response = self._connection.getresponse()
+            response.read()
+            if mark in (response.getheader("location") or ""):
+                return time.monotonic() - began
+            time.sleep(0.001)
+        raise AssertionError(f"the change to {mark} is not live after 10 s")
+
+
+def changes(cluster, seconds: float, prefix: str) -> list[float]:
+    """Changes the route for some time. Returns the milliseconds until each change was live, sorted."""
+    client, delays = Client(cluster.address(NS, "edge")), []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        mark = f"{prefix}-{len(delays)}.test"
+        cluster.apply(redirect(NS, "page", ["edge"], mark))
+        delays.append(client.wait_for(mark) * 1000)
+        time.sleep(CHANGE_EVERY_SECONDS)
+    return sorted(delays)
+
+
+def share(sorted_values: list[float], part: float) -> float:
+    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * part))]
+
+
+def resident(cluster) -> str:
+    """Largest resident memory of the controllers and of the polite Gateway's pod, in MiB."""
+    peak = lambda pod: int(Path(f"/proc/{process(pod)}/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024  # noqa: E731
+    controllers = "+".join(str(peak(pod)) for pod in cluster.controllers())
+    return f"controllers {controllers} MiB, pod {peak(cluster.replicas(NS, 'edge', 1)[0])} MiB"
+
+
+@check(
+    f"beside a hostile namespace of {ROUTES} routes, changes of another are live within {LIVE_MILLISECONDS} ms (p99), its statuses"
+    f" are written within {STATUS_SECONDS} s, and the lease does not lapse"
+)
+def isolated(cluster):
+    calm = changes(cluster, 5, "calm")
+    before = lease(cluster)
+    with (
+        hostile_namespace(),
+        Observer(lambda: lease_age(cluster), 0.25) as age,
+        Observer(lambda: status_delay(cluster), 0.1) as status,
+    ):
+        delays = changes(cluster, SECONDS, "hostile")
+    after = lease(cluster)
+    figures = (
+        f"{len(delays)} changes live after p50 {share(delays, 0.5):.0f}, p99 {share(delays, 0.99):.0f}, at most {delays[-1]:.0f} ms,"
+        f" calm p50 {share(calm, 0.5):.0f}, p99 {share(calm, 0.99):.0f} ms; status after at most {status.largest:.1f} s;"
+        f" lease renewed after at most {age.largest:.1f} s; {resident(cluster)}"
+    )
+    assert share(delays, 0.99) <= LIVE_MILLISECONDS, figures
+    assert status.largest <= STATUS_SECONDS, figures
+    same = all(before.get(field) == after.get(field) for field in ("holderIdentity", "leaseTransitions"))
+    assert same and age.largest < LEASE_SECONDS, f"the lease was {before} and is {after}; {figures}"
+    return figures
+
+
+@check("nothing of the hostile namespace lasts: once it is deleted, the Gateway is Programmed and serves")
+def recovers(cluster):
+    cluster.api.delete("Namespace", HOSTILE)
+    wait_for("the namespace is deleted", lambda: not cluster.api.get("Namespace", HOSTILE), 120, every=0.5)
+    cluster.gateway_is(NS, "edge")
+    Client(cluster.address(NS, "edge")).wait_for("hostile-")
+    page = cluster.api.get("HTTPRoute", "page", NS)
+    assert has(page["status"]["parents"][0]["conditions"], "Accepted", "True", page["metadata"]["generation"]), page["status"]
