@@ -185,6 +185,8 @@ macro_rules! snapshot {
             $($(#[$doc])+ pub $objects: Objects<$kind>,)+
             /// Routes of kinds without a translator, keyed by `Kind/name` within their namespace.
             pub unserved_routes: Objects<UnservedRoute>,
+            /// Objects that the source has, and that never had a valid version.
+            pub invalid: Arc<BTreeSet<ObjectRef>>,
         }
 
         impl Snapshot {

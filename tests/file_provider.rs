@@ -307,7 +307,7 @@ async fn an_invalid_object_keeps_its_valid_version_and_the_others_change() {
     let first = &load.problems[0];
     assert_eq!(
         (first.document, first.line, first.field.as_str()),
-        (1, 1, "spec.ports[0].port")
+        (1, 4, "spec.ports[0].port")
     );
     assert_eq!(first.rule, "maximum: 65535");
     assert_eq!(

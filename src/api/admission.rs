@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::object::{Kind, Object};
@@ -16,12 +17,15 @@ const MAX_FINDINGS: usize = 50;
 const MAX_WORD: usize = 317;
 
 /// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Severity {
     /// The object cannot be used.
     Error,
     /// The object is used nevertheless.
     Warning,
+    /// Nothing has to change.
+    Note,
 }
 
 impl fmt::Display for Severity {
@@ -29,6 +33,7 @@ impl fmt::Display for Severity {
         f.write_str(match self {
             Self::Error => "error",
             Self::Warning => "warning",
+            Self::Note => "note",
         })
     }
 }
@@ -217,8 +222,13 @@ fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
             Finding::error("kind", format!("there is no {kind} in {api_version}"))
         }
         None => {
-            let message =
+            let mut message =
                 format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored");
+            if (group, kind) == ("networking.k8s.io", "Ingress") {
+                message.push_str(
+                    "; ingress2gateway (github.com/kubernetes-sigs/ingress2gateway) converts it to routes",
+                );
+            }
             Finding::warning("kind", message)
         }
     }

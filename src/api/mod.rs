@@ -2,6 +2,7 @@
 //! defaults and validation of an API server. Must not know clients, files or the meaning of objects.
 
 pub mod admission;
+pub(crate) mod annotation;
 pub mod backend_tls_override;
 pub mod core;
 pub mod duration;

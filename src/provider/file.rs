@@ -1,6 +1,8 @@
 //! Objects from a directory of YAML and JSON files. Owns which version of an object is served when
 //! files conflict, break or disappear.
 
+mod advice;
+mod locate;
 mod parse;
 mod scan;
 mod watch;
@@ -11,6 +13,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::locate::Lines;
 use self::parse::SyntaxError;
 use self::scan::Scan;
 use super::{Load, Problem};
@@ -82,6 +85,8 @@ struct Document {
     line: usize,
     digest: u64,
     outcome: Result<Arc<[Admission]>, SyntaxError>,
+    /// Lines of the fields that have findings, from 1 at `line`.
+    fields: Arc<Lines>,
 }
 
 /// Location of an object.
@@ -89,7 +94,9 @@ struct Document {
 struct Location<'a> {
     file: &'a Path,
     document: usize,
+    /// First line of the document, or line of the syntax error.
     line: usize,
+    fields: &'a Lines,
 }
 
 impl Location<'_> {
@@ -98,7 +105,7 @@ impl Location<'_> {
             severity: finding.severity,
             file: self.file.to_owned(),
             document: self.document,
-            line: self.line,
+            line: self.line + self.fields.get(&finding.field).map_or(0, |line| line - 1),
             generation: 0,
             object: object.cloned(),
             field: finding.field.clone(),
@@ -142,6 +149,7 @@ impl FileProvider {
             served: &self.served,
             locations: HashMap::new(),
             objects: BTreeMap::new(),
+            invalid: BTreeSet::new(),
             problems: scan.problems,
         };
         files
@@ -153,11 +161,15 @@ impl FileProvider {
             .for_each(|entry| merge.retain(entry));
         let Merge {
             objects: served,
+            invalid,
             mut problems,
             ..
         } = merge;
         problems.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot {
+            invalid: Arc::new(invalid),
+            ..Snapshot::default()
+        };
         for object in served.values() {
             snapshot.insert(object.clone());
         }
@@ -211,6 +223,8 @@ struct Merge<'a> {
     served: &'a BTreeMap<ObjectRef, Object>,
     locations: HashMap<&'a ObjectRef, Location<'a>>,
     objects: BTreeMap<ObjectRef, Object>,
+    /// Objects without a valid version.
+    invalid: BTreeSet<ObjectRef>,
     problems: Vec<Problem>,
 }
 
@@ -227,6 +241,7 @@ impl<'a> Merge<'a> {
                 file: path,
                 document: index + 1,
                 line: document.line,
+                fields: &document.fields,
             };
             match &document.outcome {
                 Err(error) => self.broken(location, error, keeps_previous),
@@ -298,6 +313,8 @@ impl<'a> Merge<'a> {
                 "is invalid; its previous valid version stays in service",
             );
             self.problems.push(location.problem(Some(id), &finding));
+        } else {
+            self.invalid.insert(id.clone());
         }
     }
 
@@ -389,11 +406,23 @@ fn read_document(
         };
     }
     let admit = |item: parse::Item| api::admit_at(&item.path, item.value);
-    let outcome = parse::parse(source, is_json).map(|items| items.into_iter().map(admit).collect());
+    let outcome: Result<Arc<[Admission]>, _> =
+        parse::parse(source, is_json).map(|items| items.into_iter().map(admit).collect());
+    let admissions = outcome.iter().flat_map(|all| all.iter());
+    let findings = admissions.flat_map(|admission| &admission.findings);
+    let fields: BTreeSet<&str> = findings
+        .map(|finding| &*finding.field)
+        .filter(|field| !field.is_empty())
+        .collect();
+    let fields = match fields.is_empty() {
+        true => Arc::default(),
+        false => Arc::new(locate::lines(source.text, &fields)),
+    };
     Document {
         line: source.line,
         digest,
         outcome,
+        fields,
     }
 }
 

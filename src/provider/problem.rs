@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::{ObjectRef, Severity, admit};
@@ -13,7 +14,7 @@ const RULE_SHOWN: usize = 160;
 const NAME_SHOWN: usize = 600;
 
 /// A problem of the input.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Problem {
     /// Severity.
     pub severity: Severity,
@@ -21,7 +22,8 @@ pub struct Problem {
     pub file: PathBuf,
     /// Number of the document in the file, from 1; 0 for the whole file.
     pub document: usize,
-    /// First line of the document, or line of the syntax error, from 1; 0 for the whole file.
+    /// Line of the field, of the document if the field is unknown, or of the syntax error, from 1; 0
+    /// for the whole file.
     pub line: usize,
     /// The object, if its name is known.
     pub object: Option<ObjectRef>,

@@ -1,10 +1,12 @@
-//! Logs problems of the configuration, each once when it appears.
+//! Logs problems of the configuration, each once when it appears and once when it is resolved, and routes that are removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use imbl::ordmap::DiffItem;
+
 use crate::api::Severity;
-use crate::provider::Load;
+use crate::provider::{Load, Problem};
 use crate::status::StatusReport;
 
 /// The problems that have been logged.
@@ -25,17 +27,44 @@ impl Announced {
             match problem.severity {
                 Severity::Error => tracing::error!("{problem}"),
                 Severity::Warning => tracing::warn!("{problem}"),
+                Severity::Note => tracing::info!("{problem}"),
             }
         }
+        self.announce_resolved(load);
         let changes = report.problem_changes(&self.report);
         for (object, message) in changes.new {
             tracing::warn!("{object}: {message}");
         }
+        for (object, message) in changes.resolved {
+            tracing::info!("resolved: {object}: {message}");
+        }
+        announce_routes(&self.report, report);
         *self = Self {
             load: load.clone(),
             report: report.clone(),
             reported: self.reported.saturating_add_signed(changes.increase),
         };
-        self.load.problems.len() + self.reported
+        let is_fault = |problem: &&Problem| problem.severity != Severity::Note;
+        self.load.problems.iter().filter(is_fault).count() + self.reported
+    }
+
+    /// Logs the problems of objects that no longer exist.
+    fn announce_resolved(&self, load: &Load) {
+        let known: HashSet<_> = load.problems.iter().collect();
+        let former = self.load.problems.iter();
+        for problem in former.filter(|problem| !known.contains(problem)) {
+            if problem.severity != Severity::Note {
+                tracing::info!("resolved: {problem}");
+            }
+        }
+    }
+}
+
+/// Logs routes that exist no longer. Skips those that share their conditions.
+fn announce_routes(before: &StatusReport, now: &StatusReport) {
+    for item in before.routes.diff(&now.routes) {
+        if let DiffItem::Remove(route, _) = item {
+            tracing::info!("{route} was removed");
+        }
     }
 }

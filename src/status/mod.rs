@@ -6,6 +6,7 @@ mod data_planes;
 mod features;
 pub mod lease;
 pub mod merge;
+mod placed;
 mod queue;
 mod release_backend;
 pub mod report;
@@ -17,6 +18,7 @@ pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
 pub use merge::merge;
+pub use placed::PlacedConditions;
 pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::{
     Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,

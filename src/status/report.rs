@@ -160,6 +160,8 @@ pub struct Note {
 pub struct ProblemChanges {
     /// Problems that only this report contains, each with the object that needs a change.
     pub new: Vec<(ObjectRef, String)>,
+    /// Problems that only the report before contains.
+    pub resolved: Vec<(ObjectRef, String)>,
     /// By how many the number of problems grows.
     pub increase: isize,
 }
@@ -216,11 +218,13 @@ impl StatusReport {
 
     /// Returns the difference from the problems of `before`. Skips routes that share their conditions with `before`.
     pub fn problem_changes(&self, before: &Self) -> ProblemChanges {
-        let (before, mut now) = (before.problems_unlike(self), self.problems_unlike(before));
+        let (before, now) = (before.problems_unlike(self), self.problems_unlike(before));
         let increase = now.len() as isize - before.len() as isize;
-        let known: HashSet<_> = before.into_iter().collect();
-        now.retain(|problem| !known.contains(problem));
-        ProblemChanges { new: now, increase }
+        ProblemChanges {
+            new: missing(&now, &before),
+            resolved: missing(&before, &now),
+            increase,
+        }
     }
 
     /// Returns all problems, except those of routes that share their conditions with `other`.
@@ -297,6 +301,16 @@ impl ParentRef {
         }
         shown
     }
+}
+
+/// Returns the problems that are not in `others`.
+fn missing(
+    problems: &[(ObjectRef, String)],
+    others: &[(ObjectRef, String)],
+) -> Vec<(ObjectRef, String)> {
+    let others: HashSet<_> = others.iter().collect();
+    let missing = problems.iter().filter(|problem| !others.contains(problem));
+    missing.cloned().collect()
 }
 
 fn collect(

@@ -168,6 +168,7 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         // `ClientAuthorities` tracks the ConfigMaps that Gateways refer to.
         config_maps: _,
         gateway_parameters,
+        invalid,
     } = one;
     *gateway_classes == two.gateway_classes
         && *gateways == two.gateways
@@ -177,4 +178,5 @@ pub(super) fn is_same(one: &Snapshot, two: &Snapshot) -> bool {
         && *namespaces == two.namespaces
         && *secrets == two.secrets
         && *gateway_parameters == two.gateway_parameters
+        && *invalid == two.invalid
 }

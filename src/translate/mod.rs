@@ -176,7 +176,8 @@ impl Translator {
             self.routes.replace_unserved(unserved, &report.routes);
             parents_changed = former.parents != self.gateways.parents
                 || before.gateways != snapshot.gateways
-                || before.listener_sets != snapshot.listener_sets;
+                || before.listener_sets != snapshot.listener_sets
+                || before.invalid != snapshot.invalid;
         }
         // Before routes, which resolve their references against the present backends.
         let backends = self.backends.follow(&input, &before);

@@ -304,10 +304,14 @@ fn orphan(
         "ListenerSet" => input.snapshot.listener_sets.get(namespace, name).is_some(),
         _ => false,
     };
-    (!exists).then(|| Note {
-        object: object.clone(),
-        message: format!(
-            "{field} names {parent}, which does not exist: nothing is served through it"
-        ),
+    (!exists).then(|| {
+        let why = match input.snapshot.invalid.contains(&parent) {
+            true => "is invalid",
+            false => "does not exist",
+        };
+        Note {
+            object: object.clone(),
+            message: format!("{field} names {parent}, which {why}: nothing is served through it"),
+        }
     })
 }

@@ -1,8 +1,9 @@
-//! Pruning and defaulting, which an API server does before it validates: removes nulls and unknown fields, sets
-//! defaults.
+//! Pruning and defaulting, which an API server does before it validates: removes nulls, sets defaults, and refuses unknown
+//! fields, as with strict field validation, the default of `kubectl apply`.
 
 use serde_json::{Map, Value};
 
+use super::hint;
 use super::node::{Node, Schema};
 use super::path::Path;
 use crate::api::admission::Finding;
@@ -42,7 +43,8 @@ fn object<'a>(
         |name, value| match node.member(name).map(|member| schema.resolve(member)) {
             Some(member) => !value.is_null() || member.nullable,
             None if is_closed => {
-                findings.push(Finding::warning(path.field(name), "unknown field"));
+                let message = hint::unknown_field(name, &node.properties);
+                findings.push(Finding::error(path.field(name), message));
                 false
             }
             None => true,

@@ -4,6 +4,7 @@
 mod cel;
 mod default;
 mod format;
+mod hint;
 mod node;
 mod path;
 mod pattern;
@@ -20,6 +21,7 @@ use serde_json::{Map, Value};
 use self::node::Schema;
 use self::path::Path;
 use super::admission::{Finding, Severity};
+use super::annotation;
 use super::object::Kind;
 
 /// Maximum size of all annotations of an object (`TotalAnnotationSizeLimitB` in Kubernetes).
@@ -112,7 +114,7 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
     }
 }
 
-/// Checks the total size of annotations. Single annotations have no limit.
+/// Checks the total size of annotations, since single annotations have no limit, and the names of those of Portcullis.
 fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
     let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
     let annotations = metadata.get("annotations").and_then(Value::as_object);
@@ -126,6 +128,37 @@ fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
             )
         });
     }
+    for (key, _) in metadata
+        .get("annotations")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(message) = unknown_annotation(key) {
+            findings.push(Finding::error(
+                format!("metadata.annotations[{key}]"),
+                message,
+            ));
+        }
+    }
+}
+
+/// Returns the message on an annotation of Portcullis that does not exist.
+fn unknown_annotation(key: &str) -> Option<String> {
+    let name = key.strip_prefix(annotation::PREFIX)?;
+    let known = || {
+        annotation::ALL
+            .iter()
+            .filter_map(|known| known.strip_prefix(annotation::PREFIX))
+    };
+    if known().any(|known| known == name) {
+        return None;
+    }
+    let advice = match hint::nearest(name, known()) {
+        Some(known) => format!("; did you mean {}{known}?", annotation::PREFIX),
+        None => format!("; there are {}", annotation::ALL.join(", ")),
+    };
+    Some(format!("unknown annotation of Portcullis{advice}"))
 }
 
 /// Returns the kind's schema, which is parsed on first use.

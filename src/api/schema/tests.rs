@@ -96,7 +96,7 @@ fn all_violations_are_reported_at_once() {
         found,
         [
             "error spec.listeners[0].hostname: Invalid value: \"UPPER\": should match \
-             '^(\\*\\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'",
+             '^(\\*\\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'; write it in lower case: upper",
             "error spec.listeners[0].name: Invalid value: \"A b\": should match \
              '^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'",
             "error spec.listeners[0].port: Invalid value: 70000: should be less than or equal to 65535",
@@ -153,11 +153,11 @@ fn reports_missing_required_fields() {
 }
 
 #[test]
-fn unknown_fields_are_pruned_with_a_warning() {
+fn unknown_fields_are_errors_that_name_similar_fields() {
     let admission = admit(route(
         json!({"rules": [{"backends": [1], "name": "a"}], "parent": {"a": 1}}),
     ));
-    assert!(admission.object.is_some());
+    assert!(admission.object.is_none());
     let found: Vec<_> = admission
         .findings
         .iter()
@@ -166,8 +166,16 @@ fn unknown_fields_are_pruned_with_a_warning() {
     assert_eq!(
         found,
         [
-            (Severity::Warning, "spec.parent", "unknown field"),
-            (Severity::Warning, "spec.rules[0].backends", "unknown field"),
+            (
+                Severity::Error,
+                "spec.parent",
+                "unknown field; did you mean parentRefs?"
+            ),
+            (
+                Severity::Error,
+                "spec.rules[0].backends",
+                "unknown field; did you mean backendRefs?"
+            ),
         ]
     );
 }
@@ -378,7 +386,7 @@ fn rejects_parameters_that_exclude_each_other() {
         ("{timeouts: {header: 5 s}}", "error spec.timeouts.header: "),
         (
             "{workload: {replica: 2}}",
-            "warning spec.workload.replica: unknown field",
+            "error spec.workload.replica: unknown field; did you mean replicas?",
         ),
     ] {
         let found = found(spec);

@@ -5,8 +5,10 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::hint;
 use super::node::{ListType, Node, Schema, Type};
 use super::path::Path;
+use super::pattern::Pattern;
 use crate::api::admission::Finding;
 
 /// Maximum number of characters of a value in a message.
@@ -26,7 +28,9 @@ pub(super) fn check<'a>(
             type_name(value),
             node.kind.map_or("integer or string", Type::name),
         );
-        let message = format!("Invalid value: {is:?}: must be of type {expected}");
+        let pattern = node.pattern.as_ref().map(Pattern::source);
+        let advice = hint::number_for_text(pattern, value);
+        let message = format!("Invalid value: {is:?}: must be of type {expected}{advice}");
         return findings.push(finding(path, message, format!("type: {expected}")));
     }
     let mut report = |message: String, rule: String| findings.push(finding(path, message, rule));
@@ -173,7 +177,11 @@ fn string(node: &Node, text: &str, report: &mut impl FnMut(String, String)) {
     {
         let source = pattern.source();
         report(
-            format!("Invalid value: {}: should match '{source}'", quoted(text)),
+            format!(
+                "Invalid value: {}: should match '{source}'{}",
+                quoted(text),
+                hint::correction(source, text)
+            ),
             format!("pattern: {source}"),
         );
     }

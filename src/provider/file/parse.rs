@@ -7,6 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use super::advice;
+
 /// Maximum size of a file.
 pub(super) const MAX_FILE: u64 = 16 << 20;
 /// Maximum size of a document. The API server's limit is 3 MiB.
@@ -134,14 +136,19 @@ pub(super) fn parse(document: DocumentText<'_>, json: bool) -> Result<Vec<Item>,
             return Err(SyntaxError { line, message });
         }
         seed.deserialize(serde_yaml::Deserializer::from_str(document.text))
-            .map_err(|error| SyntaxError {
-                line: error.location().map_or(0, |location| location.line()),
-                message: error.to_string(),
-            })?
+            .map_err(|error| not_yaml(document.text, &error))?
     };
     let mut items = Vec::new();
     flatten(value, "", &mut items);
     Ok(items)
+}
+
+/// Returns why text is not YAML, in a sentence for frequent mistakes.
+fn not_yaml(text: &str, error: &serde_yaml::Error) -> SyntaxError {
+    let line = error.location().map_or(0, |location| location.line());
+    let explained = advice::explain(text, line);
+    let (line, message) = explained.unwrap_or_else(|| (line, error.to_string()));
+    SyntaxError { line, message }
 }
 
 /// Returns the line at which the nesting is too deep to parse. Counts quoted and block text as well

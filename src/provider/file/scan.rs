@@ -14,6 +14,8 @@ use crate::provider::Problem;
 const MAX_DEPTH: usize = 32;
 /// Maximum number of files.
 const MAX_FILES: usize = 100_000;
+/// Maximum number of unread files that are noted one by one.
+const MAX_UNREAD: usize = 10;
 /// Maximum length of a chain of symlinks.
 const MAX_LINKS: usize = 16;
 
@@ -30,6 +32,8 @@ pub(super) struct Scan {
     links: Vec<(PathBuf, PathBuf)>,
     visited: BTreeSet<PathBuf>,
     full: bool,
+    /// Number of files that are not configuration.
+    unread: usize,
 }
 
 /// Scans a directory. Returns an error only if the directory itself cannot be read.
@@ -40,6 +44,7 @@ pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
     scan.directories.insert(real.clone());
     scan.visited.insert(real);
     scan.entries(directory, entries, 0);
+    scan.note_files(directory);
     Ok(scan)
 }
 
@@ -90,7 +95,9 @@ impl Scan {
         if metadata.is_dir() {
             self.directory(&path, real, depth);
         } else if !has_extension(&path) {
-            // Other file types are skipped unless the extension marks configuration.
+            if metadata.is_file() {
+                self.unread(&path);
+            }
         } else if !metadata.is_file() {
             self.warn(&path, "neither a file nor a directory; ignored".to_owned());
         } else if self.visited.insert(real.clone()) {
@@ -142,6 +149,37 @@ impl Scan {
                 self.directories.insert(parent);
             }
         }
+    }
+
+    /// Notes a file that is not read, so that its author sees why it has no effect. Files that editors leave are not
+    /// worth a note.
+    fn unread(&mut self, path: &Path) {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.ends_with(b"~") || name.starts_with(b"#") {
+            return;
+        }
+        self.unread += 1;
+        if self.unread <= MAX_UNREAD {
+            let message = "not read: the names of configuration files end in .yaml, .yml or .json";
+            self.note(path, message.to_owned());
+        }
+    }
+
+    /// Notes that there are more files that are not read, or that there is none to read.
+    fn note_files(&mut self, directory: &Path) {
+        if self.unread > MAX_UNREAD {
+            let more = self.unread - MAX_UNREAD;
+            self.note(directory, format!("{more} more files are not read"));
+        }
+        if self.files.is_empty() {
+            let message = "there is no .yaml, .yml or .json file, so nothing is served";
+            self.note(directory, message.to_owned());
+        }
+    }
+
+    fn note(&mut self, path: &Path, message: String) {
+        self.problems
+            .push(Problem::of_file(Severity::Note, path, message));
     }
 
     fn warn(&mut self, path: &Path, message: String) {

@@ -62,7 +62,67 @@ fn finds_files_by_extension_at_any_depth() {
         ("e.txt", &config_map("e")),
     ]);
     assert_eq!(names(&load), ["a", "b", "c"]);
-    assert_eq!(load.problems, []);
+    let problems: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].starts_with("note: ") && problems[0].contains("/e.txt: not read"));
+}
+
+#[test]
+fn notes_that_nothing_is_read() {
+    let load = load(&[("route.YAML", ROUTE), ("route.yaml~", ROUTE)]);
+    let problems: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(
+        problems
+            .iter()
+            .any(|it| it.contains("route.YAML: not read"))
+    );
+    assert!(problems.iter().any(|it| it.contains("nothing is served")));
+}
+
+#[test]
+fn problems_have_the_line_of_their_field() {
+    let text = format!(
+        "# a comment\n{ROUTE}---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata:\n  name: a\nspec:\n  \
+         gatewayClassName: portcullis\n  listeners:\n  - name: one\n    port: 1\n    protocol: HTTP\n    hostname: A\n"
+    );
+    let line = text
+        .lines()
+        .position(|line| line == "    hostname: A")
+        .unwrap()
+        + 1;
+    let load = load(&[("a.yaml", &text)]);
+    let [problem] = load.problems.as_slice() else {
+        panic!("{:?}", load.problems)
+    };
+    assert_eq!(
+        (problem.line, &*problem.field),
+        (line, "spec.listeners[0].hostname")
+    );
+    assert!(
+        load.snapshot
+            .invalid
+            .iter()
+            .any(|object| &*object.name == "a")
+    );
+}
+
+#[test]
+fn frequent_mistakes_in_yaml_have_sentences_of_their_own() {
+    for (text, line, message) in [
+        ("a:\n\tb: 1\n", 2, "indented with a tab"),
+        ("a:\n  b: {{ .Values.b }}\n", 2, "expression of a template"),
+        (
+            "a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> x\n",
+            2,
+            "merge conflict",
+        ),
+    ] {
+        let load = load(&[("a.yaml", text)]);
+        let problem = &load.problems[0];
+        assert_eq!(problem.line, line, "{problem}");
+        assert!(problem.message.contains(message), "{problem}");
+    }
 }
 
 #[test]

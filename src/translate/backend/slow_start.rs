@@ -3,11 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::api::annotation::SLOW_START as ANNOTATION;
 use crate::api::core::Service;
 use crate::api::duration;
 
-/// Name of the annotation. Its value is a duration (GEP-2257).
-const ANNOTATION: &str = "portcullis.dev/slow-start";
 /// Permitted durations.
 const PERMITTED: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(15 * 60);
 

@@ -1,0 +1,180 @@
+//! What the author of a value probably meant: names of fields that resemble an unknown one, and corrections of values that
+//! violate a pattern. Only adds advice to messages: decides nothing.
+
+use super::node::Properties;
+
+/// Returns the one of `known` names that resembles `name` most, if any does.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = name.to_lowercase();
+    // A quarter of the name may differ, and one letter of a short name.
+    let limit = 1 + wanted.chars().count() / 4;
+    let distance = |candidate: &str| {
+        let candidate = candidate.to_lowercase();
+        let is_shortened = wanted.len() >= 4 && candidate.starts_with(&wanted);
+        match strsim::damerau_levenshtein(&wanted, &candidate) {
+            distance if is_shortened => distance.min(1),
+            distance => distance,
+        }
+    };
+    known
+        .into_iter()
+        .map(|candidate| (distance(candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Returns the message on a field that the schema does not have.
+pub(super) fn unknown_field(name: &str, properties: &Properties) -> String {
+    match nearest(name, properties.iter().map(|(known, _)| known)) {
+        Some(known) => format!("unknown field; did you mean {known}?"),
+        None => "unknown field".to_owned(),
+    }
+}
+
+/// Returns advice on text that does not match a pattern of the Gateway API, beginning with a separator; empty if there
+/// is none.
+pub(super) fn correction(pattern: &str, text: &str) -> String {
+    let advice = if text.contains("{{") {
+        Some("this looks like an expression of a template that was not rendered".to_owned())
+    } else if !text.chars().all(|c| c.is_ascii_graphic()) {
+        // Advice repeats parts of the text.
+        None
+    } else if is_duration(pattern) {
+        duration(text)
+    } else if is_hostname(pattern) {
+        hostname(text)
+    } else {
+        None
+    };
+    advice.map_or_else(String::new, |advice| format!("; {advice}"))
+}
+
+/// Returns advice on a number where text is expected, beginning with a separator; empty if there is none.
+pub(super) fn number_for_text(pattern: Option<&str>, number: &serde_json::Value) -> String {
+    match pattern.filter(|pattern| is_duration(pattern)) {
+        Some(_) if number.is_u64() => format!("; a duration needs a unit: write {number}s"),
+        _ => String::new(),
+    }
+}
+
+/// Reports whether a pattern is that of durations (GEP-2257).
+fn is_duration(pattern: &str) -> bool {
+    pattern.contains("(h|m|s|ms)")
+}
+
+/// Reports whether a pattern is that of DNS names.
+fn is_hostname(pattern: &str) -> bool {
+    pattern.contains(r"(\.[a-z0-9](")
+}
+
+fn duration(text: &str) -> Option<String> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(unit_at);
+    let value: f64 = number.parse().ok()?;
+    let milliseconds = match unit {
+        "ms" => value,
+        "s" => value * 1e3,
+        "m" => value * 6e4,
+        "h" => value * 3.6e6,
+        "d" => value * 8.64e7,
+        _ => return Some("the units of durations are h, m, s and ms".to_owned()),
+    };
+    if milliseconds.fract() != 0.0 {
+        return Some("the smallest unit of a duration is ms".to_owned());
+    }
+    let written = match milliseconds as u64 {
+        whole if unit == "d" => format!("{}h", whole / 3_600_000),
+        whole => format!("{whole}ms"),
+    };
+    let why = match unit {
+        "d" => "the units of durations are h, m, s and ms",
+        _ => "durations have no fractions",
+    };
+    Some(format!("{why}: write {written}"))
+}
+
+fn hostname(text: &str) -> Option<String> {
+    let (part, rest) = match text.split_once("://") {
+        Some((_, rest)) => ("scheme", rest),
+        None if text.contains('/') => ("path", text),
+        None if text.contains(':') => ("port", text),
+        None if text.contains(|c: char| c.is_ascii_uppercase())
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-.*".contains(c)) =>
+        {
+            return Some(format!("write it in lower case: {}", text.to_lowercase()));
+        }
+        None => return None,
+    };
+    let host = rest.split(['/', ':', '?', '#']).next().unwrap_or(rest);
+    Some(format!("a hostname has no {part}: write {host}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+    const HOSTNAME: &str =
+        r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
+    #[test]
+    fn finds_the_nearest_name() {
+        let route = ["hostnames", "parentRefs", "rules", "useDefaultGateways"];
+        let rule = ["name", "matches", "filters", "backendRefs", "timeouts"];
+        assert_eq!(nearest("hostname", route), Some("hostnames"));
+        assert_eq!(nearest("parent", route), Some("parentRefs"));
+        assert_eq!(nearest("rule", route), Some("rules"));
+        assert_eq!(nearest("match", rule), Some("matches"));
+        assert_eq!(nearest("backendRef", rule), Some("backendRefs"));
+        assert_eq!(nearest("backends", rule), Some("backendRefs"));
+        assert_eq!(nearest("BackendRefs", rule), Some("backendRefs"));
+        assert_eq!(nearest("tiemout", rule), Some("timeouts"));
+        assert_eq!(nearest("selector", rule), None);
+    }
+
+    #[test]
+    fn corrects_durations() {
+        for (text, expected) in [
+            ("0.5s", "; durations have no fractions: write 500ms"),
+            ("1.5h", "; durations have no fractions: write 5400000ms"),
+            (
+                "1d",
+                "; the units of durations are h, m, s and ms: write 24h",
+            ),
+            ("1us", "; the units of durations are h, m, s and ms"),
+            ("0.1ms", "; the smallest unit of a duration is ms"),
+            ("x", ""),
+        ] {
+            assert_eq!(correction(DURATION, text), expected, "{text}");
+        }
+        assert_eq!(
+            number_for_text(Some(DURATION), &30.into()),
+            "; a duration needs a unit: write 30s"
+        );
+        assert_eq!(number_for_text(Some(HOSTNAME), &30.into()), "");
+    }
+
+    #[test]
+    fn corrects_hostnames() {
+        for (text, expected) in [
+            (
+                "http://a.test/x",
+                "; a hostname has no scheme: write a.test",
+            ),
+            ("a.test:80", "; a hostname has no port: write a.test"),
+            ("a.test/x", "; a hostname has no path: write a.test"),
+            ("A.test", "; write it in lower case: a.test"),
+            (
+                "{{ .host }}",
+                "; this looks like an expression of a template that was not rendered",
+            ),
+            ("a..test", ""),
+            ("a\nb:80", ""),
+        ] {
+            assert_eq!(correction(HOSTNAME, text), expected, "{text}");
+        }
+    }
+}
