@@ -76,7 +76,7 @@ fn subcommands() -> Vec<String> {
 
 #[test]
 fn every_command_has_help_with_an_example_and_exit_codes() {
-    let names = "quickstart run controller check explain shift echo";
+    let names = "quickstart run controller check explain shift echo completions";
     assert_eq!(subcommands().join(" "), names);
     for name in subcommands() {
         let help = stdout(&output(&[&name, "--help"]));
@@ -233,7 +233,8 @@ fn explain_exits_with_1_if_no_rule_matches() {
     ] {
         let output = output(&["explain", "config/quickstart", url]);
         assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-        assert!(stdout(&output).contains("none"));
+        let text = stdout(&output);
+        assert!(text.contains("none") || text.contains("closed"), "{text}");
     }
 }
 

@@ -1,15 +1,23 @@
 //! `portcullis check`: loads and translates a folder without serving it, and prints problems and conditions.
 
-use std::fmt::Display;
+mod warnings;
+
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use jiff::Timestamp;
+use serde::Serialize;
+
+use self::warnings::Warning;
 use super::flags::PermissionFlags;
+use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
+use crate::ir::ObjectRef;
 use crate::permissions::Permissions;
-use crate::provider::{FileProvider, Load};
-use crate::status::{Condition, ListenerStatus, StatusReport};
+use crate::provider::{FileProvider, Load, Problem};
+use crate::status::{PlacedConditions, StatusReport};
 use crate::translate::{Options, Translation, shadowed, translate};
 
 /// Check a folder of Gateway API YAML and print every problem and condition.
@@ -18,7 +26,10 @@ use crate::translate::{Options, Translation, shadowed, translate};
 Examples:
   portcullis check config/quickstart
   portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
+  portcullis check -o json config/quickstart
 
+Warns of valid configuration that fails requests: backends without endpoints or weight, and certificates that are expired,
+not yet valid, valid for at most 7 more days, or not for the hostname of their listener.
 Exit codes: 0 if every object is accepted (warnings are printed), 1 if an object is not accepted or the folder cannot
 be read, 2 for wrong usage.")]
 pub struct Args {
@@ -31,14 +42,21 @@ pub struct Args {
     /// Print problems only
     #[arg(long, short, env = "PORTCULLIS_CHECK_QUIET")]
     quiet: bool,
+    /// Format of the output.
+    #[command(flatten)]
+    format: OutputFlag,
 }
 
 /// Prints problems and conditions. Fails with exit code 1 if an object is not accepted.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (load, translation) = translate_folder(&args.config_dir, &options(&args.permissions))?;
+    let result = CheckResult::new(&load, &translation, Timestamp::now());
     let mut out = io::stdout().lock();
-    let accepted = print(&load, &translation, args.quiet, &mut out)?;
-    Ok(if accepted {
+    match args.format.output {
+        OutputFormat::Text => result.print(args.quiet, &mut out)?,
+        OutputFormat::Json => output::json(&result.document(args.quiet), &mut out)?,
+    }
+    Ok(if result.is_accepted() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -63,131 +81,151 @@ pub(super) fn options(permissions: &PermissionFlags) -> Options {
     }
 }
 
-fn print(
-    load: &Load,
-    translation: &Translation,
-    quiet: bool,
-    out: &mut impl Write,
-) -> io::Result<bool> {
-    let report = &translation.report;
-    for problem in &load.problems {
-        writeln!(out, "{problem}")?;
-    }
-    let unmet: Vec<_> = report.problems().collect();
-    for (object, problem) in &unmet {
-        writeln!(out, "not accepted: {object}: {problem}")?;
-    }
-    let shadowed = shadowed(&translation.ir);
-    for shadowed in &shadowed {
-        writeln!(out, "warning: {shadowed}")?;
-    }
-    let errors = load
-        .problems
-        .iter()
-        .filter(|problem| problem.severity == Severity::Error)
-        .count();
-    let warnings = load.problems.len() - errors + shadowed.len();
-    if !quiet {
-        print_conditions(report, out)?;
-        writeln!(
-            out,
-            "Gateways: {}, routes: {}, errors: {errors}, not accepted: {}, warnings: {warnings}",
-            report.gateways.len(),
-            report.routes.len(),
-            unmet.len(),
-        )?;
-    }
-    Ok(errors + unmet.len() == 0)
+/// What a check finds.
+struct CheckResult<'a> {
+    problems: &'a [Problem],
+    report: &'a StatusReport,
+    /// Objects that are not accepted, and why.
+    unmet: Vec<(ObjectRef, String)>,
+    warnings: BTreeSet<Warning>,
 }
 
-fn print_conditions(report: &StatusReport, out: &mut impl Write) -> io::Result<()> {
-    for (object, conditions) in &report.gateway_classes {
-        object_conditions(object, conditions, out)?;
-    }
-    for (object, gateway) in &report.gateways {
-        object_conditions(object, &gateway.conditions, out)?;
-        listener_conditions(&gateway.listeners, out)?;
-    }
-    for (object, set) in &report.listener_sets {
-        object_conditions(object, &set.conditions, out)?;
-        listener_conditions(&set.listeners, out)?;
-    }
-    for (object, parents) in report.routes.iter() {
-        writeln!(out, "{object}")?;
-        for parent in parents.iter() {
-            let to = &parent.parent_ref;
-            let section = to.section_name.as_deref().unwrap_or("all listeners");
-            writeln!(out, "  on {} {} ({section})", to.kind, to.name)?;
-            conditions_below("    ", &parent.conditions, out)?;
+impl<'a> CheckResult<'a> {
+    fn new(load: &'a Load, translation: &'a Translation, now: Timestamp) -> Self {
+        let mut warnings = warnings::of(&load.snapshot, &translation.ir, now);
+        let shadowed = shadowed(&translation.ir);
+        warnings.extend(shadowed.iter().map(|shadowed| Warning {
+            object: None,
+            message: shadowed.to_string(),
+        }));
+        Self {
+            problems: &load.problems,
+            report: &translation.report,
+            unmet: translation.report.problems().collect(),
+            warnings,
         }
     }
-    Ok(())
-}
 
-fn object_conditions(
-    object: &impl Display,
-    conditions: &[Condition],
-    out: &mut impl Write,
-) -> io::Result<()> {
-    writeln!(out, "{object}")?;
-    conditions_below("  ", conditions, out)
-}
-
-fn listener_conditions(listeners: &[ListenerStatus], out: &mut impl Write) -> io::Result<()> {
-    for listener in listeners {
-        let routes = listener.attached_routes;
-        writeln!(out, "  listener {} ({routes} routes)", listener.name)?;
-        conditions_below("    ", &listener.conditions, out)?;
+    fn count(&self, severity: Severity) -> usize {
+        let of = |problem: &&Problem| problem.severity == severity;
+        self.problems.iter().filter(of).count()
     }
-    Ok(())
+
+    fn is_accepted(&self) -> bool {
+        self.count(Severity::Error) + self.unmet.len() == 0
+    }
+
+    fn summary(&self) -> Summary {
+        Summary {
+            gateways: self.report.gateways.len(),
+            routes: self.report.routes.len(),
+            errors: self.count(Severity::Error),
+            not_accepted: self.unmet.len(),
+            warnings: self.count(Severity::Warning) + self.warnings.len(),
+        }
+    }
+
+    fn print(&self, quiet: bool, out: &mut impl Write) -> io::Result<()> {
+        for problem in self.problems {
+            writeln!(out, "{problem}")?;
+        }
+        for (object, problem) in &self.unmet {
+            writeln!(out, "not accepted: {object}: {problem}")?;
+        }
+        for warning in &self.warnings {
+            writeln!(out, "warning: {warning}")?;
+        }
+        if quiet {
+            return Ok(());
+        }
+        let mut last = None;
+        for placed in self.report.all_conditions() {
+            print_conditions(&placed, last, out)?;
+            last = Some(placed.object);
+        }
+        let Summary {
+            gateways,
+            routes,
+            errors,
+            not_accepted,
+            warnings,
+        } = self.summary();
+        writeln!(
+            out,
+            "Gateways: {gateways}, routes: {routes}, errors: {errors}, not accepted: {not_accepted}, warnings: {warnings}"
+        )
+    }
+
+    fn document(&self, quiet: bool) -> Document<'_> {
+        let conditions = match quiet {
+            true => Vec::new(),
+            false => self.report.all_conditions(),
+        };
+        let unmet = self.unmet.iter();
+        Document {
+            problems: self.problems,
+            not_accepted: unmet
+                .map(|(object, message)| Unmet { object, message })
+                .collect(),
+            warnings: &self.warnings,
+            conditions,
+            summary: self.summary(),
+        }
+    }
 }
 
-fn conditions_below(
-    indent: &str,
-    conditions: &[Condition],
+/// The output as JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    problems: &'a [Problem],
+    not_accepted: Vec<Unmet<'a>>,
+    warnings: &'a BTreeSet<Warning>,
+    conditions: Vec<PlacedConditions<'a>>,
+    summary: Summary,
+}
+
+/// An object that is not accepted.
+#[derive(Serialize)]
+struct Unmet<'a> {
+    object: &'a ObjectRef,
+    message: &'a str,
+}
+
+/// Numbers of objects and problems.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary {
+    gateways: usize,
+    routes: usize,
+    errors: usize,
+    not_accepted: usize,
+    warnings: usize,
+}
+
+/// Prints conditions below their object, which is printed unless it was `last`.
+fn print_conditions(
+    placed: &PlacedConditions<'_>,
+    last: Option<&ObjectRef>,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let PlacedConditions {
+        object,
+        place,
+        conditions,
+    } = placed;
+    if last != Some(*object) {
+        writeln!(out, "{object}")?;
+    }
+    let mut indent = "  ";
+    if !place.is_empty() {
+        writeln!(out, "  {place}")?;
+        indent = "    ";
+    }
     conditions
         .iter()
         .try_for_each(|condition| writeln!(out, "{indent}{condition}"))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROUTES: &str = r#"
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: web}
-spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: narrow}
-spec:
-  parentRefs: [{name: web}]
-  rules: [{matches: [{path: {type: Exact, value: /login}}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: wide, annotations: {portcullis.dev/priority: "10"}}
-spec: {parentRefs: [{name: web}], rules: [{}]}
-"#;
-
-    #[test]
-    fn warns_of_shadowed_match() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("routes.yaml"), ROUTES).unwrap();
-        let (load, translation) = translate_folder(folder.path(), &Options::default()).unwrap();
-        let mut out = Vec::new();
-        let is_accepted = print(&load, &translation, false, &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert!(is_accepted, "{text}");
-        let warning = "warning: HTTPRoute default/narrow: spec.rules[0].matches[0] gets no request for host * of \
-                       Gateway default/web listener http: spec.rules[0] of HTTPRoute default/wide has the same match or \
-                       a wider one, and comes first\n";
-        assert!(text.contains(warning), "{text}");
-        assert!(text.contains("not accepted: 0, warnings: 1"), "{text}");
-    }
-}
+mod tests;

@@ -2,21 +2,25 @@
 //! table as the proxy, so that both match alike.
 
 mod describe;
+mod explanation;
 mod policies;
 mod request;
 mod traffic;
 
-use std::fmt::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use self::explanation::{Explanation, nearest};
 use self::request::ExplainedRequest;
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
+use super::output::{self, OutputFlag, OutputFormat};
+use crate::api::Severity;
 use crate::ir::{Ir, PortProtocol};
 use crate::location::Location;
-use crate::provider::FileProvider;
+use crate::provider::{FileProvider, Problem};
 use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
 use crate::translate::{Options, Translator};
 
@@ -26,6 +30,7 @@ use crate::translate::{Options, Translator};
 Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
   portcullis explain config/quickstart 'POST http://demo.example.com:8080/hello?debug=1' -H 'X-Version: canary'
+  portcullis explain -o json config/quickstart http://demo.example.com:8080/hello
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
 
 Sends nothing: reads and translates the folder as `run` does, and matches the request against the result. Shows every TLS
@@ -47,6 +52,9 @@ pub struct Args {
     /// Location of the proxy.
     #[command(flatten)]
     location: LocationFlags,
+    /// Format of the output.
+    #[command(flatten)]
+    format: OutputFlag,
 }
 
 /// Prints the explanation. Fails with exit code 1 if no rule matches.
@@ -57,7 +65,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..check::options(&args.permissions)
     });
     let translation = translator.translate(&load.snapshot, None);
-    let faults = load.problems.len() + translation.report.problems().count();
+    let is_fault = |problem: &&Problem| problem.severity != Severity::Note;
+    let faults = load.problems.iter().filter(is_fault).count();
+    let faults = faults + translation.report.problems().count();
     let ir = Arc::new(translation.ir);
     let table = Table::build(ir.clone(), None);
     let mut request = args.request.clone();
@@ -67,12 +77,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ir: &ir,
         translator: &translator,
     };
-    let (text, found) = explain(configuration, &request);
-    print!("{text}");
-    if faults > 0 {
-        println!("\n{faults} problems in the folder: see `portcullis check`");
+    let explanation = explain(configuration, &request);
+    let mut out = io::stdout().lock();
+    match args.format.output {
+        OutputFormat::Json => output::json(&explanation, &mut out)?,
+        OutputFormat::Text => {
+            write!(out, "{explanation}")?;
+            if faults > 0 {
+                writeln!(
+                    out,
+                    "\n{faults} problems in the folder: see `portcullis check`"
+                )?;
+            }
+        }
     }
-    Ok(if found {
+    Ok(if explanation.found {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -88,21 +107,20 @@ struct Configuration<'a> {
     translator: &'a Translator,
 }
 
-/// Returns the explanation, and whether a rule matches.
-fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> (String, bool) {
+/// Explains a request.
+fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> Explanation {
     let table = configuration.table;
-    let mut text = format!("{request}\n");
+    let mut explanation = Explanation::new(request.to_string());
     let ports = candidates(table, request);
     if ports.is_empty() {
-        line(&mut text, "port", &no_port(table, request));
-        return (text, false);
+        explanation.lines("port", no_port(table, request));
     }
-    let mut found = false;
     for port in ports {
-        text.push('\n');
-        found |= explain_port(&mut text, port, configuration, request);
+        explanation.begin_port();
+        let found = explain_port(&mut explanation, port, configuration, request);
+        explanation.found |= found;
     }
-    (text, found)
+    explanation
 }
 
 /// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
@@ -122,21 +140,29 @@ fn candidates<'a>(table: &'a Table, request: &ExplainedRequest) -> Vec<&'a Arc<P
     exact
 }
 
-fn no_port(table: &Table, request: &ExplainedRequest) -> String {
-    let open: Vec<String> = table
-        .ports()
-        .iter()
-        .map(|port| format!("{} ({})", port.bind(), protocol(port.protocol())))
-        .collect();
-    let open = if open.is_empty() {
-        "no port".to_owned()
-    } else {
-        open.join(", ")
+/// Says that the port of the request is closed, or speaks another protocol, and which ports are open.
+fn no_port(table: &Table, request: &ExplainedRequest) -> Vec<String> {
+    let number = request.port.unwrap_or(request.default_port());
+    let scheme = request.scheme();
+    let same = table.ports().iter().find(|port| port.bind().port == number);
+    let first = match same {
+        Some(port) => {
+            let gateway = &port.ir.gateway;
+            let speaks = protocol(port.protocol());
+            format!("port {number} of {gateway} is not for {scheme}, but for {speaks}")
+        }
+        None => format!("port {number} is closed: no listener has it"),
     };
-    format!(
-        "none for {}: the configuration opens {open}",
-        request.scheme()
-    )
+    let open = nearest(
+        table.ports().iter().collect(),
+        |port| usize::from(port.bind().port.abs_diff(number)),
+        |port| format!("open: {} ({})", port.bind(), protocol(port.protocol())),
+        "open ports",
+    );
+    let none = open
+        .is_empty()
+        .then(|| "the configuration opens no port".to_owned());
+    std::iter::once(first).chain(open).chain(none).collect()
 }
 
 fn protocol(protocol: PortProtocol) -> &'static str {
@@ -149,7 +175,7 @@ fn protocol(protocol: PortProtocol) -> &'static str {
 }
 
 fn explain_port(
-    text: &mut String,
+    explanation: &mut Explanation,
     port: &Port,
     configuration: Configuration<'_>,
     request: &ExplainedRequest,
@@ -160,66 +186,78 @@ fn explain_port(
         protocol(port.protocol()),
         port.ir.gateway
     );
-    line(text, "port", &place);
+    explanation.line("port", place);
     let listener = match port.protocol() {
         PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => port.listener(&request.host),
         PortProtocol::Tls => port.listener_for_sni(request.sni()),
     };
     let Some(listener) = listener else {
-        let hosts: Vec<String> = port
-            .listeners()
-            .iter()
-            .map(|listener| listener.ir.hostname.to_string())
-            .collect();
-        let outcome = match port.protocol() {
-            PortProtocol::Http => "404",
-            PortProtocol::Tls => "the handshake is refused",
-            PortProtocol::Tcp | PortProtocol::Udp => "nothing is forwarded",
-        };
-        let none = format!("none for {}, only for {}", request.host, hosts.join(", "));
-        line(text, "listener", &format!("{none}: {outcome}"));
+        explanation.lines("listener", no_listener(port, request));
         return false;
     };
-    explain_listeners(text, port, listener, request);
-    let chosen = explain_rules(text, listener, configuration.ir, request);
+    explain_listeners(explanation, port, listener, request);
+    let chosen = explain_rules(explanation, listener, configuration.ir, request);
     if let Some(rule) = chosen {
         let translator = configuration.translator;
         let (gateway, listener) = (&port.ir.gateway, &listener.ir.key);
         let policies = translator.backend_policies(&rule.ir.id, gateway, listener);
-        labelled(text, "TLS policy", &policies::policies(&policies));
+        explanation.lines("TLS policy", policies::policies(&policies));
     }
     chosen.is_some()
 }
 
+/// Says that no listener of a port is for the host, what happens, and which hosts there are.
+fn no_listener(port: &Port, request: &ExplainedRequest) -> Vec<String> {
+    let outcome = match port.protocol() {
+        PortProtocol::Http => "404",
+        PortProtocol::Tls => "the handshake is refused",
+        PortProtocol::Tcp | PortProtocol::Udp => "nothing is forwarded",
+    };
+    let host = &request.host;
+    let hosts = nearest(
+        port.listeners().iter().collect(),
+        |listener| strsim::damerau_levenshtein(host, &listener.ir.hostname.to_string()),
+        |listener| {
+            format!(
+                "for {}: listener {}",
+                listener.ir.hostname, listener.ir.key.name
+            )
+        },
+        "listeners",
+    );
+    let first = format!("none for {host}: {outcome}");
+    std::iter::once(first).chain(hosts).collect()
+}
+
 fn explain_listeners(
-    text: &mut String,
+    explanation: &mut Explanation,
     port: &Port,
     chosen: &Arc<Listener>,
     request: &ExplainedRequest,
 ) {
     let name = &chosen.ir.key.name;
     let host = &chosen.ir.hostname;
-    line(text, "listener", &format!("{name}, hostname {host}"));
-    for other in port.listeners() {
-        if Arc::ptr_eq(other, chosen) {
-            continue;
-        }
-        let why = if other.ir.hostname.contains(&request.host) {
-            "is less specific"
-        } else {
-            "does not match"
+    explanation.line("listener", format!("{name}, hostname {host}"));
+    let others = port.listeners().iter();
+    let others = others.filter(|other| !Arc::ptr_eq(other, chosen)).collect();
+    let matches = |other: &Listener| other.ir.hostname.contains(&request.host);
+    let passed = |other: &&Arc<Listener>| {
+        let why = match matches(other) {
+            true => "is less specific",
+            false => "does not match",
         };
         let name = &other.ir.key.name;
-        let passed = format!("not {name}: hostname {} {why}", other.ir.hostname);
-        line(text, "", &passed);
-    }
+        format!("not {name}: hostname {} {why}", other.ir.hostname)
+    };
+    let distance = |other: &&Arc<Listener>| usize::from(!matches(other));
+    explanation.lines_after(nearest(others, distance, passed, "listeners"));
     if let Some(tls) = chosen.ir.tls() {
-        line(text, "TLS", &describe::tls(tls));
+        explanation.line("TLS", describe::tls(tls));
     }
 }
 
 fn explain_rules<'a>(
-    text: &mut String,
+    explanation: &mut Explanation,
     listener: &'a Listener,
     ir: &Ir,
     request: &ExplainedRequest,
@@ -228,24 +266,23 @@ fn explain_rules<'a>(
     let considered = listener.explain(&view);
     let chosen = listener.find(&view);
     match chosen {
-        Some(rule) => explain_rule(text, rule, &considered, ir),
-        None => line(text, "rule", "none matches: 404"),
+        Some(rule) => explain_rule(explanation, rule, &considered, ir),
+        None => explanation.line("rule", "none matches: 404"),
     }
-    let passed: Vec<_> = considered
-        .iter()
+    let others = all_matches(listener).saturating_sub(considered.len());
+    let passed = considered.into_iter();
+    let passed = passed
         .filter(|one| one.verdict != MatchVerdict::Chosen)
         .collect();
-    for (index, one) in passed.iter().enumerate() {
-        let label = if index == 0 { "not chosen" } else { "" };
-        line(text, label, &describe::considered(one));
-    }
-    let matches: usize = all_matches(listener);
-    if matches > considered.len() {
-        let others = matches - considered.len();
-        let label = if passed.is_empty() { "not chosen" } else { "" };
-        let count = format!("{others} matches of routes for other hostnames");
-        line(text, label, &count);
-    }
+    let distance = |one: &Considered<'_>| describe::distance(one, view.path);
+    let mut lines = nearest(
+        passed,
+        distance,
+        describe::considered,
+        "matches of this hostname",
+    );
+    lines.extend((others > 0).then(|| format!("{others} matches of routes for other hostnames")));
+    explanation.lines("not chosen", lines);
     chosen.map(AsRef::as_ref)
 }
 
@@ -260,26 +297,20 @@ fn all_matches(listener: &Listener) -> usize {
         .sum()
 }
 
-fn explain_rule(text: &mut String, rule: &Rule, considered: &[Considered<'_>], ir: &Ir) {
+fn explain_rule(
+    explanation: &mut Explanation,
+    rule: &Rule,
+    considered: &[Considered<'_>],
+    ir: &Ir,
+) {
     let is_chosen = |one: &&Considered<'_>| one.verdict == MatchVerdict::Chosen;
     if let Some(one) = considered.iter().find(is_chosen) {
-        line(text, "rule", &describe::considered(one));
+        explanation.line("rule", describe::considered(one));
     }
-    labelled(text, "filters", &describe::filters(&rule.ir.filters));
-    labelled(text, "timeouts", &describe::timeouts(&rule.ir.timeouts));
-    labelled(text, "retry", &describe::retry(rule.ir.retry.as_ref()));
-    labelled(text, "backends", &describe::action(&rule.ir, ir));
-}
-
-fn labelled(text: &mut String, label: &str, lines: &[String]) {
-    for (index, one) in lines.iter().enumerate() {
-        line(text, if index == 0 { label } else { "" }, one);
-    }
-}
-
-fn line(text: &mut String, label: &str, rest: &str) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "{label:<12}{rest}");
+    explanation.lines("filters", describe::filters(&rule.ir.filters));
+    explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
+    explanation.lines("retry", describe::retry(rule.ir.retry.as_ref()));
+    explanation.lines("backends", describe::action(&rule.ir, ir));
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 
 pub mod certificate;
 pub mod check;
+pub mod completions;
 pub mod controller;
 pub mod echo;
 pub mod explain;
 pub mod flags;
 pub mod infrastructure;
+pub mod output;
 pub mod quickstart;
 pub mod run;
 pub mod shift;
@@ -20,11 +22,21 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Version, commit and profile of the build.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("PORTCULLIS_COMMIT"),
+    ", profile ",
+    env!("PORTCULLIS_PROFILE"),
+    ")"
+);
+
 /// A Kubernetes Gateway API data plane: serves Gateway API objects as traffic.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
-    version,
+    version = VERSION,
     about,
     propagate_version = true,
     after_help = "\
@@ -51,6 +63,7 @@ enum Command {
     Explain(explain::Args),
     Shift(Box<shift::Args>),
     Echo(echo::Args),
+    Completions(completions::Args),
 }
 
 /// The definition of the command line, from which the documentation is generated.
@@ -69,6 +82,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Shift(args) => shift::run(args),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => {
+            completions::run(args);
+            Ok(ExitCode::SUCCESS)
+        }
     };
     result.unwrap_or_else(|error| {
         eprintln!("portcullis: {error:#}");

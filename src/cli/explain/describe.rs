@@ -33,6 +33,28 @@ pub(super) fn considered(one: &Considered<'_>) -> String {
     }
 }
 
+/// Returns how far a match is from the request: 0 if it matches too, and most if not even the path begins alike.
+pub(super) fn distance(one: &Considered<'_>, path: &str) -> usize {
+    /// Above every other distance, so that paths come last.
+    const PATH: usize = 1 << 16;
+    match &one.verdict {
+        MatchVerdict::Chosen | MatchVerdict::Outranked => 0,
+        MatchVerdict::Differs(Mismatch::Query(_)) => 1,
+        MatchVerdict::Differs(Mismatch::Header(_)) => 2,
+        MatchVerdict::Differs(Mismatch::Method) => 3,
+        MatchVerdict::Differs(Mismatch::Grpc) => 4,
+        MatchVerdict::Differs(Mismatch::Path) => {
+            let matched = one.rule.ir.matches.get(one.index).map(|it| &it.path);
+            let wanted = match matched {
+                Some(PathMatch::Exact(wanted) | PathMatch::Prefix(wanted)) => &**wanted,
+                Some(PathMatch::Regex(_)) | None => "",
+            };
+            let same = path.bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b);
+            PATH - same.count().min(PATH - 5)
+        }
+    }
+}
+
 fn rule_name(id: &RuleId) -> String {
     match &id.name {
         Some(name) => format!("{} rule {} `{name}`", id.route, id.index),

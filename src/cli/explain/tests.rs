@@ -84,7 +84,8 @@ fn explained_request(
         ir: &ir,
         translator: &translator,
     };
-    explain(configuration, request)
+    let explanation = explain(configuration, request);
+    (explanation.to_string(), explanation.found)
 }
 
 #[test]

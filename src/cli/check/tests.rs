@@ -1,0 +1,250 @@
+//! What `check` prints about folders of each test.
+
+use serde_json::Value;
+
+use super::*;
+
+const GATEWAY: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+"#;
+
+const SHADOWED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: narrow, creationTimestamp: "2026-02-01T00:00:00Z"}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{matches: [{path: {type: Exact, value: /login}}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: wide, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{matches: [{path: {type: Exact, value: /login}}]}]
+"#;
+
+fn check<T>(text: &str, look: impl FnOnce(&CheckResult<'_>) -> T) -> T {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("routes.yaml"), text).unwrap();
+    let (load, translation) = translate_folder(folder.path(), &Options::default()).unwrap();
+    look(&CheckResult::new(&load, &translation, Timestamp::now()))
+}
+
+fn printed(text: &str) -> String {
+    let mut out = Vec::new();
+    check(text, |result| result.print(false, &mut out)).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn warns_of_shadowed_match() {
+    let text = printed(&format!("{GATEWAY}{SHADOWED}"));
+    let warning = "warning: HTTPRoute default/narrow: spec.rules[0].matches[0] gets no request for host * of \
+                   Gateway default/web listener http: spec.rules[0] of HTTPRoute default/wide has the same match or \
+                   a wider one, and comes first\n";
+    assert!(text.contains(warning), "{text}");
+    assert!(text.contains("not accepted: 0, warnings: 3"), "{text}");
+}
+
+/// Every map of the report has an entry, so that a map that `check` leaves out fails the test.
+#[test]
+fn prints_conditions_of_every_kind() {
+    let text = printed(&format!(
+        "{GATEWAY}{}",
+        r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec:
+  parentRefs: [{name: web, sectionName: http}]
+  rules:
+  - backendRefs:
+    - {name: s, port: 80}
+    - {group: portcullis.dev, kind: ReleaseBackend, name: rb, port: 80}
+    - {group: gateway.networking.x-k8s.io, kind: XBackend, name: x}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: set}
+spec:
+  parentRef: {name: web}
+  listeners: [{name: more, port: 81, protocol: HTTP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: s}
+spec: {selector: {app: s}, ports: [{port: 80}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: ReleaseBackend
+metadata: {name: rb}
+spec: {loadBalancer: {v1.Service: {name: s}}, splitBy: app, releases: [{value: a, weight: 1}]}
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: x}
+spec: {type: ExternalHostname, externalHostname: {hostname: a.example.com}, port: {port: 80}}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: BackendTLSOverride
+metadata: {name: plain}
+spec: {targetRefs: [{group: "", kind: Service, name: s, from: {kind: Gateway, name: web}}], mode: None}
+"#
+    ));
+    for line in [
+        "\nGateway default/web\n  Accepted",
+        "\n  listener http (1 routes)\n    Accepted",
+        "\nListenerSet default/set\n  Accepted",
+        "\nHTTPRoute default/r\n  on Gateway web (listener http)\n    Accepted",
+        "\nBackendTLSOverride default/plain\n  for Gateway web (all listeners)\n    ",
+        "\nXBackend default/x\n  for Gateway web (all listeners)\n    ",
+        "\nReleaseBackend default/rb\n  ",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+}
+
+#[test]
+fn route_of_an_invalid_gateway_names_it_as_invalid() {
+    let text = printed(&format!(
+        "{}{SHADOWED}",
+        GATEWAY.replace("port: 80,", "port: 80000,")
+    ));
+    let line = "not accepted: HTTPRoute default/wide: spec.parentRefs[0] names Gateway default/web, which is invalid";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn warns_of_requests_that_fail() {
+    let text = printed(&format!(
+        "{GATEWAY}{}",
+        r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - matches: [{path: {value: /a}}]
+  - matches: [{path: {value: /b}}]
+    backendRefs: [{name: misnamed, port: 80, weight: 0}]
+  - matches: [{path: {value: /c}}]
+    backendRefs: [{name: misnamed, port: 80}, {name: missing, port: 80, weight: 0}]
+  - matches: [{path: {value: /d}}]
+    backendRefs: [{name: empty, port: 80}]
+  - matches: [{path: {value: /e}}]
+    filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: misnamed}
+spec: {ports: [{name: web, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: misnamed-1, labels: {kubernetes.io/service-name: misnamed}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.1]}]
+ports: [{name: http, port: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: empty}
+spec: {ports: [{port: 80}]}
+"#
+    ));
+    for line in [
+        "warning: HTTPRoute default/r: spec.rules[0] has no backendRefs: every request gets status 500\n",
+        "warning: HTTPRoute default/r: all weights of spec.rules[1].backendRefs are 0: every request gets status 500\n",
+        "warning: HTTPRoute default/r: spec.rules[2]: Service default/misnamed:80 has no ready endpoint: the port has the name \
+         web, but the EndpointSlices of the Service have only http; requests get status 503\n",
+        "warning: HTTPRoute default/r: spec.rules[3]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
+         label kubernetes.io/service-name: empty; requests get status 503\n",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    assert!(!text.contains("spec.rules[4]"), "{text}");
+}
+
+#[test]
+fn warns_of_certificates_that_clients_refuse() {
+    let now = Timestamp::now();
+    let secret = |name: &str, host: &str, from: i64, to: i64| {
+        let mut params = rcgen::CertificateParams::new(vec![host.to_owned()]).unwrap();
+        let day = |days: i64| {
+            let date = now.to_zoned(jiff::tz::TimeZone::UTC).date();
+            let date = date.saturating_add(jiff::Span::new().days(days));
+            rcgen::date_time_ymd(date.year().into(), date.month() as u8, date.day() as u8)
+        };
+        (params.not_before, params.not_after) = (day(from), day(to));
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let data =
+            serde_json::json!({"tls.crt": certificate.pem(), "tls.key": key.serialize_pem()});
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": {"name": name}, "stringData": data,
+        })
+    };
+    let listener = |name: &str| {
+        serde_json::json!({
+            "name": name, "port": 443, "protocol": "HTTPS", "hostname": format!("{name}.example.com"),
+            "tls": {"certificateRefs": [{"name": name}]},
+        })
+    };
+    let names = ["expired", "early", "soon", "other", "good"];
+    let listeners: Vec<_> = names.into_iter().map(listener).collect();
+    let gateway = serde_json::json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "tls"},
+        "spec": {"gatewayClassName": "portcullis", "listeners": listeners},
+    });
+    let documents = [
+        gateway,
+        secret("expired", "expired.example.com", -20, -2),
+        secret("early", "early.example.com", 2, 90),
+        secret("soon", "soon.example.com", -80, 3),
+        secret("other", "else.example.com", -1, 90),
+        secret("good", "*.example.com", -1, 90),
+    ];
+    let texts: Vec<_> = documents.iter().map(Value::to_string).collect();
+    let text = printed(&texts.join("\n---\n"));
+    for line in [
+        "warning: Gateway default/tls: listener expired: the certificate of Secret default/expired expired at ",
+        "warning: Gateway default/tls: listener early: the certificate of Secret default/early is not valid before ",
+        "warning: Gateway default/tls: listener soon: the certificate of Secret default/soon expires at ",
+        "warning: Gateway default/tls: listener other: no certificate is for other.example.com, only for else.example.com",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    assert!(
+        !text.contains("warning: Gateway default/tls: listener good"),
+        "{text}"
+    );
+}
+
+#[test]
+fn prints_json() {
+    let value = check(&format!("{GATEWAY}{SHADOWED}"), |result| {
+        serde_json::to_value(result.document(false)).unwrap()
+    });
+    assert_eq!(value["summary"]["gateways"], 1);
+    assert_eq!(value["summary"]["notAccepted"], 0);
+    assert_eq!(value["warnings"].as_array().unwrap().len(), 3);
+    let conditions = value["conditions"].as_array().unwrap();
+    let of_route = |it: &&Value| it["object"] == "HTTPRoute default/wide";
+    let route = conditions.iter().find(of_route).unwrap();
+    assert_eq!(route["place"], "on Gateway web (all listeners)");
+    assert_eq!(route["conditions"][0]["status"], "True");
+    let broken = check("kind: Gateway", |result| {
+        serde_json::to_value(result.document(true)).unwrap()
+    });
+    let problem = &broken["problems"][0];
+    assert_eq!(problem["severity"], "error");
+    assert_eq!(problem["line"], 1);
+    assert!(problem["file"].as_str().unwrap().ends_with("routes.yaml"));
+}

@@ -1,0 +1,209 @@
+//! Warnings about configuration that is valid and yet fails requests or handshakes. Pure: the caller passes the time.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::api::core::SERVICE_NAME_LABEL;
+use crate::ir::route::{Action, Target, WeightedBackend};
+use crate::ir::{Backend, BackendId, Certificate, Filter, Hostname, Ir, Listener, ObjectRef, Rule};
+use crate::snapshot::Snapshot;
+
+/// Time before its expiry from which a certificate is reported.
+const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// A warning.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Warning {
+    /// The object that needs a change; `None` if the message names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) object: Option<ObjectRef>,
+    pub(super) message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.object {
+            Some(object) => write!(f, "{object}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+/// Returns the warnings about all listeners and rules.
+pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warning> {
+    let mut warnings = BTreeSet::new();
+    for listener in ir.ports.iter().flat_map(|port| &port.listeners) {
+        let of_listener = certificates(listener, now).into_iter();
+        warnings.extend(of_listener.map(|message| Warning {
+            object: Some(listener.key.origin.clone()),
+            message: format!("listener {}: {message}", listener.key.name),
+        }));
+        for rule in listener.routes.iter().flat_map(|it| &it.route.rules) {
+            let of_rule = of_rule(snapshot, ir, rule).into_iter();
+            warnings.extend(of_rule.map(|message| Warning {
+                object: Some(rule.id.route.clone()),
+                message,
+            }));
+        }
+    }
+    warnings
+}
+
+fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
+    let index = rule.id.index;
+    let is_redirect = |filter: &Filter| matches!(filter, Filter::Redirect(_));
+    let shares: &[WeightedBackend] = match &rule.action {
+        Action::Invalid(_) => return Vec::new(),
+        Action::Forward(_) if rule.filters.iter().any(is_redirect) => &[],
+        Action::Forward(shares) if shares.is_empty() => {
+            return vec![format!(
+                "spec.rules[{index}] has no backendRefs: every request gets status 500"
+            )];
+        }
+        Action::Forward(shares) if shares.iter().all(|share| share.weight == 0) => {
+            return vec![format!(
+                "all weights of spec.rules[{index}].backendRefs are 0: every request gets status 500"
+            )];
+        }
+        Action::Forward(shares) => shares,
+    };
+    let used = shares.iter().filter(|share| share.weight > 0);
+    let targets = used.filter_map(|share| match &share.target {
+        Target::Backend(id) => Some(id),
+        Target::Invalid(_) => None,
+    });
+    targets
+        .filter_map(|id| {
+            let why = without_endpoints(snapshot, id, ir.backend(id).map(AsRef::as_ref))?;
+            Some(format!(
+                "spec.rules[{index}]: {}:{} has no ready endpoint: {why}; requests get status 503",
+                id.object, id.port
+            ))
+        })
+        .collect()
+}
+
+/// Returns why a backend has no endpoint; `None` if it has one.
+fn without_endpoints(
+    snapshot: &Snapshot,
+    id: &BackendId,
+    backend: Option<&Backend>,
+) -> Option<String> {
+    let endpoints = &backend?.endpoints;
+    if endpoints.hostname().is_some() || !endpoints.addresses().is_empty() {
+        return None;
+    }
+    let Some(service) = snapshot
+        .services
+        .get(&id.object.namespace, &id.object.name)
+        .filter(|_| &*id.object.kind == "Service")
+    else {
+        return Some("none is configured".to_owned());
+    };
+    let name = &service.metadata.name;
+    let slices: Vec<_> = snapshot
+        .endpoint_slices
+        .in_namespace(&service.metadata.namespace)
+        .filter(|slice| slice.metadata.labels.get(SERVICE_NAME_LABEL) == Some(name))
+        .collect();
+    if slices.is_empty() {
+        return Some(format!(
+            "no EndpointSlice has the label {SERVICE_NAME_LABEL}: {name}"
+        ));
+    }
+    let port = service
+        .spec
+        .ports
+        .iter()
+        .find(|port| port.port == id.port)?;
+    let wanted = port.name.as_deref().unwrap_or_default();
+    let of_slices = slices.iter().flat_map(|slice| &slice.ports);
+    let names: BTreeSet<_> = of_slices
+        .map(|port| port.name.as_deref().unwrap_or_default())
+        .collect();
+    if names.contains(wanted) || names.is_empty() {
+        return Some("none is ready".to_owned());
+    }
+    let shown = |name: &str| match name {
+        "" => "no name".to_owned(),
+        name => name.to_owned(),
+    };
+    let names: Vec<_> = names.into_iter().map(shown).collect();
+    let has = match wanted {
+        "" => "no name".to_owned(),
+        name => format!("the name {name}"),
+    };
+    Some(format!(
+        "the port has {has}, but the EndpointSlices of the Service have only {}",
+        names.join(", ")
+    ))
+}
+
+fn certificates(listener: &Listener, now: Timestamp) -> Vec<String> {
+    let Some(tls) = listener.tls() else {
+        return Vec::new();
+    };
+    let certificates = tls.certificates.iter();
+    let mut messages: Vec<_> = certificates
+        .filter_map(|certificate| validity(certificate, now))
+        .collect();
+    let certificates = tls.certificates.iter();
+    let names: BTreeSet<&str> = certificates
+        .flat_map(|certificate| certificate.names.iter().map(AsRef::as_ref))
+        .collect();
+    if !names.iter().any(|name| is_for(name, &listener.hostname)) {
+        let names: Vec<_> = names.into_iter().collect();
+        let names = match names.is_empty() {
+            true => "it has no DNS name".to_owned(),
+            false => format!("only for {}", names.join(", ")),
+        };
+        messages.push(format!(
+            "no certificate is for {}, {names}",
+            listener.hostname
+        ));
+    }
+    messages
+}
+
+/// Returns a message about a certificate that is not valid now, or not for long.
+fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
+    let source = &certificate.source;
+    let end = Timestamp::from_second(certificate.not_after).ok()?;
+    if end < now {
+        return Some(format!("the certificate of {source} expired at {end}"));
+    }
+    let (_, leaf) = X509Certificate::from_der(certificate.chain.first()?).ok()?;
+    let begin = Timestamp::from_second(leaf.validity().not_before.timestamp()).ok()?;
+    if now < begin {
+        return Some(format!(
+            "the certificate of {source} is not valid before {begin}"
+        ));
+    }
+    let is_soon = now.saturating_add(SOON).is_ok_and(|then| end <= then);
+    is_soon.then(|| format!("the certificate of {source} expires at {end}"))
+}
+
+/// Reports whether a name of a certificate is for some host of a listener.
+fn is_for(name: &str, hostname: &Hostname) -> bool {
+    let wildcard = name.strip_prefix("*.");
+    match hostname {
+        Hostname::Any => true,
+        Hostname::Exact(host) => {
+            name == &**host
+                || wildcard.is_some_and(|suffix| {
+                    host.split_once('.').is_some_and(|(_, rest)| rest == suffix)
+                })
+        }
+        Hostname::Wildcard(suffix) => {
+            let below = wildcard.unwrap_or(name);
+            wildcard == Some(suffix)
+                || below
+                    .strip_suffix(&**suffix)
+                    .is_some_and(|rest| rest.ends_with('.'))
+        }
+    }
+}
