@@ -1,10 +1,8 @@
 //! Authentication and authorization of pods. A pod may read a Gateway's objects if it runs in the
-//! workload and under the ServiceAccount that this controller created for that Gateway. Uses the
-//! API server.
+//! workload and under the ServiceAccount that this controller created for that Gateway. Owns the
+//! requests to the API server.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
@@ -16,18 +14,28 @@ use k8s_openapi::{Metadata, NamespaceResourceScope};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
 
+use super::keys::{KeySet, Keys, Verdict};
 use super::message::AUDIENCE;
-use super::token::{self, Claims};
+use super::reviews::{Remembered, Reviews};
+use super::token::{self, Bound, Claims};
 use crate::api::gateway::Gateway;
 use crate::api_server::{describe, request};
 use crate::provision;
 
-/// Maximum number of concurrent requests, so that many pods do not overload the API server.
+/// Maximum number of concurrent requests for owners of pods, so that many pods do not overload the API server.
 const MAX_CONCURRENT: usize = 16;
-/// Maximum number of cached tokens. Each pod has one, and gets a new one at most once an hour.
-const MAX_CACHED: usize = 16_384;
+/// Path of the public keys of ServiceAccount tokens. By default, every ServiceAccount may read it.
+const KEYS: &str = "/openid/v1/jwks";
+/// Minimum interval of requests for the keys, and their maximum age.
+const KEYS_PAUSE: Duration = Duration::from_secs(10);
+const KEYS_AGE: Duration = Duration::from_secs(60 * 60);
+/// Timeout of that request. Without the keys, TokenReviews decide alone.
+const KEYS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of characters of the API server's reason for a refusal.
+const MAX_REASON: usize = 200;
 
 /// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +71,11 @@ impl Refusal {
 /// The pod that a token is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    pub(super) namespace: String,
-    pub(super) service_account: String,
+    namespace: String,
+    service_account: String,
     service_account_uid: String,
     pub(super) pod: String,
-    pod_uid: String,
+    pub(super) pod_uid: String,
     /// Expiry of the token in seconds since the Unix epoch.
     expires: u64,
 }
@@ -83,14 +91,15 @@ impl Identity {
 pub(super) struct Authenticator {
     client: Client,
     turns: Semaphore,
-    /// Results of TokenReviews by a keyed hash of the token, until it expires.
-    reviewed: Mutex<HashMap<u64, Reviewed>>,
-    hasher: RandomState,
+    reviews: Reviews<Identity>,
+    keys: Mutex<FetchedKeys>,
 }
 
-struct Reviewed {
-    token: String,
-    identity: Identity,
+/// Public keys, and when they were requested last.
+#[derive(Default)]
+struct FetchedKeys {
+    keys: Keys,
+    at: Option<Instant>,
 }
 
 impl Authenticator {
@@ -98,57 +107,133 @@ impl Authenticator {
         Self {
             client,
             turns: Semaphore::new(MAX_CONCURRENT),
-            reviewed: Mutex::default(),
-            hasher: RandomState::new(),
+            reviews: Reviews::new(),
+            keys: Mutex::default(),
         }
     }
 
-    /// Authenticates a token with a TokenReview and returns the pod that it is bound to. Results
-    /// are cached until the token expires.
-    pub(super) async fn identify(&self, token: &str) -> Result<Identity, Refusal> {
-        // The unverified claims reject clearly invalid tokens without a request to the API server.
-        let claims = token::claims(token).map_err(Refusal::Unauthenticated)?;
+    /// Authenticates a token from `address` for a Gateway, and authorizes its pod. Results of TokenReviews are
+    /// remembered. What the token itself shows is checked first, so that an invalid one costs no request.
+    pub(super) async fn admit(
+        &self,
+        token: &str,
+        gateway: &Gateway,
+        address: IpAddr,
+    ) -> Result<Identity, Refusal> {
         let now = seconds();
-        if claims.expires <= now {
-            let message = "the token has expired".to_owned();
-            return Err(Refusal::Unauthenticated(message));
+        let claims = token::claims(token, now).map_err(Refusal::Unauthenticated)?;
+        if let Some(bound) = &claims.bound {
+            check_bound(bound, gateway)?;
         }
-        if let Some(identity) = self.cached(token, now) {
-            return Ok(identity);
+        let identity = match self.reviews.remembered(token, now) {
+            Some(Remembered::Accepted(identity)) => identity,
+            Some(Remembered::Refused(why)) => return Err(Refusal::Unauthenticated(why)),
+            None => self.identify(token, &claims, address, now).await?,
+        };
+        match self.authorize(&identity, gateway).await {
+            Ok(()) => self.reviews.has_stream(&identity.pod_uid, address),
+            Err(refusal) => {
+                if matches!(refusal, Refusal::Forbidden(_)) {
+                    self.reviews.forget(&identity.pod_uid);
+                }
+                return Err(refusal);
+            }
         }
-        let identity = self.review(token, &claims).await?;
-        self.cache(token, &identity, now);
         Ok(identity)
+    }
+
+    /// Has the API server verify a token that is not remembered.
+    async fn identify(
+        &self,
+        token: &str,
+        claims: &Claims<'_>,
+        address: IpAddr,
+        now: u64,
+    ) -> Result<Identity, Refusal> {
+        let verdict = self.verify(claims).await;
+        if verdict == Verdict::Invalid {
+            let why = "the signature of the token is not valid";
+            return Err(Refusal::Unauthenticated(why.to_owned()));
+        }
+        let busy = || {
+            let why = "too many tokens from this address were refused: retry in a few seconds";
+            Refusal::Unavailable(why.to_owned())
+        };
+        let lane = self.reviews.lane(claims, verdict, address);
+        let lane = lane.ok_or_else(busy)?;
+        let turn = self.reviews.turn(lane).await;
+        // Other requests with this token, or from this address, may have had their turn meanwhile.
+        match self.reviews.remembered(token, now) {
+            Some(Remembered::Accepted(identity)) => return Ok(identity),
+            Some(Remembered::Refused(why)) => return Err(Refusal::Unauthenticated(why)),
+            None => {}
+        }
+        self.reviews
+            .lane(claims, verdict, address)
+            .ok_or_else(busy)?;
+        let reviewed = self.review(token, claims).await;
+        match &reviewed {
+            Ok(identity) => self.reviews.accept(token, claims, identity, now),
+            Err(Refusal::Unauthenticated(why) | Refusal::Forbidden(why)) => {
+                self.reviews.refuse(token, why, address);
+            }
+            Err(Refusal::Unavailable(_)) => {}
+        }
+        drop(turn);
+        reviewed
+    }
+
+    /// Verifies the signature of a token with the API server's public keys, if they can be read.
+    async fn verify(&self, claims: &Claims<'_>) -> Verdict {
+        let mut known = self.keys.lock().await;
+        let verdict = known.keys.verify(claims);
+        let age = known.at.map(|at| at.elapsed());
+        let is_due = match verdict {
+            Verdict::Valid | Verdict::Invalid => age.is_none_or(|age| age > KEYS_AGE),
+            Verdict::UnknownKey | Verdict::NoKeys => age.is_none_or(|age| age > KEYS_PAUSE),
+        };
+        if !is_due {
+            return verdict;
+        }
+        known.at = Some(Instant::now());
+        if let Some(keys) = self.fetch_keys().await {
+            known.keys = keys;
+        }
+        known.keys.verify(claims)
+    }
+
+    /// Requests the public keys. `None` if this controller may not read them.
+    async fn fetch_keys(&self) -> Option<Keys> {
+        let keys = http::Request::get(KEYS).body(Vec::new()).ok()?;
+        let keys = timeout(KEYS_TIMEOUT, self.client.request::<KeySet>(keys)).await;
+        match keys.ok()? {
+            Ok(keys) => Some(Keys::new(&keys)),
+            Err(error) => {
+                tracing::debug!("cannot read {KEYS}: {}", describe(&error));
+                None
+            }
+        }
     }
 
     /// Reports whether the pod is known to be deleted.
     pub(super) async fn is_deleted(&self, identity: &Identity) -> bool {
-        match self.metadata::<Pod>(identity, &identity.pod).await {
+        let is_deleted = match self.metadata::<Pod>(identity, &identity.pod).await {
             Ok(pod) => pod.uid.as_deref() != Some(&identity.pod_uid),
             Err(refusal) => matches!(refusal, Refusal::Forbidden(_)),
+        };
+        if is_deleted {
+            self.reviews.forget(&identity.pod_uid);
         }
+        is_deleted
     }
 
     /// Authorizes a pod: this controller must have created its ServiceAccount and its workload for
     /// the Gateway.
-    pub(super) async fn authorize(
-        &self,
-        identity: &Identity,
-        gateway: &Gateway,
-    ) -> Result<(), Refusal> {
+    async fn authorize(&self, identity: &Identity, gateway: &Gateway) -> Result<(), Refusal> {
         let uid = gateway.metadata.uid.as_str();
-        let name = provision::service_account_name(gateway);
-        if identity.namespace != gateway.metadata.namespace || identity.service_account != name {
-            let Identity {
-                namespace,
-                service_account,
-                ..
-            } = identity;
-            return Err(forbidden(format!(
-                "ServiceAccount {namespace}/{service_account} is not the ServiceAccount of the Gateway's pods"
-            )));
-        }
-        let account = self.metadata::<ServiceAccount>(identity, &name).await?;
+        check_account(&identity.namespace, &identity.service_account, gateway)?;
+        let name = &identity.service_account;
+        let account = self.metadata::<ServiceAccount>(identity, name).await?;
         if account.uid.as_deref() != Some(&identity.service_account_uid)
             || !provision::is_owned_by(&account, uid)
         {
@@ -225,7 +310,7 @@ impl Authenticator {
         }
     }
 
-    async fn review(&self, token: &str, claims: &Claims) -> Result<Identity, Refusal> {
+    async fn review(&self, token: &str, claims: &Claims<'_>) -> Result<Identity, Refusal> {
         let review = TokenReview {
             spec: TokenReviewSpec {
                 audiences: Some(vec![AUDIENCE.to_owned()]),
@@ -247,6 +332,7 @@ impl Authenticator {
         };
         if status.authenticated != Some(true) || !is_for_us() {
             let why = status.error.as_deref().unwrap_or("it is not valid");
+            let why: String = why.chars().take(MAX_REASON).collect();
             let message = format!("the API server rejected the token: {why}");
             return Err(Refusal::Unauthenticated(message));
         }
@@ -256,34 +342,32 @@ impl Authenticator {
             forbidden(format!("the token of {name} is not bound to a pod"))
         })
     }
+}
 
-    fn cached(&self, token: &str, now: u64) -> Option<Identity> {
-        let known = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get(&self.hash(token))?;
-        (known.token == token && known.identity.expires > now).then(|| known.identity.clone())
+/// Checks that the claims of a token, which are not verified, name the ServiceAccount of the Gateway's pods and a pod.
+fn check_bound(bound: &Bound, gateway: &Gateway) -> Result<(), Refusal> {
+    let name = &bound.serviceaccount.name;
+    if bound.pod.is_none() {
+        return Err(forbidden(format!(
+            "the token of ServiceAccount {}/{name} is not bound to a pod",
+            bound.namespace
+        )));
     }
+    check_account(&bound.namespace, name, gateway)
+}
 
-    fn cache(&self, token: &str, identity: &Identity, now: u64) {
-        let mut reviewed = self.reviewed.lock().unwrap_or_else(PoisonError::into_inner);
-        if reviewed.len() >= MAX_CACHED {
-            reviewed.retain(|_, one| one.identity.expires > now);
-        }
-        if reviewed.len() < MAX_CACHED {
-            let one = Reviewed {
-                token: token.to_owned(),
-                identity: identity.clone(),
-            };
-            reviewed.insert(self.hash(token), one);
-        }
+/// Checks that a ServiceAccount has the name of that of the Gateway's pods.
+fn check_account(namespace: &str, name: &str, gateway: &Gateway) -> Result<(), Refusal> {
+    if namespace == gateway.metadata.namespace && name == provision::service_account_name(gateway) {
+        return Ok(());
     }
-
-    fn hash(&self, token: &(impl Hash + ?Sized)) -> u64 {
-        self.hasher.hash_one(token)
-    }
+    Err(forbidden(format!(
+        "ServiceAccount {namespace}/{name} is not the ServiceAccount of the Gateway's pods"
+    )))
 }
 
 /// Returns the pod that a reviewed token is bound to.
-fn identity(user: &UserInfo, claims: &Claims) -> Option<Identity> {
+fn identity(user: &UserInfo, claims: &Claims<'_>) -> Option<Identity> {
     let name = user.username.as_deref()?;
     let name = name.strip_prefix("system:serviceaccount:")?;
     let (namespace, service_account) = name.split_once(':')?;

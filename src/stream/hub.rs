@@ -1,11 +1,12 @@
 //! The state to stream and the reports of pods: one feed per Gateway, with revisions that are local
 //! to this process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::encode;
 use super::log::Log;
@@ -38,6 +39,18 @@ pub struct PodReport {
     pub problems: Vec<String>,
 }
 
+impl PodReport {
+    /// Returns the report of a session before its first one.
+    fn none(session: u64) -> Self {
+        Self {
+            session,
+            revision: None,
+            unbound: BTreeMap::new(),
+            problems: Vec::new(),
+        }
+    }
+}
+
 #[cfg(test)]
 impl PodReport {
     /// Creates a report of a revision.
@@ -62,7 +75,10 @@ struct Feeds {
     /// Whether the first complete snapshot has arrived.
     is_synced: bool,
     closures: Closures,
+    /// Number of sessions that have begun.
     sessions: u64,
+    /// The session of each connected pod, by the UID of the pod.
+    connected: HashMap<String, Current>,
     /// Lower bound for revisions of new feeds, above those of all deleted feeds. A pod with a
     /// revision of a deleted feed must not count as only slightly behind.
     floor: u64,
@@ -97,7 +113,24 @@ pub(super) enum Next {
 pub(super) struct Session {
     pub(super) gateway: ObjectRef,
     pub(super) pod: String,
+    pod_uid: String,
     number: u64,
+}
+
+/// A session that has begun.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) session: Session,
+    /// Revisions of the Gateway's objects. Closes when the Gateway is deleted.
+    pub(super) revisions: watch::Receiver<u64>,
+    /// Closes when another session of the pod begins.
+    pub(super) replaced: oneshot::Receiver<Infallible>,
+}
+
+/// The session of a pod. Dropped when another one begins.
+struct Current {
+    number: u64,
+    _replaced: oneshot::Sender<Infallible>,
 }
 
 impl Hub {
@@ -107,6 +140,7 @@ impl Hub {
             is_synced: false,
             closures: Closures::new(options),
             sessions: 0,
+            connected: HashMap::new(),
             floor: 0,
             by_gateway: BTreeMap::new(),
         };
@@ -163,34 +197,54 @@ impl Hub {
         feeds.by_gateway.get(name).map(|feed| feed.gateway.clone())
     }
 
-    /// Connects a pod. Returns its session and the revisions of its Gateway, on a channel that
-    /// closes when the Gateway is deleted. `None` if the Gateway does not exist.
+    /// Begins a session of a pod and ends its previous one. `None` if the Gateway does not exist.
+    ///
+    /// While the previous session was still connected, its last report stays until the next one: the pod serves what it
+    /// served, whoever has begun the new session with the pod's token.
     pub(super) fn connect(
         &self,
         gateway: &ObjectRef,
         pod: &str,
-    ) -> Option<(Session, watch::Receiver<u64>)> {
+        pod_uid: &str,
+    ) -> Option<Connected> {
         let mut feeds = self.feeds();
+        let revisions = feeds.by_gateway.get(gateway)?.revision.subscribe();
         feeds.sessions += 1;
         let number = feeds.sessions;
-        let revisions = feeds.by_gateway.get(gateway)?.revision.subscribe();
-        drop(feeds);
-        let report = PodReport {
-            session: number,
-            revision: None,
-            unbound: BTreeMap::new(),
-            problems: Vec::new(),
+        let (sender, replaced) = oneshot::channel();
+        let current = Current {
+            number,
+            _replaced: sender,
         };
+        let previous = feeds.connected.insert(pod_uid.to_owned(), current);
+        // Within the lock, so that sessions and reports change in the same order.
         self.reports.send_modify(|reports| {
             let pods = reports.entry(gateway.clone()).or_default();
-            pods.insert(pod.to_owned(), report);
+            let known = pods.get_mut(pod);
+            let known = known.filter(|known| {
+                previous
+                    .as_ref()
+                    .is_some_and(|previous| previous.number == known.session)
+            });
+            match known {
+                Some(known) => known.session = number,
+                None => {
+                    pods.insert(pod.to_owned(), PodReport::none(number));
+                }
+            }
         });
+        drop(feeds);
         let session = Session {
             gateway: gateway.clone(),
             pod: pod.to_owned(),
+            pod_uid: pod_uid.to_owned(),
             number,
         };
-        Some((session, revisions))
+        Some(Connected {
+            session,
+            revisions,
+            replaced,
+        })
     }
 
     /// Records the report of a pod. After a reconnect, only reports of the last session count.
@@ -217,6 +271,11 @@ impl Hub {
 
     /// Ends a session.
     pub(super) fn disconnect(&self, session: &Session) {
+        let mut feeds = self.feeds();
+        let current = feeds.connected.get(&session.pod_uid);
+        if current.is_some_and(|current| current.number == session.number) {
+            feeds.connected.remove(&session.pod_uid);
+        }
         self.reports.send_if_modified(|reports| {
             let Some(pods) = reports.get_mut(&session.gateway) else {
                 return false;

@@ -1,12 +1,11 @@
 //! The server of the stream: TLS and HTTP/2 connections of pods, and one session per authorized
 //! request. Owns connection limits and timeouts.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,24 +22,21 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rand::RngExt;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::authentication::{Authenticator, Identity, Refusal};
-use super::hub::{Hub, Session};
+use super::hub::{Connected, Hub, Session};
 use super::message::{POSITION, Position, Report};
+use super::pending::{Pending, Place};
+use super::reviews;
 use super::session::{self, SessionInputs};
 use crate::ir::ObjectRef;
 use crate::session_key::derived_secret;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
 
-/// Maximum number of connections. A pod has one, or two while it moves to the leader.
-const MAX_CONNECTIONS: usize = 8192;
-/// Maximum number of connections per client address. Pods on the host network share the address of
-/// their node, which runs some hundred pods at most.
-const MAX_PER_PEER: usize = 1024;
 /// Timeout of the TLS and HTTP/2 handshake, and maximum time of a connection without a session.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval and timeout of HTTP/2 pings, which detect a node that has died silently.
@@ -49,6 +45,13 @@ const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 const CHECK: Duration = Duration::from_secs(50);
 /// Maximum number of concurrent requests per connection.
 const MAX_STREAMS: u32 = 4;
+/// Flow-control window of requests, and maximum bytes of responses that wait for the client's window. Reports are
+/// small, and a session has no queue.
+const WINDOW: u32 = 64 << 10;
+/// Delay of every refusal on a connection after the first, so that retries without pause are slow.
+const REFUSAL_DELAY: Duration = Duration::from_secs(1);
+/// Time to deliver the end of a session before its connection closes.
+const LINGER: Duration = Duration::from_secs(1);
 /// Maximum size of request headers in bytes. A token has about 1,100.
 const MAX_HEADERS: u32 = 32 << 10;
 /// Maximum size of a report in bytes.
@@ -82,8 +85,7 @@ fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
 pub(super) struct Refusals(Mutex<BTreeSet<(ObjectRef, String)>>);
 
 impl Refusals {
-    /// Maximum number of remembered refusals. There are few reasons, but clients can invent names
-    /// of Gateways.
+    /// Maximum number of remembered refusals. There are few reasons, but many Gateways.
     const MAX: usize = 1024;
 
     fn log(&self, gateway: &ObjectRef, message: &str) {
@@ -100,153 +102,151 @@ pub(super) async fn serve(
     shared: Arc<Shared>,
     mut tls: watch::Receiver<Option<Arc<ServerConfig>>>,
 ) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let peers = Arc::<Peers>::default();
-    // The semaphore is never closed.
-    // Acquired before the accept, so that excess connections wait in the kernel's backlog.
-    while let Ok(permit) = permits.clone().acquire_owned().await {
+    let pending = Arc::<Pending>::default();
+    loop {
         let Ok((stream, address)) = listener.accept().await else {
             sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        let Some(guard) = peers.count(address.ip()) else {
             continue;
         };
         let config = match tls.wait_for(Option::is_some).await {
             Ok(config) => config.clone(),
             Err(_) => return,
         };
-        let shared = shared.clone();
-        tokio::spawn(async move {
-            if let Some(config) = config {
-                connection(stream, config, shared).await;
-            }
-            drop((permit, guard));
+        let Some(config) = config else {
+            continue;
+        };
+        let place = pending.enter(reviews::counted(address.ip()));
+        let client = Arc::new(Client {
+            shared: shared.clone(),
+            address: place.address(),
+            place,
+            sessions: watch::Sender::new(0),
+            was_refused: AtomicBool::new(false),
         });
+        tokio::spawn(connection(stream, config, client));
     }
 }
 
-/// Number of connections per client address.
-#[derive(Default)]
-struct Peers(Mutex<HashMap<IpAddr, usize>>);
-
-impl Peers {
-    /// Counts a connection until the guard is dropped; `None` if the address has too many.
-    fn count(self: &Arc<Self>, address: IpAddr) -> Option<PeerGuard> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= MAX_PER_PEER {
-            return None;
-        }
-        *count += 1;
-        Some(PeerGuard {
-            peers: self.clone(),
-            address,
-        })
-    }
-}
-
-/// Guard of a counted connection.
-struct PeerGuard {
-    peers: Arc<Peers>,
+/// The client of a connection.
+struct Client {
+    shared: Arc<Shared>,
+    place: Place,
     address: IpAddr,
-}
-
-impl Drop for PeerGuard {
-    fn drop(&mut self) {
-        let counts = &self.peers.0;
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut count) = counts.entry(self.address) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
+    /// Number of sessions on the connection.
+    sessions: watch::Sender<usize>,
+    was_refused: AtomicBool,
 }
 
 /// Serves a connection. Ignores errors, since the pod reconnects.
-async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, shared: Arc<Shared>) {
+async fn connection(stream: TcpStream, tls: Arc<ServerConfig>, client: Arc<Client>) {
     // Lines are small, and each should be sent at once.
     let _ = stream.set_nodelay(true);
-    let handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream));
-    let Ok(Ok(stream)) = handshake.await else {
-        return;
+    let (of_service, of_idle) = (client.clone(), client.clone());
+    let serving = async move {
+        let handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream));
+        let Ok(Ok(stream)) = handshake.await else {
+            return;
+        };
+        let service = service_fn(move |request: Request<Incoming>| {
+            let client = of_service.clone();
+            async move { Ok::<_, Infallible>(respond(request, &client).await) }
+        });
+        let serving = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING.0)
+            .keep_alive_timeout(PING.1)
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEADERS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_send_buf_size(WINDOW as usize)
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::select! {
+            _ = serving => {}
+            () = idle(&of_idle) => {}
+        }
     };
-    let sessions = Arc::new(AtomicUsize::new(0));
-    let of_service = sessions.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (shared, sessions) = (shared.clone(), of_service.clone());
-        async move { Ok::<_, Infallible>(respond(request, shared, sessions).await) }
-    });
-    let serving = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING.0)
-        .keep_alive_timeout(PING.1)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        _ = serving => {}
-        () = idle(&sessions) => {}
+        () = serving => {}
+        () = client.place.evicted() => {}
     }
 }
 
-/// Returns when a connection was without a session for too long.
-async fn idle(sessions: &AtomicUsize) {
+/// Returns when a connection has had no session for too long, or its last session has ended.
+async fn idle(client: &Client) {
+    let mut sessions = client.sessions.subscribe();
     loop {
-        sleep(HANDSHAKE_TIMEOUT).await;
-        if sessions.load(Relaxed) == 0 {
+        let opened = sessions.wait_for(|sessions| *sessions > 0);
+        if !matches!(timeout(HANDSHAKE_TIMEOUT, opened).await, Ok(Ok(_))) {
             return;
         }
+        if sessions.wait_for(|sessions| *sessions == 0).await.is_err() {
+            return;
+        }
+        sleep(LINGER).await;
     }
 }
 
 type ResponseBody = Either<Full<Bytes>, Lines>;
 
-async fn respond(
-    request: Request<Incoming>,
-    shared: Arc<Shared>,
-    sessions: Arc<AtomicUsize>,
-) -> Response<ResponseBody> {
+async fn respond(request: Request<Incoming>, client: &Arc<Client>) -> Response<ResponseBody> {
     if request.method() != Method::POST {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "only POST");
     }
     let Some(gateway) = gateway_of(request.uri().path()) else {
         return refuse(StatusCode::NOT_FOUND, "path not found");
     };
+    let shared = &client.shared;
     if !shared.hub.is_synced() {
         let message = "this controller has not listed the cluster yet";
         return refuse(StatusCode::SERVICE_UNAVAILABLE, message);
     }
-    sessions.fetch_add(1, Relaxed);
-    let guard = Counted(sessions);
-    let identity = match admit(&request, &gateway, &shared).await {
+    let busy = client.place.busy();
+    let admitted = admit(&request, &gateway, client).await;
+    drop(busy);
+    let identity = match admitted {
         Ok(identity) => identity,
         Err(refusal) => {
             let status = refusal.status();
             shared.stats.refused(status);
-            shared.refusals.log(&gateway, refusal.message());
+            // Clients can invent names of Gateways.
+            if shared.hub.gateway(&gateway).is_some() {
+                shared.refusals.log(&gateway, refusal.message());
+            }
+            if client.was_refused.swap(true, Relaxed) {
+                sleep(REFUSAL_DELAY).await;
+            }
             return refuse(status, refusal.message());
         }
     };
-    let Some((session, revisions)) = shared.hub.connect(&gateway, &identity.pod) else {
+    let Identity { pod, pod_uid, .. } = &identity;
+    let Some(connected) = shared.hub.connect(&gateway, pod, pod_uid) else {
         return refuse(StatusCode::NOT_FOUND, "the Gateway does not exist");
     };
+    let Connected {
+        session,
+        revisions,
+        replaced,
+    } = connected;
     let have = position(&request, shared.hub.instance());
     let (lines, body) = mpsc::channel(1);
     let inputs = SessionInputs {
         revisions,
         leadership: shared.leadership.clone(),
-        session_secret: session_secret(&shared, &gateway),
+        session_secret: session_secret(shared, &gateway),
     };
     let incoming = request.into_body();
+    client.place.authenticated();
+    let guard = Counted::new(client.clone());
+    let shared = shared.clone();
     tokio::spawn(async move {
         shared.stats.opened();
         tokio::select! {
             () = session::run(&shared.hub, &session, inputs, have, lines) => {}
             () = receive_reports(incoming, &shared.hub, &session) => {}
             () = until_token_invalid(&shared.authenticator, &identity) => {}
+            // A pod has one session: the sender is dropped when the next one begins.
+            _ = replaced => {}
         }
         shared.hub.disconnect(&session);
         shared.stats.closed();
@@ -277,13 +277,19 @@ async fn until_token_invalid(authenticator: &Authenticator, identity: &Identity)
     }
 }
 
-/// Counts a session, or a request that may become one, so that its connection does not count as
-/// idle.
-struct Counted(Arc<AtomicUsize>);
+/// Counts a session of a connection.
+struct Counted(Arc<Client>);
+
+impl Counted {
+    fn new(client: Arc<Client>) -> Self {
+        client.sessions.send_modify(|sessions| *sessions += 1);
+        Self(client)
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.0.sessions.send_modify(|sessions| *sessions -= 1);
     }
 }
 
@@ -291,7 +297,7 @@ impl Drop for Counted {
 async fn admit(
     request: &Request<Incoming>,
     gateway: &ObjectRef,
-    shared: &Shared,
+    client: &Client,
 ) -> Result<Identity, Refusal> {
     let header = request.headers().get(AUTHORIZATION);
     let header = header.and_then(|header| header.to_str().ok());
@@ -299,13 +305,15 @@ async fn admit(
     let token = token.ok_or_else(|| {
         Refusal::Unauthenticated("there is no bearer token in the request".to_owned())
     })?;
-    let identity = shared.authenticator.identify(token.trim()).await?;
+    let shared = &client.shared;
     let found = shared.hub.gateway(gateway);
     let found = found.ok_or_else(|| {
         Refusal::Forbidden(format!("{gateway} does not belong to this controller"))
     })?;
-    shared.authenticator.authorize(&identity, &found).await?;
-    Ok(identity)
+    let authenticator = &shared.authenticator;
+    authenticator
+        .admit(token.trim(), &found, client.address)
+        .await
 }
 
 /// Parses the Gateway of a stream path.
@@ -374,19 +382,6 @@ impl Body for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bounds_connections_per_address() {
-        let peers = Arc::<Peers>::default();
-        let (one, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let mut guards: Vec<_> = (0..MAX_PER_PEER).map(|_| peers.count(one)).collect();
-        assert!(guards.iter().all(Option::is_some));
-        assert!(peers.count(one).is_none() && peers.count(other).is_some());
-        guards.pop();
-        assert!(peers.count(one).is_some());
-        guards.clear();
-        assert!(peers.0.lock().unwrap().is_empty());
-    }
 
     #[test]
     fn parses_gateway_paths() {

@@ -2,14 +2,19 @@
 //! leader's address at the pod's pace. Has no queue: a slow pod gets the latest state later.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 use super::encode;
 use super::hub::{Hub, Next, Session};
 use super::message::Update;
 use crate::status::lease::Leadership;
+
+/// How long a pod may not read while there is something to send. It keeps what it was sent, and resumes from there.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Inputs of a session besides the feed.
 pub(super) struct SessionInputs {
@@ -21,7 +26,7 @@ pub(super) struct SessionInputs {
     pub(super) session_secret: Option<String>,
 }
 
-/// The session has ended: the receiver is dropped, or the Gateway is deleted.
+/// The session has ended: the receiver is dropped, the pod does not read, or the Gateway is deleted.
 struct Ended;
 
 /// Sends until the receiver of `lines` is dropped or the Gateway is deleted. `have` is the pod's
@@ -113,6 +118,65 @@ impl Sender<'_> {
     }
 
     async fn send(&self, lines: Bytes) -> Result<(), Ended> {
-        self.lines.send(lines).await.map_err(|_| Ended)
+        match timeout(READ_TIMEOUT, self.lines.send(lines)).await {
+            Ok(sent) => sent.map_err(|_| Ended),
+            Err(_) => {
+                let Session { gateway, pod, .. } = self.session;
+                let seconds = READ_TIMEOUT.as_secs();
+                tracing::warn!("pod {pod} of {gateway} has not read its stream for {seconds} s");
+                Err(Ended)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::Kind;
+    use crate::ir::ObjectRef;
+    use crate::snapshot::Snapshot;
+    use crate::translate::Options;
+
+    /// Returns a hub with the Gateway `infra/edge`.
+    fn hub() -> Arc<Hub> {
+        let options = Options {
+            controller_name: "example.com/ours".into(),
+            ..Options::default()
+        };
+        let hub = Hub::new("5f2c".to_owned(), options);
+        let mut cluster = Snapshot::default();
+        let class = json!({
+            "metadata": {"name": "ours"}, "spec": {"controllerName": "example.com/ours"},
+        });
+        let gateway = json!({
+            "metadata": {"namespace": "infra", "name": "edge"},
+            "spec": {"gatewayClassName": "ours", "listeners": []},
+        });
+        for (kind, object) in [("GatewayClass", class), ("Gateway", gateway)] {
+            let kind = Kind::find("gateway.networking.k8s.io/v1", kind).unwrap();
+            cluster.insert(kind.decode(&object).unwrap());
+        }
+        hub.follow(&cluster);
+        Arc::new(hub)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_of_a_pod_that_does_not_read_ends() {
+        let hub = hub();
+        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let connected = hub.connect(&gateway, "pod", "uid").unwrap();
+        let (_leadership, led) = watch::channel(Leadership::default());
+        let inputs = SessionInputs {
+            revisions: connected.revisions,
+            leadership: led,
+            session_secret: None,
+        };
+        let (lines, mut body) = mpsc::channel(1);
+        run(&hub, &connected.session, inputs, None, lines).await;
+        assert!(body.recv().await.is_some());
+        assert!(body.recv().await.is_none(), "one chunk is held");
     }
 }

@@ -124,7 +124,7 @@ fn slow_pod_gets_the_latest_state() {
         begin(&mut pod).await;
         // Far more than the windows and buffers can hold.
         let large = "x".repeat(16 << 10);
-        let mut swift = controller.pod(None).await;
+        let mut swift = controller.pod_named("edge-2", None).await;
         begin(&mut swift).await;
         let mut last = 0;
         for number in 0..CHANGES {

@@ -6,6 +6,8 @@
 #[path = "../api_server/mod.rs"]
 mod api_server;
 mod feeding;
+mod floods;
 mod refusals;
 mod scene;
+mod sessions;
 mod trust;

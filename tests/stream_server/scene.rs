@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{Request, StatusCode};
 use portcullis::api::Kind;
@@ -58,7 +59,7 @@ pub(crate) struct Controller {
     pub(crate) stats: Arc<SessionStats>,
     pub(crate) outputs: Arc<Outputs>,
     pub(crate) reports: watch::Receiver<Reports>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     loads: watch::Sender<Arc<Load>>,
     snapshot: Snapshot,
 }
@@ -215,7 +216,12 @@ impl Controller {
 
     /// Connects as the pod `edge-1` with an optional position.
     pub(crate) async fn pod(&self, position: Option<&str>) -> Pod {
-        let request = self.request("edge", &self.token("edge-1"), position);
+        self.pod_named("edge-1", position).await
+    }
+
+    /// Connects as a pod of the Gateway `infra/edge` with an optional position.
+    pub(crate) async fn pod_named(&self, pod: &str, position: Option<&str>) -> Pod {
+        let request = self.request("edge", &self.token(pod), position);
         let (status, pod) = self.send(request).await;
         assert_eq!(status, StatusCode::OK, "{}", pod.rest().await);
         pod
@@ -242,11 +248,8 @@ impl Controller {
         self.try_send(&bundle, request).await.unwrap()
     }
 
-    pub(crate) async fn try_send(
-        &self,
-        bundle: &str,
-        request: Request<()>,
-    ) -> std::io::Result<(StatusCode, Pod)> {
+    /// Connects without a request.
+    pub(crate) async fn connect(&self, bundle: &str) -> std::io::Result<SendRequest<Bytes>> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
@@ -260,8 +263,17 @@ impl Controller {
         let stream = TlsConnector::from(Arc::new(config))
             .connect(name, stream)
             .await?;
-        let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+        let (sender, connection) = h2::client::handshake(stream).await.unwrap();
         spawn_local(connection);
+        Ok(sender)
+    }
+
+    pub(crate) async fn try_send(
+        &self,
+        bundle: &str,
+        request: Request<()>,
+    ) -> std::io::Result<(StatusCode, Pod)> {
+        let mut sender = self.connect(bundle).await?;
         let (response, requests) = sender.send_request(request, false).unwrap();
         let response = timeout(TEST_TIMEOUT, response).await.unwrap().unwrap();
         let (head, body) = response.into_parts();

@@ -27,7 +27,7 @@ fn recreates_corrupted_ca_secret_without_ending_streams() {
             .unwrap()
             .clone()
             .unwrap();
-        let request = || controller.request("edge", &controller.token("edge-1"), None);
+        let request = || controller.request("edge", &controller.token("edge-2"), None);
         // Waits until the server uses the new CA, so that the old bundle is rejected.
         let mut tls = controller.outputs.trust.tls.subscribe();
         while controller.try_send(&after, request()).await.is_err() {

@@ -1,6 +1,7 @@
 //! Feeds and reports as sessions use them.
 
 use serde_json::{Value, json};
+use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 use crate::api::{Kind, Object};
@@ -96,6 +97,10 @@ fn serves(instance: &str, revision: u64) -> Serves {
     }
 }
 
+fn connect(hub: &Hub) -> Connected {
+    hub.connect(&name(), "pod", "uid").unwrap()
+}
+
 fn reported(hub: &Hub) -> Option<u64> {
     let reports = hub.reports();
     let reports = reports.borrow();
@@ -127,7 +132,7 @@ fn recreated_gateway_has_new_revisions() {
     let mut scene = TestHub::new(3);
     scene.remove_gateway();
     assert!(matches!(scene.hub.next(&name(), Some(3)), Next::Gone));
-    assert!(scene.hub.connect(&name(), "pod").is_none());
+    assert!(scene.hub.connect(&name(), "pod", "uid").is_none());
     assert!(scene.put_gateway() > 3);
     for number in 4..=6 {
         assert!(scene.put_route(number) > 3);
@@ -141,7 +146,7 @@ fn recreated_gateway_has_new_revisions() {
 #[test]
 fn sessions_observe_changes_and_deletion_of_their_gateway() {
     let mut scene = TestHub::new(1);
-    let (_, mut revisions) = scene.hub.connect(&name(), "pod").unwrap();
+    let mut revisions = connect(&scene.hub).revisions;
     assert!(!revisions.has_changed().unwrap());
     scene.put_route(2);
     assert_eq!(*revisions.borrow_and_update(), 2);
@@ -152,25 +157,51 @@ fn sessions_observe_changes_and_deletion_of_their_gateway() {
 #[test]
 fn only_the_last_session_of_a_pod_reports() {
     let TestHub { hub, .. } = TestHub::new(2);
-    let (first, _) = hub.connect(&name(), "pod").unwrap();
-    hub.report(&first, serves("5f2c", 1));
+    let mut first = connect(&hub);
+    hub.report(&first.session, serves("5f2c", 1));
     assert_eq!(reported(&hub), Some(1));
-    let (second, _) = hub.connect(&name(), "pod").unwrap();
-    assert_eq!(reported(&hub), None);
-    hub.report(&first, serves("5f2c", 2));
-    hub.disconnect(&first);
-    assert_eq!(reported(&hub), None);
-    hub.report(&second, serves("5f2c", 2));
+    assert_eq!(first.replaced.try_recv(), Err(TryRecvError::Empty));
+    let second = connect(&hub);
+    assert_eq!(first.replaced.try_recv(), Err(TryRecvError::Closed));
+    hub.report(&first.session, serves("5f2c", 2));
+    hub.disconnect(&first.session);
+    assert_eq!(reported(&hub), Some(1), "the pod still serves it");
+    hub.report(&second.session, serves("5f2c", 2));
     assert_eq!(reported(&hub), Some(2));
-    hub.disconnect(&second);
+    hub.disconnect(&second.session);
     assert!(hub.reports().borrow().is_empty());
+    assert!(hub.feeds().connected.is_empty());
+}
+
+#[test]
+fn pod_reports_again_after_another_session_with_its_token() {
+    let TestHub { hub, .. } = TestHub::new(2);
+    let own = connect(&hub);
+    hub.report(&own.session, serves("5f2c", 1));
+    let stolen = connect(&hub);
+    hub.disconnect(&own.session);
+    let own = connect(&hub);
+    hub.disconnect(&stolen.session);
+    assert_eq!(reported(&hub), Some(1));
+    hub.report(&own.session, serves("5f2c", 2));
+    assert_eq!(reported(&hub), Some(2));
+}
+
+#[test]
+fn restarted_pod_has_no_report_of_its_previous_session() {
+    let TestHub { hub, .. } = TestHub::new(2);
+    let first = connect(&hub);
+    hub.report(&first.session, serves("5f2c", 1));
+    hub.disconnect(&first.session);
+    let _second = connect(&hub);
+    assert_eq!(reported(&hub), None);
 }
 
 #[test]
 fn ignores_revisions_of_another_process() {
     let TestHub { hub, .. } = TestHub::new(2);
-    let (session, _) = hub.connect(&name(), "pod").unwrap();
-    hub.report(&session, serves("other", 2));
+    let connected = connect(&hub);
+    hub.report(&connected.session, serves("other", 2));
     assert_eq!(reported(&hub), None);
 }
 
