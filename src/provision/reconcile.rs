@@ -27,7 +27,7 @@ use crate::events::Events;
 use crate::ir::ObjectRef;
 
 const ROLLOUT_GIVEN_UP: &str = "the new pods do not serve, and neither did the previous ones: the rollout continues with other Gateways";
-const ROLLOUT_OVERDUE: &str = "the new pods do not serve, but the previous ones did: the rollout to other Gateways waits for them";
+const ROLLOUT_OVERDUE: &str = "the new pods do not serve, but the previous ones did: the rollout to other Gateways of the namespace waits for them";
 
 /// A finished task.
 enum Finished {

@@ -2,6 +2,7 @@
 //! continues when they serve again. Only decides, and applies nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +16,9 @@ use crate::ir::ObjectRef;
 
 /// Annotation of workloads with a [`Record`].
 const ANNOTATION: &str = "portcullis.dev/rollout";
+/// Number of namespaces with overdue rollouts that stop all further ones, if none has succeeded: then the new version is
+/// the likely cause, and not the owner of a namespace.
+const MAX_OVERDUE_NAMESPACES: usize = 3;
 
 /// Rollout state stored in a workload, for a controller that restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,6 +122,10 @@ pub(super) struct Rollouts {
     rolling: BTreeMap<ObjectRef, ActiveRollout>,
     waiting: VecDeque<ObjectRef>,
     serving: BTreeSet<ObjectRef>,
+    /// Whether a Gateway serves with the version that is rolled out.
+    has_succeeded: bool,
+    /// Number of rollouts that were overdue or given up, by namespace. Namespaces with fewer have precedence.
+    failed: BTreeMap<Arc<str>, usize>,
     /// The user's settings at the time when a Gateway without a record began to wait.
     baseline: BTreeMap<ObjectRef, String>,
 }
@@ -158,6 +166,8 @@ impl Rollouts {
             rolling: BTreeMap::new(),
             waiting: VecDeque::new(),
             serving: BTreeSet::new(),
+            has_succeeded: false,
+            failed: BTreeMap::new(),
             baseline: BTreeMap::new(),
         }
     }
@@ -194,6 +204,11 @@ impl Rollouts {
 
     /// Adds a Gateway to the end of the waiting list.
     pub(super) fn enqueue(&mut self, gateway: &ObjectRef, revision: &Revision) {
+        // The results of a version say nothing about the next one.
+        if !self.is_pending() {
+            self.has_succeeded = false;
+            self.failed.clear();
+        }
         let baseline = self.baseline.entry(gateway.clone());
         baseline.or_insert_with(|| revision.parameters.clone());
         if !self.rolling.contains_key(gateway) && !self.waiting.contains(gateway) {
@@ -221,11 +236,25 @@ impl Rollouts {
         !self.rolling.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Starts rollouts up to the limit. Returns their Gateways.
+    /// Starts rollouts up to the limit. Returns their Gateways. An overdue rollout frees its place for other namespaces,
+    /// unless too many are overdue.
     pub(super) fn start(&mut self, now: Timestamp) -> Vec<ObjectRef> {
+        let overdue = self.rolling.iter().filter(|(_, one)| one.is_overdue);
+        let stalled: BTreeSet<_> = overdue
+            .map(|(gateway, _)| gateway.namespace.clone())
+            .collect();
+        if !self.has_succeeded && stalled.len() >= MAX_OVERDUE_NAMESPACES {
+            return Vec::new();
+        }
         let mut started = Vec::new();
-        while self.rolling.len() < self.options.concurrent {
-            let Some(gateway) = self.waiting.pop_front() else {
+        while self.in_progress() < self.options.concurrent {
+            let may_start = |gateway: &ObjectRef| !stalled.contains(&gateway.namespace);
+            let waiting = self.waiting.iter().enumerate();
+            let next = waiting
+                .filter(|(_, gateway)| may_start(gateway))
+                .min_by_key(|(place, gateway)| (self.failed.get(&gateway.namespace), *place));
+            let next = next.map(|(place, _)| place);
+            let Some(gateway) = next.and_then(|next| self.waiting.remove(next)) else {
                 break;
             };
             let was_serving = self.serving.contains(&gateway);
@@ -239,6 +268,12 @@ impl Rollouts {
             started.push(gateway);
         }
         started
+    }
+
+    /// Number of rollouts that hold a place.
+    fn in_progress(&self) -> usize {
+        let rolling = self.rolling.values();
+        rolling.filter(|rolling| !rolling.is_overdue).count()
     }
 
     fn begin(&mut self, gateway: &ObjectRef, started: Started) {
@@ -259,6 +294,7 @@ impl Rollouts {
     ) -> Vec<(ObjectRef, RolloutEnd)> {
         let mut ends = Vec::new();
         let (serving, deadline) = (&self.serving, self.options.progress_deadline);
+        let (has_succeeded, failed) = (&mut self.has_succeeded, &mut self.failed);
         self.rolling.retain(|gateway, rolling| {
             let is_late = rolling.left(now, deadline).is_zero();
             let end = match state(gateway) {
@@ -269,6 +305,10 @@ impl Rollouts {
                 _ => return true,
             };
             rolling.is_overdue |= end == RolloutEnd::Overdue;
+            *has_succeeded |= end == RolloutEnd::Serves;
+            if matches!(end, RolloutEnd::GivenUp | RolloutEnd::Overdue) {
+                *failed.entry(gateway.namespace.clone()).or_default() += 1;
+            }
             ends.push((gateway.clone(), end));
             end == RolloutEnd::Overdue
         });
@@ -422,6 +462,56 @@ mod tests {
         );
         assert_eq!(rollouts.start(now), [gateway("c")]);
         assert!(rollouts.is_pending());
+    }
+
+    #[test]
+    fn overdue_rollout_stops_only_its_namespace() {
+        let options = RolloutOptions {
+            concurrent: 1,
+            progress_deadline: Duration::from_secs(600),
+        };
+        let of = |namespace: &str, name: &str| ObjectRef::gateway_api("Gateway", namespace, name);
+        let gateways = [
+            of("bad", "1"),
+            of("bad", "2"),
+            of("worse", "1"),
+            of("good", "1"),
+            of("worst", "1"),
+            of("last", "1"),
+        ];
+        let busy = |_: &ObjectRef| WorkloadState::InProgress;
+        let is_good = |gateway: &ObjectRef| match &*gateway.namespace {
+            "good" => WorkloadState::Complete,
+            _ => WorkloadState::InProgress,
+        };
+        for has_good in [true, false] {
+            let mut rollouts = Rollouts::new(options);
+            let gateways = gateways
+                .iter()
+                .filter(|gateway| has_good || &*gateway.namespace != "good");
+            for gateway in gateways.clone() {
+                rollouts.enqueue(gateway, &revision("1", "1"));
+            }
+            rollouts.set_serving(gateways.cloned().collect());
+            let mut now = Timestamp::now();
+            let mut order = Vec::new();
+            for _ in 0..8 {
+                order.extend(rollouts.start(now));
+                now += Duration::from_secs(600);
+                if has_good {
+                    rollouts.evaluate(now, is_good);
+                } else {
+                    rollouts.evaluate(now, busy);
+                }
+            }
+            let order: Vec<_> = order.iter().map(|one| &*one.namespace).collect();
+            let expected: &[&str] = match has_good {
+                true => &["bad", "worse", "good", "worst", "last"],
+                // The new version is the likely cause.
+                false => &["bad", "worse", "worst"],
+            };
+            assert_eq!(order, expected);
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! A work queue of objects: first in first out, deduplicated, one worker per object, with back-off
-//! after failures.
+//! A work queue of objects: namespaces in turn, first in first out in each, deduplicated, one worker
+//! per object, with back-off after failures.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -17,7 +18,10 @@ const BACKOFF: Backoff = Backoff {
 /// A queue of objects to process.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    order: VecDeque<ObjectRef>,
+    /// Queued objects of each namespace, which is empty for cluster-scoped objects. Without empty queues.
+    by_namespace: HashMap<Arc<str>, VecDeque<ObjectRef>>,
+    /// The namespaces of `by_namespace`, in the order of their turns.
+    turns: VecDeque<Arc<str>>,
     queued: HashSet<ObjectRef>,
     under_way: HashSet<ObjectRef>,
     /// Objects that were pushed while they were being processed.
@@ -40,7 +44,12 @@ impl Queue {
         if self.under_way.contains(&object) {
             self.requeue.insert(object);
         } else if self.queued.insert(object.clone()) {
-            self.order.push_back(object);
+            let namespace = &object.namespace;
+            if !self.by_namespace.contains_key(namespace) {
+                self.turns.push_back(namespace.clone());
+            }
+            let queue = self.by_namespace.entry(namespace.clone()).or_default();
+            queue.push_back(object);
         }
     }
 
@@ -52,10 +61,23 @@ impl Queue {
                 self.push(object);
             }
         }
-        let object = self.order.pop_front()?;
+        let object = self.next_in_turn()?;
         self.queued.remove(&object);
         self.under_way.insert(object.clone());
         Some(object)
+    }
+
+    /// Returns the first object of the namespace whose turn it is, so that one with many objects does not delay others.
+    fn next_in_turn(&mut self) -> Option<ObjectRef> {
+        let namespace = self.turns.pop_front()?;
+        let queue = self.by_namespace.get_mut(&namespace)?;
+        let object = queue.pop_front();
+        if queue.is_empty() {
+            self.by_namespace.remove(&namespace);
+        } else {
+            self.turns.push_back(namespace);
+        }
+        object
     }
 
     /// Marks an object as processed.
@@ -84,7 +106,7 @@ impl Queue {
     /// Completes when an object may be ready to pop; never while the queue is empty.
     pub(super) async fn ready(&self) {
         match self.timers.first() {
-            _ if !self.order.is_empty() => {}
+            _ if !self.turns.is_empty() => {}
             Some((at, _)) => sleep_until(*at).await,
             None => std::future::pending().await,
         }
@@ -120,6 +142,26 @@ mod tests {
         assert_eq!(queue.pop(), Some(route("a")));
         queue.done(&route("a"));
         assert_eq!(queue.pop(), None);
+    }
+
+    #[tokio::test]
+    async fn namespaces_take_turns() {
+        let object =
+            |namespace: &str, name: &str| ObjectRef::gateway_api("Gateway", namespace, name);
+        let mut queue = Queue::default();
+        for number in 0..1000 {
+            queue.push(object("busy", &number.to_string()));
+        }
+        for name in ["a", "b"] {
+            queue.push(object("quiet", name));
+        }
+        queue.push(object("", "class"));
+        let popped: Vec<_> = (0..6).filter_map(|_| queue.pop()).collect();
+        let namespaces: Vec<_> = popped.iter().map(|one| &*one.namespace).collect();
+        assert_eq!(namespaces, ["busy", "quiet", "", "busy", "quiet", "busy"]);
+        assert_eq!(popped[4], object("quiet", "b"));
+        while queue.pop().is_some() {}
+        assert!(queue.by_namespace.is_empty() && queue.turns.is_empty());
     }
 
     #[tokio::test]
