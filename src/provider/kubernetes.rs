@@ -188,13 +188,21 @@ impl KubernetesProvider {
         let mut pending = PendingChanges::default();
         let mut last = Instant::now();
         let mut is_published = false;
-        while let Some(is_changed) = collect(&mut store, &mut messages, &mut last).await {
+        let mut wake_at = None;
+        loop {
+            let collected = collect(&mut store, &mut messages, &mut last, wake_at).await;
+            let Some(is_changed) = collected else {
+                return;
+            };
             // Secrets and ConfigMaps that arrive before their referrers are known would be dropped
             // and fetched again.
             if store.has_all_referrers() {
                 later.drain(..).for_each(|scope| drop(start(scope)));
             }
-            fetches.follow(store.wanted());
+            if let Some(wanted) = store.take_wanted() {
+                fetches.follow(wanted);
+            }
+            fetches.finish(&store.take_fetched());
             for change in store.follow_pods(is_published) {
                 match change {
                     ScopeChange::Added(number, scope) => {
@@ -206,12 +214,18 @@ impl KubernetesProvider {
                     }
                 }
             }
+            let is_changed = is_changed | store.release(Instant::now());
             if let Some(load) = pending.due(&store, is_changed) {
                 is_published = true;
+                store.published();
                 if loads.send(Arc::new(load)).is_err() {
                     return;
                 }
             }
+            wake_at = [store.next_release(), pending.deadline()]
+                .into_iter()
+                .flatten()
+                .min();
         }
     }
 
@@ -237,10 +251,10 @@ impl KubernetesProvider {
     }
 }
 
-/// Reports after [`fetch::FETCH_WAIT`] that the first list of an added scope is late, so that
+/// Reports after [`store::FETCH_WAIT`] that the first list of an added scope is late, so that
 /// publication does not wait any longer.
 async fn report_late(number: usize, messages: mpsc::Sender<Message>) {
-    sleep(fetch::FETCH_WAIT).await;
+    sleep(store::FETCH_WAIT).await;
     // Fails when the provider has ended.
     drop(messages.send(Message::ListLate(number)).await);
 }
@@ -262,11 +276,16 @@ impl PendingChanges {
         }
         let load = store.load()?;
         let since = *self.since.get_or_insert_with(Instant::now);
-        if store.is_waiting() && since.elapsed() < fetch::FETCH_WAIT {
+        if store.is_waiting() && since.elapsed() < store::FETCH_WAIT {
             return None;
         }
         *self = Self::default();
         Some(load)
+    }
+
+    /// Returns until when the changes may wait.
+    fn deadline(&self) -> Option<Instant> {
+        self.since.map(|since| since + store::FETCH_WAIT)
     }
 }
 
@@ -289,34 +308,53 @@ async fn poll_health(client: &Client, contacted: impl Fn()) {
     }
 }
 
-/// Applies messages until the debounce ends. Returns whether anything has changed; `None` when the
-/// channel is closed. Returns at once after the first message that follows an idle time. `last` is
-/// the time of the last change.
+/// Applies messages until the debounce ends, or until `wake_at` if there is none. Returns whether anything has changed;
+/// `None` when the channel is closed. Returns at once after the first change that follows an idle time. Only changes
+/// extend the debounce. `last` is the time of the last change.
 async fn collect(
     store: &mut Store,
     messages: &mut mpsc::Receiver<Message>,
     last: &mut Instant,
+    wake_at: Option<Instant>,
 ) -> Option<bool> {
-    let message = first(store, messages).await?;
+    let Some(wake_at) = wake_at else {
+        let message = first(store, messages).await?;
+        return Some(apply(store, messages, last, message).await);
+    };
+    match timeout_at(wake_at, first(store, messages)).await {
+        Ok(message) => Some(apply(store, messages, last, message?).await),
+        Err(_) => Some(false),
+    }
+}
+
+async fn apply(
+    store: &mut Store,
+    messages: &mut mpsc::Receiver<Message>,
+    last: &mut Instant,
+    message: Message,
+) -> bool {
     let now = Instant::now();
     let until = now + MAX_DEBOUNCE;
     let was_quiet = now.duration_since(*last) >= IDLE;
     let mut is_changed = store.apply_message(message);
-    if !is_changed && messages.is_empty() {
-        return Some(false);
+    if is_changed {
+        *last = now;
     }
-    *last = now;
-    if was_quiet && messages.is_empty() {
-        return Some(is_changed);
+    if messages.is_empty() && (was_quiet || !is_changed) {
+        return is_changed;
     }
-    loop {
-        let quiet = (Instant::now() + DEBOUNCE).min(until);
-        let Ok(Some(message)) = timeout_at(quiet, messages.recv()).await else {
-            return Some(is_changed);
-        };
-        is_changed |= store.apply_message(message);
-        *last = Instant::now();
+    let mut quiet = (now + DEBOUNCE).min(until);
+    while let Ok(Some(message)) = timeout_at(quiet, messages.recv()).await {
+        if store.apply_message(message) {
+            is_changed = true;
+            *last = Instant::now();
+            quiet = (*last + DEBOUNCE).min(until);
+        }
+        if Instant::now() >= quiet {
+            break;
+        }
     }
+    is_changed
 }
 
 /// Returns the next message. Logs missing kinds until the first configuration is complete.

@@ -175,3 +175,70 @@ fn retries_failed_fetch_of_secret() {
 fn retries_hanging_fetch_of_secret() {
     wait_while(Fault::Silence);
 }
+
+/// Returns a Gateway of namespace `busy` with 4,096 references to Secrets that do not exist.
+fn busy_gateway(round: usize) -> serde_json::Value {
+    let listener = |number: usize| {
+        let references = (0..64).map(|one| json!({"name": format!("r{round}-{number}-{one}")}));
+        json!({
+            "name": format!("l{number}"), "port": 443, "protocol": "HTTPS",
+            "hostname": format!("{number}.example"),
+            "tls": {"certificateRefs": references.collect::<Vec<_>>()},
+        })
+    };
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "busy"},
+        "spec": {"gatewayClassName": "portcullis", "listeners": (0..64).map(listener).collect::<Vec<_>>()},
+    })
+}
+
+fn slice(address: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "shop-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "shop"}},
+        "endpoints": [{"addresses": [address]}], "ports": [{"port": 8080}],
+    })
+}
+
+#[test]
+fn missing_secrets_of_a_namespace_delay_no_other_change() {
+    let api = Api::start();
+    api.put(busy_gateway(0));
+    let watching = Watching::start(&api);
+    watching.wait_for(|_| true);
+    let mut worst = Duration::ZERO;
+    for round in 1..=4 {
+        api.put(busy_gateway(round));
+        for change in 0..5 {
+            let address = format!("10.0.{round}.{change}");
+            std::thread::sleep(Duration::from_millis(100));
+            api.put(slice(&address));
+            let start = Instant::now();
+            watching.wait_for(|load| {
+                let slice = load.snapshot.endpoint_slices.get("shop", "shop-1");
+                slice.is_some_and(|slice| slice.endpoints[0].addresses == [address.clone()])
+            });
+            worst = worst.max(start.elapsed());
+        }
+    }
+    assert!(worst < Duration::from_millis(700), "{worst:?}");
+    // The Gateway itself does not wait forever, and a Secret of another namespace is fetched meanwhile.
+    let name = |load: &Load| {
+        let gateway = load.snapshot.gateways.get("busy", "edge");
+        let listener = gateway.map(|gateway| &gateway.spec.listeners[0]);
+        let tls = listener.and_then(|listener| listener.tls.as_ref());
+        tls.map(|tls| tls.certificate_refs[0].name.clone())
+    };
+    watching.wait_for(|load| name(load).as_deref() == Some("r4-0-0"));
+    api.put(busy_gateway(5));
+    api.put(secret("a"));
+    let start = Instant::now();
+    api.put(gateway(&["a"]));
+    watching.wait_for(|load| held(load) == ["a"]);
+    assert!(
+        start.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        start.elapsed()
+    );
+}

@@ -1,8 +1,7 @@
 //! Fetches objects by name that their watch reported before they were referenced. Retries until
 //! there is a response, while the object is referenced.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,22 +12,35 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::parsed::ParsedObject;
+use super::referenced::Wanted;
 use super::retry::{Failure, Retry};
 use super::scope::UNUSED_SECRET_TYPES;
 use super::store::Message;
 use crate::api::{Kind, ObjectRef};
 
-/// Maximum time that a publication waits for a fetch.
-pub(super) const FETCH_WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of concurrent fetches.
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of concurrent requests, and of fetches for the objects of one namespace. Fetches of a namespace with
+/// many references do not delay those of others.
 const MAX_CONCURRENT: usize = 16;
+const MAX_IN_NAMESPACE: usize = 4;
 
-/// Fetches in progress.
+/// Fetches in progress, and those that wait.
 pub(super) struct Fetches {
     client: Client,
     messages: mpsc::Sender<Message>,
     permits: Arc<Semaphore>,
-    running: BTreeMap<ObjectRef, AbortHandle>,
+    running: BTreeMap<ObjectRef, Running>,
+    /// By the namespace of the objects that refer to them. May contain objects that were fetched for another namespace.
+    waiting: BTreeMap<Arc<str>, VecDeque<ObjectRef>>,
+    wanted: Wanted,
+}
+
+/// A fetch in progress.
+struct Running {
+    /// Namespace of the objects that refer to it.
+    namespace: Arc<str>,
+    task: AbortHandle,
 }
 
 impl Fetches {
@@ -38,27 +50,68 @@ impl Fetches {
             messages,
             permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             running: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            wanted: Wanted::new(),
         }
     }
 
-    /// Fetches exactly these objects: starts missing fetches and cancels the others.
-    pub(super) fn follow(&mut self, wanted: BTreeSet<ObjectRef>) {
+    /// Fetches exactly these objects: cancels the others.
+    pub(super) fn follow(&mut self, wanted: Wanted) {
         self.running.retain(|name, running| {
-            let is_wanted = wanted.contains(name);
+            let is_wanted = wanted.contains_key(name);
             if !is_wanted {
-                running.abort();
+                running.task.abort();
             }
-            // Drops finished fetches, so that an object that is wanted again is fetched again.
-            is_wanted && !running.is_finished()
+            is_wanted
         });
-        for name in wanted {
-            if !self.running.contains_key(&name)
-                && let Some(fetch) = self.fetch(&name)
-            {
-                let running = tokio::spawn(fetch.run()).abort_handle();
-                self.running.insert(name, running);
+        self.waiting.clear();
+        for (name, namespaces) in &wanted {
+            if !self.running.contains_key(name) {
+                for namespace in namespaces {
+                    let waiting = self.waiting.entry(namespace.clone()).or_default();
+                    waiting.push_back(name.clone());
+                }
             }
         }
+        self.wanted = wanted;
+        self.start();
+    }
+
+    /// Forgets fetches that have ended, and starts the next ones.
+    pub(super) fn finish(&mut self, fetched: &[ObjectRef]) {
+        for name in fetched {
+            self.running.remove(name);
+            self.wanted.remove(name);
+        }
+        if !fetched.is_empty() {
+            self.start();
+        }
+    }
+
+    fn start(&mut self) {
+        let mut in_namespace: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        for running in self.running.values() {
+            *in_namespace.entry(running.namespace.clone()).or_default() += 1;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|namespace, names| {
+            let count = in_namespace.entry(namespace.clone()).or_default();
+            while *count < MAX_IN_NAMESPACE
+                && let Some(name) = names.pop_front()
+            {
+                if self.wanted.contains_key(&name)
+                    && !self.running.contains_key(&name)
+                    && let Some(fetch) = self.fetch(&name)
+                {
+                    let (namespace, task) = (namespace.clone(), tokio::spawn(fetch.run()));
+                    let task = task.abort_handle();
+                    self.running.insert(name, Running { namespace, task });
+                    *count += 1;
+                }
+            }
+            !names.is_empty()
+        });
+        self.waiting = waiting;
     }
 
     fn fetch(&self, name: &ObjectRef) -> Option<Fetch> {
@@ -85,7 +138,7 @@ impl Fetches {
 impl Drop for Fetches {
     fn drop(&mut self) {
         for running in self.running.values() {
-            running.abort();
+            running.task.abort();
         }
     }
 }
@@ -101,20 +154,10 @@ struct Fetch {
 
 impl Fetch {
     async fn run(self) {
-        let mut fetched = pin!(self.get_with_retries());
-        let object = match timeout(FETCH_WAIT, fetched.as_mut()).await {
-            Ok(object) => object,
-            Err(_) => {
-                self.send(Message::Late(self.name.clone())).await;
-                fetched.await
-            }
-        };
-        self.send(Message::Fetched(self.name.clone(), object)).await;
-    }
-
-    /// Sends a message. Ignores a closed channel, since this task is then aborted too.
-    async fn send(&self, message: Message) {
-        let _ = self.messages.send(message).await;
+        let object = self.get_with_retries().await;
+        // Fails when the provider has ended.
+        let fetched = Message::Fetched(self.name.clone(), object);
+        drop(self.messages.send(fetched).await);
     }
 
     /// Fetches the object; `None` if it does not exist. Retries failures.
@@ -133,9 +176,9 @@ impl Fetch {
 
     async fn get(&self) -> Result<Option<DynamicObject>, Failure> {
         let _permit = self.permits.acquire().await;
-        match timeout(FETCH_WAIT, self.api.get_opt(&self.name.name)).await {
+        match timeout(REQUEST_TIMEOUT, self.api.get_opt(&self.name.name)).await {
             Ok(object) => Ok(object?),
-            Err(_) => Err(Failure::Timeout(FETCH_WAIT)),
+            Err(_) => Err(Failure::Timeout(REQUEST_TIMEOUT)),
         }
     }
 }

@@ -3,12 +3,13 @@
 //! each. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::api::gateway::{Gateway, Listener, ListenerSet};
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
 use crate::api::xbackend::XBackend;
-use crate::api::{Kind, ObjectRef};
+use crate::api::{Kind, Object, ObjectRef};
 use crate::snapshot::Snapshot;
 
 /// Reports whether objects of a kind are held only while referenced.
@@ -29,18 +30,27 @@ pub(super) fn can_reference(kind: &Kind) -> bool {
 enum FetchState {
     /// Not known: the watch reported it before it was referenced.
     Unknown,
-    /// Not known, and the fetch takes too long to wait for it.
-    Late,
     /// Known from the watch, whether it exists or not.
     Watched,
     /// Known from a fetch, at this version. The watch may still report older versions.
     Fetched(Option<u64>),
 }
 
+/// A referenced object.
+#[derive(Debug)]
+struct Entry {
+    state: FetchState,
+    /// Namespaces of the objects that refer to it.
+    referrers: Vec<Arc<str>>,
+}
+
+/// Objects to fetch, with the namespaces of the objects that refer to them.
+pub(super) type Wanted = BTreeMap<ObjectRef, Vec<Arc<str>>>;
+
 /// The referenced Secrets and ConfigMaps.
 #[derive(Debug, Default)]
 pub(super) struct Referenced {
-    named: BTreeMap<ObjectRef, FetchState>,
+    named: BTreeMap<ObjectRef, Entry>,
     /// The only watched namespaces; empty means all.
     namespaces: BTreeSet<String>,
 }
@@ -54,16 +64,26 @@ impl Referenced {
         }
     }
 
-    /// Recomputes the references.
-    pub(super) fn update(&mut self, snapshot: &Snapshot) {
-        let mut named = named(snapshot);
-        if !self.namespaces.is_empty() {
-            named.retain(|name| self.namespaces.contains(&*name.namespace));
+    /// Recomputes the references of a snapshot and of `others`.
+    pub(super) fn update<'a>(
+        &mut self,
+        snapshot: &Snapshot,
+        others: impl Iterator<Item = &'a Object>,
+    ) {
+        let mut named = named(snapshot, others);
+        named.retain(|name, _| self.is_watched(name));
+        self.named.retain(|name, _| named.contains_key(name));
+        for (name, referrers) in named {
+            let entry = self.named.entry(name).or_insert(Entry {
+                state: FetchState::Unknown,
+                referrers: Vec::new(),
+            });
+            entry.referrers = referrers;
         }
-        self.named.retain(|name, _| named.contains(name));
-        for name in named {
-            self.named.entry(name).or_insert(FetchState::Unknown);
-        }
+    }
+
+    fn is_watched(&self, name: &ObjectRef) -> bool {
+        self.namespaces.is_empty() || self.namespaces.contains(&*name.namespace)
     }
 
     /// Reports whether an object is referenced.
@@ -71,98 +91,140 @@ impl Referenced {
         self.named.contains_key(name)
     }
 
+    /// Reports whether an object is known, whether it exists or not, or never will be.
+    pub(super) fn is_known(&self, name: &ObjectRef) -> bool {
+        match self.named.get(name) {
+            Some(entry) => entry.state != FetchState::Unknown,
+            None => !self.is_watched(name),
+        }
+    }
+
     /// Records a watch event. Returns whether to apply it: the object is referenced and no newer
     /// version is known.
     pub(super) fn accept_watched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
-        let Some(standing) = self.named.get_mut(name) else {
+        let Some(Entry { state, .. }) = self.named.get_mut(name) else {
             return false;
         };
-        if let FetchState::Fetched(fetched) = *standing
+        if let FetchState::Fetched(fetched) = *state
             && version.is_some()
             && version <= fetched
         {
             return false;
         }
-        *standing = FetchState::Watched;
+        *state = FetchState::Watched;
         true
     }
 
     /// Records that a list does not contain an object. The object may be newer than the list.
-    pub(super) fn record_unlisted(&mut self, name: &ObjectRef) {
-        if let Some(standing) = self.named.get_mut(name) {
-            *standing = FetchState::Unknown;
-        }
+    /// Returns whether it is referenced, so that a fetch decides.
+    pub(super) fn record_unlisted(&mut self, name: &ObjectRef) -> bool {
+        let entry = self.named.get_mut(name);
+        entry
+            .map(|entry| entry.state = FetchState::Unknown)
+            .is_some()
     }
 
     /// Records a fetched object. Returns whether to apply it: the object is referenced and the
     /// watch has not reported it since.
     pub(super) fn accept_fetched(&mut self, name: &ObjectRef, version: Option<u64>) -> bool {
-        let standing = self.named.get_mut(name);
-        let Some(standing @ (FetchState::Unknown | FetchState::Late)) = standing else {
+        let entry = self.named.get_mut(name);
+        let Some(entry) = entry.filter(|entry| entry.state == FetchState::Unknown) else {
             return false;
         };
-        *standing = FetchState::Fetched(version);
+        entry.state = FetchState::Fetched(version);
         true
     }
 
-    /// Records that a fetch takes too long.
-    pub(super) fn record_late(&mut self, name: &ObjectRef) {
-        if let Some(standing @ FetchState::Unknown) = self.named.get_mut(name) {
-            *standing = FetchState::Late;
-        }
-    }
-
     /// Returns the objects to fetch.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = &ObjectRef> {
-        let is_wanted = |standing| matches!(standing, FetchState::Unknown | FetchState::Late);
+    pub(super) fn wanted(&self) -> impl Iterator<Item = (&ObjectRef, &[Arc<str>])> {
         self.named
             .iter()
-            .filter(move |(_, standing)| is_wanted(**standing))
-            .map(|(name, _)| name)
+            .filter(|(_, entry)| entry.state == FetchState::Unknown)
+            .map(|(name, entry)| (name, &*entry.referrers))
     }
 
-    /// Reports whether waiting for a fetch is worthwhile.
+    /// Reports whether any object has to be fetched.
     pub(super) fn is_waiting(&self) -> bool {
-        self.named
-            .values()
-            .any(|standing| *standing == FetchState::Unknown)
+        self.wanted().next().is_some()
     }
 }
 
-/// Returns all Secrets and ConfigMaps that a snapshot references.
-fn named(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
-    let gateways = snapshot
-        .gateways
-        .iter()
-        .flat_map(|gateway| of_gateway(gateway));
-    let sets = snapshot.listener_sets.iter();
-    let sets = sets
-        .filter(|set| has_parent(set, snapshot))
-        .flat_map(|set| {
-            let namespace = &set.metadata.namespace;
-            of_listeners(&set.spec.listeners, namespace)
-        });
-    let policies = snapshot.backend_tls_policies.iter();
-    let policies = policies.flat_map(|policy| of_policy(&**policy));
-    let overrides = snapshot.backend_tls_overrides.iter();
-    let overrides = overrides.flat_map(|policy| of_policy(&**policy));
-    let policies = policies.chain(overrides);
-    let backends = snapshot.xbackends.iter();
-    let backends = backends.flat_map(|backend| of_xbackend(backend));
-    gateways
-        .chain(sets)
-        .chain(policies)
-        .chain(backends)
-        .collect()
+/// Returns all Secrets and ConfigMaps that a snapshot and other objects reference.
+fn named<'a>(snapshot: &Snapshot, others: impl Iterator<Item = &'a Object>) -> Wanted {
+    let mut named = Wanted::new();
+    let mut add = |namespace: &str, references: &mut dyn Iterator<Item = ObjectRef>| {
+        let mut shared: Option<Arc<str>> = None;
+        for reference in references {
+            let namespace = shared.get_or_insert_with(|| namespace.into());
+            let referrers = named.entry(reference).or_default();
+            if !referrers.contains(namespace) {
+                referrers.push(namespace.clone());
+            }
+        }
+    };
+    for gateway in snapshot.gateways.iter() {
+        add(&gateway.metadata.namespace, &mut of_gateway(gateway));
+    }
+    for set in snapshot.listener_sets.iter() {
+        add(&set.metadata.namespace, &mut of_set(set, snapshot));
+    }
+    for policy in snapshot.backend_tls_policies.iter() {
+        add(&policy.metadata.namespace, &mut of_policy(&**policy));
+    }
+    for policy in snapshot.backend_tls_overrides.iter() {
+        add(&policy.metadata.namespace, &mut of_policy(&**policy));
+    }
+    for backend in snapshot.xbackends.iter() {
+        add(&backend.metadata.namespace, &mut of_xbackend(backend));
+    }
+    for object in others {
+        let references = references(object, snapshot, false);
+        add(&object.meta().namespace, &mut references.into_iter());
+    }
+    named
+}
+
+/// Returns the Secrets and ConfigMaps that an object references. A new Gateway brings those of its ListenerSets.
+pub(super) fn references(object: &Object, snapshot: &Snapshot, is_new: bool) -> Vec<ObjectRef> {
+    match object {
+        Object::Gateway(gateway) if is_new => {
+            let sets = snapshot.listener_sets.iter();
+            let own = (&*gateway.metadata.namespace, &*gateway.metadata.name);
+            let sets = sets.filter(|set| parent(set) == own);
+            let of_sets =
+                sets.flat_map(|set| of_listeners(&set.spec.listeners, &set.metadata.namespace));
+            of_gateway(gateway).chain(of_sets).collect()
+        }
+        Object::Gateway(gateway) => of_gateway(gateway).collect(),
+        Object::ListenerSet(set) => of_set(set, snapshot).collect(),
+        Object::BackendTlsPolicy(policy) => of_policy(&**policy).collect(),
+        Object::BackendTlsOverride(policy) => of_policy(&**policy).collect(),
+        Object::XBackend(backend) => of_xbackend(backend).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn of_set<'a>(
+    set: &'a ListenerSet,
+    snapshot: &Snapshot,
+) -> impl Iterator<Item = ObjectRef> + use<'a> {
+    let has_parent = has_parent(set, snapshot);
+    let listeners = has_parent.then_some(&*set.spec.listeners);
+    of_listeners(listeners.unwrap_or_default(), &set.metadata.namespace)
 }
 
 /// Reports whether the parent Gateway of a ListenerSet exists. A pod that serves one Gateway does
 /// not hold the keys of others.
 fn has_parent(set: &ListenerSet, snapshot: &Snapshot) -> bool {
+    let (namespace, name) = parent(set);
+    snapshot.gateways.get(namespace, name).is_some()
+}
+
+/// Returns namespace and name of the parent Gateway of a ListenerSet.
+fn parent(set: &ListenerSet) -> (&str, &str) {
     let parent = &set.spec.parent_ref;
     let namespace = parent.namespace.as_ref();
-    let namespace = namespace.unwrap_or(&set.metadata.namespace);
-    snapshot.gateways.get(namespace, &parent.name).is_some()
+    (namespace.unwrap_or(&set.metadata.namespace), &parent.name)
 }
 
 fn of_gateway(gateway: &Gateway) -> impl Iterator<Item = ObjectRef> {
@@ -325,40 +387,53 @@ mod tests {
             "Secret default/port",
             "Secret other/client",
         ];
-        assert_eq!(shown(&named(&snapshot)), expected);
+        let all = named(&snapshot, [].iter());
+        assert_eq!(shown(all.keys()), expected);
+        assert_eq!(
+            *all[&ObjectRef::core("Secret", "other", "client")],
+            ["default".into()]
+        );
         let mut referenced = Referenced::within(BTreeSet::from(["apps".to_owned()]));
-        referenced.update(&snapshot);
-        assert_eq!(shown(referenced.wanted()), ["Secret apps/set"]);
+        referenced.update(&snapshot, [].iter());
+        assert_eq!(
+            shown(referenced.wanted().map(|(name, _)| name)),
+            ["Secret apps/set"]
+        );
     }
 
     #[test]
-    fn fetches_referenced_object_until_known_and_waits_until_late() {
+    fn fetches_referenced_object_until_known() {
         let mut referenced = Referenced::default();
         let a = secret("a");
         assert!(!referenced.accept_watched(&a, Some(1)));
-        referenced.update(&snapshot(&[gateway("a")]));
-        assert!(referenced.is_waiting());
-        referenced.record_late(&a);
-        assert!(!referenced.is_waiting());
-        assert_eq!(shown(referenced.wanted()), ["Secret default/a"]);
+        referenced.update(&snapshot(&[gateway("a")]), [].iter());
+        assert!(referenced.is_waiting() && !referenced.is_known(&a));
+        assert_eq!(
+            shown(referenced.wanted().map(|(name, _)| name)),
+            ["Secret default/a"]
+        );
         assert!(referenced.accept_watched(&a, Some(1)));
+        assert!(referenced.is_known(&a));
         assert_eq!(referenced.wanted().count(), 0);
-        referenced.update(&snapshot(&[gateway("b")]));
+        referenced.update(&snapshot(&[gateway("b")]), [].iter());
         assert!(!referenced.has(&a));
-        assert_eq!(shown(referenced.wanted()), ["Secret default/b"]);
+        assert_eq!(
+            shown(referenced.wanted().map(|(name, _)| name)),
+            ["Secret default/b"]
+        );
     }
 
     #[test]
     fn newest_of_watched_and_fetched_version_wins() {
         let mut referenced = Referenced::default();
         let a = secret("a");
-        referenced.update(&snapshot(&[gateway("a")]));
+        referenced.update(&snapshot(&[gateway("a")]), [].iter());
         assert!(referenced.accept_fetched(&a, Some(5)));
         assert!(!referenced.accept_watched(&a, Some(4)));
         assert!(!referenced.accept_watched(&a, Some(5)));
         assert!(referenced.accept_watched(&a, Some(6)));
         assert!(!referenced.accept_fetched(&a, Some(5)));
-        referenced.record_unlisted(&a);
+        assert!(referenced.record_unlisted(&a));
         assert!(referenced.is_waiting() && referenced.accept_fetched(&a, None));
         assert!(referenced.accept_watched(&a, Some(7)));
     }

@@ -3,15 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
 use super::pods::{self, PodScopes, ScopeChange, is_watched_where_needed, needs_pods};
-use super::referenced::{Referenced, can_reference, is_held_by_reference};
+use super::referenced::{Referenced, Wanted, can_reference, is_held_by_reference, references};
 use super::scope::Scope;
-use crate::api::{Key, Kind, ObjectRef};
+use crate::api::{Key, Kind, Object, ObjectRef};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
+
+/// Maximum time that a change waits for what it refers to.
+pub(super) const FETCH_WAIT: Duration = Duration::from_secs(2);
 
 /// A message to the store.
 #[derive(Debug)]
@@ -20,8 +26,6 @@ pub(super) enum Message {
     Watched(usize, Change),
     /// Result of a fetch: the object, or `None` if it does not exist.
     Fetched(ObjectRef, Option<ParsedObject>),
-    /// A fetch is late: publication no longer waits for it.
-    Late(ObjectRef),
     /// The first list of the scope with this index is late: publication no longer waits for it.
     ListLate(usize),
 }
@@ -58,9 +62,26 @@ pub(super) struct Store {
     removed: BTreeSet<usize>,
     pods: PodScopes,
     referenced: Referenced,
+    /// Changed objects that wait for what they refer to. Nothing else waits for it.
+    deferred: BTreeMap<ObjectRef, Deferred>,
+    /// Whether a load was published, so that changes may be deferred.
+    is_published: bool,
     /// Whether an object that can hold references has changed.
     is_outdated: bool,
+    /// Whether the objects to fetch may have changed.
+    has_new_wanted: bool,
+    /// Objects that were fetched since the last call of [`Store::take_fetched`].
+    fetched: Vec<ObjectRef>,
     observer: Option<Arc<dyn Observer>>,
+}
+
+/// A changed object whose previous version is published until what it refers to is known.
+struct Deferred {
+    previous: Option<Object>,
+    since: Instant,
+    references: Vec<ObjectRef>,
+    /// References before this index are known.
+    known: usize,
 }
 
 impl Store {
@@ -85,7 +106,11 @@ impl Store {
                 is_outdated: false,
             },
             referenced,
+            deferred: BTreeMap::new(),
+            is_published: false,
             is_outdated: false,
+            has_new_wanted: false,
+            fetched: Vec::new(),
             scopes,
             observer,
         }
@@ -97,13 +122,20 @@ impl Store {
             Message::Watched(scope, change) => self.apply(scope, change),
             Message::Fetched(name, parsed) => {
                 self.update_references();
+                self.fetched.push(name.clone());
                 let version = parsed.as_ref().and_then(|parsed| parsed.version);
-                let is_changed = self.referenced.accept_fetched(&name, version);
-                is_changed && parsed.is_some_and(|parsed| self.insert(name, parsed))
-            }
-            Message::Late(name) => {
-                self.referenced.record_late(&name);
-                false
+                if !self.referenced.accept_fetched(&name, version) {
+                    return false;
+                }
+                match parsed {
+                    Some(parsed) => self.insert(name, parsed),
+                    None => {
+                        let kind = Kind::all()
+                            .iter()
+                            .find(|kind| (kind.group, kind.kind) == (&*name.group, &*name.kind));
+                        kind.is_some_and(|kind| self.forget(kind, &name))
+                    }
+                }
             }
             Message::ListLate(scope) => {
                 self.expected.remove(&scope);
@@ -121,6 +153,7 @@ impl Store {
         if is_held_by_reference(kind) {
             self.update_references();
         }
+        let is_listed = matches!(change, Change::Complete | Change::Absent);
         let is_changed = match change {
             Change::Listing => {
                 self.staged.insert(number, BTreeMap::new());
@@ -143,6 +176,7 @@ impl Store {
             }
         };
         self.is_outdated |= is_changed && can_reference(kind);
+        self.has_new_wanted |= is_listed && is_held_by_reference(kind);
         self.pods.is_outdated |= is_changed && needs_pods(kind);
         is_changed
     }
@@ -197,28 +231,82 @@ impl Store {
         self.awaited().all(|scope| !can_reference(scope.kind))
     }
 
-    /// Returns referenced objects that have to be fetched, since their watch will not report them again.
-    pub(super) fn wanted(&mut self) -> BTreeSet<ObjectRef> {
+    /// Returns referenced objects that have to be fetched, since their watch will not report them again. `None` if they
+    /// have not changed.
+    pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
         self.update_references();
+        if !std::mem::take(&mut self.has_new_wanted) {
+            return None;
+        }
         let is_listed =
-            |name: &&ObjectRef| self.awaited().all(|scope| scope.kind.kind != &*name.kind);
-        self.referenced
-            .wanted()
-            .filter(is_listed)
-            .cloned()
-            .collect()
+            |name: &ObjectRef| self.awaited().all(|scope| scope.kind.kind != &*name.kind);
+        let wanted = self.referenced.wanted();
+        let wanted = wanted.filter(|(name, _)| is_listed(name));
+        Some(
+            wanted
+                .map(|(name, of)| (name.clone(), of.to_vec()))
+                .collect(),
+        )
     }
 
-    /// Reports whether waiting for a fetch or list is worthwhile.
+    /// Returns the objects that were fetched since the last call.
+    pub(super) fn take_fetched(&mut self) -> Vec<ObjectRef> {
+        std::mem::take(&mut self.fetched)
+    }
+
+    /// Publishes deferred changes whose references are known, or that have waited too long. Returns whether there are
+    /// any.
+    pub(super) fn release(&mut self, now: Instant) -> bool {
+        if self.deferred.is_empty() {
+            return false;
+        }
+        self.update_references();
+        let (before, referenced) = (self.deferred.len(), &self.referenced);
+        self.deferred.retain(|_, deferred| {
+            let unknown = &deferred.references[deferred.known..];
+            let known = unknown.iter().take_while(|name| referenced.is_known(name));
+            deferred.known += known.count();
+            let is_complete = deferred.known == deferred.references.len();
+            !is_complete && now.saturating_duration_since(deferred.since) < FETCH_WAIT
+        });
+        let is_changed = self.deferred.len() != before;
+        // What only the previous versions referred to is no longer needed.
+        self.is_outdated |= is_changed;
+        self.update_references();
+        is_changed
+    }
+
+    /// Returns when the next deferred change has waited too long.
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        let deferred = self.deferred.values();
+        deferred.map(|deferred| deferred.since + FETCH_WAIT).min()
+    }
+
+    /// Records that a load was published.
+    pub(super) fn published(&mut self) {
+        self.is_published = true;
+    }
+
+    /// Reports whether waiting for a list is worthwhile, or for fetches before the first publication.
     pub(super) fn is_waiting(&self) -> bool {
-        self.referenced.is_waiting() || !self.expected.is_empty()
+        !self.expected.is_empty() || (!self.is_published && self.referenced.is_waiting())
     }
 
     /// Returns the complete state, once every scope has been listed.
     pub(super) fn load(&self) -> Option<Load> {
-        self.awaited.is_empty().then(|| Load {
+        if !self.awaited.is_empty() {
+            return None;
+        }
+        let mut snapshot = self.snapshot.clone();
+        for (name, deferred) in &self.deferred {
+            match &deferred.previous {
+                Some(previous) => snapshot.insert(previous.clone()),
+                None => snapshot.remove(name),
+            };
+        }
+        Some(Load {
             position: None,
-            snapshot: Arc::new(self.snapshot.clone()),
+            snapshot: Arc::new(snapshot),
             problems: self.problems.values().cloned().collect(),
         })
     }
@@ -228,7 +316,10 @@ impl Store {
         if !std::mem::take(&mut self.is_outdated) {
             return;
         }
-        self.referenced.update(&self.snapshot);
+        let deferred = self.deferred.values();
+        let previous = deferred.filter_map(|deferred| deferred.previous.as_ref());
+        self.referenced.update(&self.snapshot, previous);
+        self.has_new_wanted = true;
         for kind in Kind::all().iter().filter(|kind| is_held_by_reference(kind)) {
             for key in self.known(kind) {
                 let name = kind.object_ref(&key.namespace, &key.name);
@@ -257,8 +348,10 @@ impl Store {
             // Parts of a kind are listed separately. A list says nothing about objects outside of its scope.
             if self.scopes[number].has(&key) && !listed.contains_key(&key) {
                 let name = kind.object_ref(&key.namespace, &key.name);
-                self.referenced.record_unlisted(&name);
-                changed |= self.forget(kind, &name);
+                // The object may be newer than the list: a fetch decides.
+                if !self.referenced.record_unlisted(&name) {
+                    changed |= self.forget(kind, &name);
+                }
             }
         }
         for parsed in listed.into_values().flatten() {
@@ -295,7 +388,7 @@ impl Store {
         match parsed.object {
             Ok(object) => {
                 let was_unreadable = self.problems.remove(&name).is_some();
-                self.snapshot.insert(object) | was_unreadable
+                self.replace_version(name, object) | was_unreadable
             }
             Err(error) => {
                 let message = format!(
@@ -306,6 +399,36 @@ impl Store {
                 old.as_ref() != Some(&problem)
             }
         }
+    }
+
+    /// Stores a valid version of an object. Returns whether it is to be published at once.
+    fn replace_version(&mut self, name: ObjectRef, object: Object) -> bool {
+        if !self.is_published || !can_reference(object.kind()) {
+            return self.snapshot.insert(object);
+        }
+        let previous = self.snapshot.object(&name);
+        let is_new = previous.is_none();
+        let references = references(&object, &self.snapshot, is_new);
+        if !self.snapshot.insert(object) {
+            return false;
+        }
+        self.is_outdated = true;
+        let known = references.iter();
+        let known = known
+            .take_while(|name| self.referenced.is_known(name))
+            .count();
+        if known == references.len() {
+            self.deferred.remove(&name);
+            return true;
+        }
+        let deferred = self.deferred.entry(name).or_insert(Deferred {
+            previous,
+            since: Instant::now(),
+            references: Vec::new(),
+            known,
+        });
+        (deferred.references, deferred.known) = (references, known);
+        false
     }
 
     /// Removes an object, unless a newer version is stored.
@@ -321,6 +444,7 @@ impl Store {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.deleted(name);
         }
+        self.deferred.remove(name);
         let was_unreadable = self.problems.remove(name).is_some();
         self.snapshot.remove(name) | was_unreadable
     }

@@ -235,7 +235,9 @@ fn held(store: &Store) -> Vec<String> {
 }
 
 fn wanted(store: &mut Store) -> Vec<String> {
-    store.wanted().iter().map(ToString::to_string).collect()
+    store.has_new_wanted = true;
+    let wanted = store.take_wanted().unwrap();
+    wanted.keys().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -263,20 +265,72 @@ fn fetches_a_dropped_secret_when_referenced_again() {
     store.apply(gateways, gateway("a"));
     assert_eq!(wanted(&mut store), ["Secret default/a"]);
     assert!(store.is_waiting());
-    assert!(!store.apply_message(Message::Late(a.clone())));
-    assert!(!store.is_waiting());
     assert!(store.apply_message(Message::Fetched(a.clone(), Some(secret("a", 5)))));
     assert!(held(&store) == ["a"] && wanted(&mut store).is_empty());
+    assert_eq!(store.take_fetched(), std::slice::from_ref(&a));
     let secrets = index("Secret");
     let before = Change::Deleted(Key::new("default", "a"), Some(4));
     assert!(!store.apply(secrets, before));
     assert_eq!(held(&store), ["a"]);
-    // A list that is older than the Secret does not contain it.
+    // A list that is older than the Secret does not contain it: it stays until a fetch confirms that it is deleted.
     store.apply(secrets, Change::Listing);
-    assert!(store.apply(secrets, Change::Complete));
-    assert!(store.is_waiting());
-    assert!(!store.apply_message(Message::Fetched(a, None)));
+    assert!(!store.apply(secrets, Change::Complete));
+    assert_eq!(
+        (held(&store), wanted(&mut store)),
+        (vec!["a".into()], vec![a.to_string()])
+    );
+    assert!(store.apply_message(Message::Fetched(a, None)));
     assert!(!store.is_waiting() && held(&store).is_empty());
+}
+
+fn certificates(store: &Store) -> Option<String> {
+    let load = store.load().unwrap();
+    let gateway = load.snapshot.gateways.get("default", "edge")?;
+    let tls = gateway.spec.listeners[0].tls.as_ref()?;
+    Some(tls.certificate_refs[0].name.clone())
+}
+
+#[test]
+fn change_waits_for_its_own_references_only() {
+    let (mut store, gateways, routes) = (listed(), index("Gateway"), index("HTTPRoute"));
+    store.published();
+    let fetched = |name: &str, version: Option<u64>| {
+        let parsed = version.map(|version| secret(name, version));
+        Message::Fetched(ObjectRef::core("Secret", "default", name), parsed)
+    };
+    assert!(!store.apply(gateways, gateway("a")));
+    assert!(!store.release(Instant::now()));
+    assert_eq!(certificates(&store), None);
+    assert!(store.apply(routes, Change::Applied(route("r", "r.example"))));
+    assert!(!store.is_waiting() && hostname(&store, "r").is_some());
+    assert!(store.apply_message(fetched("a", Some(1))));
+    assert!(store.release(Instant::now()) && store.next_release().is_none());
+    assert_eq!(certificates(&store).as_deref(), Some("a"));
+    // The previous version and its Secret are served until the new reference is known, even if it does not exist.
+    assert!(!store.apply(gateways, gateway("b")));
+    assert_eq!(wanted(&mut store), ["Secret default/b"]);
+    assert_eq!(certificates(&store).as_deref(), Some("a"));
+    assert_eq!(held(&store), ["a"]);
+    assert!(!store.apply_message(fetched("b", None)));
+    assert!(store.release(Instant::now()));
+    assert_eq!(certificates(&store).as_deref(), Some("b"));
+    assert!(wanted(&mut store).is_empty() && held(&store).is_empty());
+}
+
+#[test]
+fn change_waits_only_for_a_while_even_if_it_is_repeated() {
+    let (mut store, gateways) = (listed(), index("Gateway"));
+    store.published();
+    store.apply(gateways, gateway("a"));
+    let deadline = store.next_release().unwrap();
+    store.apply(gateways, gateway("b"));
+    assert_eq!(store.next_release(), Some(deadline));
+    assert!(!store.release(deadline - Duration::from_millis(1)));
+    assert!(store.release(deadline));
+    assert_eq!(certificates(&store).as_deref(), Some("b"));
+    assert!(!store.apply(gateways, gateway("c")));
+    assert!(store.apply(gateways, deleted("edge")));
+    assert!(store.next_release().is_none() && certificates(&store).is_none());
 }
 
 #[test]
