@@ -92,6 +92,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
         endpoints: vec![([127, 0, 0, 1], 8080).into()].into(),
         slow_start: None,
         traffic: None,
+        fallback: None,
     };
     Arc::new(Ir {
         ports: vec![Arc::new(Port {

@@ -32,7 +32,7 @@ use crate::session_key::SessionKey;
 use crate::settings::{Settings, Source, StreamSource};
 use crate::shutdown::{self, Shutdown, Trigger};
 use crate::stream::message::Serves;
-use crate::table::Table;
+use crate::table::{Table, set_stale};
 use crate::telemetry::metrics::StreamStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options, watched_kinds};
@@ -310,6 +310,8 @@ impl Objects {
             }
             Self::Stream(provider, key) => {
                 let (sender, loads) = watch::channel(Arc::default());
+                // Objects of a previous container are served before the controller confirms them.
+                set_stale(true);
                 let on_event = |event: StreamEvent<'_>| match (event, &key) {
                     (StreamEvent::SessionSecret(secret), Some(key)) => {
                         session_key::follow(key, secret)
@@ -363,6 +365,11 @@ async fn run_from_first<F, P>(
 
 /// Records the state of the connection to the controller for metrics and readiness.
 fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
+    match event {
+        StreamEvent::CaughtUp => set_stale(false),
+        StreamEvent::Disconnected => set_stale(true),
+        _ => {}
+    }
     let Some(stats) = &state.stats.stream else {
         return;
     };
@@ -370,7 +377,7 @@ fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
         StreamEvent::Connected => stats.connected(),
         StreamEvent::Disconnected => stats.disconnected(),
         StreamEvent::Committed(position) => stats.committed(position.revision),
-        StreamEvent::SessionSecret(_) => {}
+        StreamEvent::SessionSecret(_) | StreamEvent::CaughtUp => {}
         StreamEvent::Waiting(reason) => state.waiting.store(Some(Arc::new(reason))),
     }
 }

@@ -101,6 +101,7 @@ mod tests {
             }),
             slow_start: None,
             traffic: None,
+            fallback: None,
         };
         let ir = Ir {
             ports: Vec::new(),

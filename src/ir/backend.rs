@@ -80,6 +80,24 @@ pub struct Backend {
     /// The traffic policy of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Arc<TrafficPolicy>>,
+    /// Where the object itself answers, for when the endpoints are out of date and none answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<Fallback>,
+}
+
+/// Where an object answers for all of its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub enum Fallback {
+    /// At the cluster IPs of a Service.
+    Addresses(Vec<SocketAddr>),
+    /// At the addresses that DNS has for the name of a headless Service.
+    Name {
+        /// The name, relative to the domain of the cluster.
+        hostname: Arc<str>,
+        /// The port of its pods.
+        port: u16,
+    },
 }
 
 /// Where the endpoints of a backend are.

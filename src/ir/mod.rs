@@ -21,7 +21,9 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-pub use backend::{Backend, BackendId, Endpoints, Release, Releases, TlsUse, UpstreamProtocol};
+pub use backend::{
+    Backend, BackendId, Endpoints, Fallback, Release, Releases, TlsUse, UpstreamProtocol,
+};
 pub use filter::Filter;
 pub use listener::{
     AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Listener, ListenerKey, Port,

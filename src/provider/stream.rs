@@ -58,6 +58,8 @@ pub enum StreamEvent<'a> {
     SessionSecret(&'a str),
     /// A state is complete and published.
     Committed(&'a Position),
+    /// The state is that of the controller, after a connect.
+    CaughtUp,
     /// No state is published yet. Contains the reason.
     Waiting(String),
 }

@@ -1,7 +1,7 @@
 //! Backends and their endpoints at run time. The endpoints are in their own `ArcSwap`, so that they change without a
 //! new table and without losing in-flight counts. Must not know how the proxy chooses an endpoint or connects to it.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
 use super::releases::{Release, Releases};
+use super::staleness;
 use super::stats::BackendStats;
 use super::traffic::{Traffic, TrafficCell};
 use crate::ir;
@@ -33,6 +34,10 @@ pub struct Backend {
     /// Slow-start window in milliseconds; 0 is none.
     slow_start: AtomicU64,
     traffic: TrafficCell,
+    /// What answers while the endpoints are out of date.
+    fallback: ArcSwap<Vec<Arc<Endpoint>>>,
+    /// Number of the loss in which its use was logged.
+    fallback_logged: AtomicU64,
     endpoints: ArcSwap<Endpoints>,
 }
 
@@ -102,6 +107,8 @@ impl Backend {
             id: ir.id.clone(),
             protocol: ir.protocol,
             transport,
+            fallback: ArcSwap::from_pointee(fallback(ir.fallback.as_ref())),
+            fallback_logged: AtomicU64::new(0),
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             traffic: TrafficCell::new(ir.traffic.as_ref(), None),
             endpoints: ArcSwap::from_pointee(
@@ -126,6 +133,32 @@ impl Backend {
     /// Replaces the traffic policy. Only one thread at a time may call this.
     pub fn set_traffic(&self, policy: Option<&Arc<ir::traffic::TrafficPolicy>>) {
         self.traffic.set(policy);
+    }
+
+    /// Replaces what answers while the endpoints are out of date.
+    pub fn set_fallback(&self, ir: Option<&ir::Fallback>) {
+        self.fallback.store(Arc::new(fallback(ir)));
+    }
+
+    /// Returns what answers while endpoints are out of date; `None` while they are up to date. Read only when an
+    /// endpoint does not answer.
+    pub fn fallback(&self) -> Option<Guard<Arc<Vec<Arc<Endpoint>>>>> {
+        staleness::loss()?;
+        let fallback = self.fallback.load();
+        (!fallback.is_empty()).then_some(fallback)
+    }
+
+    /// Counts a request that is sent to the fallback. Logs the first one of each loss.
+    pub fn fell_back(&self) {
+        self.stats.fell_back();
+        let loss = staleness::loss().unwrap_or_default();
+        if self.fallback_logged.swap(loss, Relaxed) != loss {
+            tracing::warn!(
+                "{}: its endpoints do not answer, and no controller can be reached for newer ones: requests go to the \
+                 address of the Service",
+                self.id
+            );
+        }
     }
 
     /// Returns the current endpoints.
@@ -169,6 +202,22 @@ impl Backend {
     pub fn configure_endpoints(&self, ir: &ir::Endpoints) {
         let endpoints = self.endpoints.load().configured(ir, &self.stats);
         self.endpoints.store(Arc::new(endpoints));
+    }
+}
+
+fn fallback(ir: Option<&ir::Fallback>) -> Vec<Arc<Endpoint>> {
+    let endpoints = |addresses: &[SocketAddr]| {
+        let endpoints = addresses.iter();
+        endpoints
+            .map(|address| Arc::new(Endpoint::new(*address, None)))
+            .collect()
+    };
+    match ir {
+        None => Vec::new(),
+        Some(ir::Fallback::Addresses(addresses)) => endpoints(addresses),
+        Some(ir::Fallback::Name { hostname, port }) => {
+            vec![Arc::new(Endpoint::named(hostname.clone(), *port))]
+        }
     }
 }
 
@@ -255,6 +304,8 @@ pub struct Endpoint {
     pub id: u64,
     /// Its address.
     pub address: SocketAddr,
+    /// The name to resolve for each connection instead; only for fallbacks.
+    pub hostname: Option<Arc<str>>,
     /// When it joined other endpoints, in milliseconds of [`uptime`]; `None` if there were none.
     pub added_at: Option<NonZeroU64>,
     /// Requests in flight, over all workers.
@@ -286,11 +337,20 @@ impl Health {
 }
 
 impl Endpoint {
+    /// Returns an endpoint whose name is resolved for each connection.
+    fn named(hostname: Arc<str>, port: u16) -> Self {
+        Self {
+            hostname: Some(hostname),
+            ..Self::new((Ipv4Addr::UNSPECIFIED, port).into(), None)
+        }
+    }
+
     fn new(address: SocketAddr, added_at: Option<NonZeroU64>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Relaxed),
             address,
+            hostname: None,
             added_at,
             in_flight: AtomicU32::new(0),
             health: Health::default(),
@@ -320,7 +380,23 @@ mod tests {
             endpoints: ports.iter().copied().map(address).collect(),
             slow_start: None,
             traffic: None,
+            fallback: None,
         }
+    }
+
+    #[test]
+    fn fallback_exists_only_while_endpoints_may_be_out_of_date() {
+        let mut ir = backend_ir(&[1]);
+        ir.fallback = Some(ir::Fallback::Addresses(vec![address(7)]));
+        let backend = Backend::new(&ir, Transport::Plain, Arc::default());
+        staleness::set_stale(true);
+        staleness::set_stale(true);
+        assert_eq!(backend.fallback().unwrap()[0].address, address(7));
+        backend.set_fallback(None);
+        assert!(backend.fallback().is_none());
+        backend.set_fallback(ir.fallback.as_ref());
+        staleness::set_stale(false);
+        assert!(backend.fallback().is_none());
     }
 
     #[test]

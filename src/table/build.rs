@@ -87,6 +87,9 @@ impl Backends {
                         node.configure_endpoints(&ir.endpoints);
                     }
                     node.set_slow_start(ir.slow_start);
+                    if old.fallback != ir.fallback {
+                        node.set_fallback(ir.fallback.as_ref());
+                    }
                     node.set_traffic(ir.traffic.as_ref());
                     node.clone()
                 }

@@ -14,6 +14,7 @@ mod retry_budget;
 mod route;
 mod router;
 mod rule;
+mod staleness;
 mod stats;
 mod traffic;
 
@@ -27,6 +28,7 @@ pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
 pub use request_stats::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, ReleaseStats, RuleStats};
 pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
+pub use staleness::set_stale;
 pub use stats::{AuthResult, BackendStats, MirrorResult, TlsFailure, UpstreamFault};
 pub use traffic::Traffic;
 

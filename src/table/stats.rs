@@ -173,6 +173,7 @@ pub struct BackendStats {
     /// A moving average; 0 before the first connection.
     connect_micros: AtomicU64,
     hedged_connects: AtomicU64,
+    fallbacks: AtomicU64,
     refused_retries: AtomicU64,
     ejections: AtomicU64,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
@@ -221,6 +222,16 @@ impl BackendStats {
     /// Counts a connect to a second endpoint because the first one was slow.
     pub fn hedged(&self) {
         self.hedged_connects.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request that is sent to the address of the object, because endpoints are out of date.
+    pub(super) fn fell_back(&self) {
+        self.fallbacks.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of requests that were sent to the address of the object.
+    pub fn fallbacks(&self) -> u64 {
+        self.fallbacks.load(Relaxed)
     }
 
     /// Counts a retry that the backend's retry budget did not permit.

@@ -141,8 +141,26 @@ impl Attempts {
                     // The endpoint that refused the request may accept it on another connection.
                     .or_else(|| select(&failed.unreachable))
             }
-        }?;
+        };
+        let selected = match selected {
+            Some(selected) if !self.has_unreachable() => selected,
+            selected => self.select_fallback(backend).or(selected)?,
+        };
         self.endpoint = Some(selected.endpoint().address);
+        Some(selected)
+    }
+
+    fn has_unreachable(&self) -> bool {
+        let failed = self.failed.as_ref();
+        failed.is_some_and(|failed| failed.unreachable[0] != 0)
+    }
+
+    /// Selects what answers for the endpoints while they are out of date.
+    pub(super) fn select_fallback(&self, backend: &Backend) -> Option<InFlight> {
+        // Another release would not be the one that was selected.
+        let fallback = backend.fallback().filter(|_| self.release.is_none())?;
+        let selected = balance::select(&fallback, &self.excluded(), None, None)?;
+        backend.fell_back();
         Some(selected)
     }
 

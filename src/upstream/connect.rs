@@ -119,11 +119,14 @@ impl Target {
                 "TLS to the backend cannot be configured",
             ));
         }
-        let io = TcpStream::connect(self.endpoint.address)
-            .await
-            .map_err(|_| {
-                SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend")
-            })?;
+        let address = self.endpoint.address;
+        let io = match &self.endpoint.hostname {
+            None => TcpStream::connect(address).await,
+            Some(hostname) => TcpStream::connect((&**hostname, address.port())).await,
+        };
+        let io = io.map_err(|_| {
+            SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend")
+        })?;
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
@@ -223,7 +226,9 @@ pub(super) async fn connect(
     let delay = hedge_delay(&backend.stats);
     let target = Target::new(backend, selected.endpoint());
     let mut first = pin!(pool.ready(&target, avoid));
-    if candidates(&backend.endpoints(), release).len() > 1 {
+    // Endpoints that are out of date may all be gone, so that a slow one is hedged with what answers for them.
+    let fallback = release.is_none().then(|| backend.fallback()).flatten();
+    if fallback.is_some() || candidates(&backend.endpoints(), release).len() > 1 {
         tokio::select! {
             biased;
             // In order: a connect that is ready together with the timer needs no hedge.
@@ -234,17 +239,23 @@ pub(super) async fn connect(
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
     let slow_start = SlowStart::of(backend);
-    let hedge = balance::select(
-        candidates(&backend.endpoints(), release),
-        &excluded,
-        None,
-        slow_start,
-    );
+    let hedge = match &fallback {
+        Some(fallback) => balance::select(fallback, &excluded, None, None),
+        None => balance::select(
+            candidates(&backend.endpoints(), release),
+            &excluded,
+            None,
+            slow_start,
+        ),
+    };
     let Some(hedge) = hedge else {
         let outcome = first.await;
         return finish(backend, selected, outcome, 0);
     };
     backend.stats.hedged();
+    if fallback.is_some() {
+        backend.fell_back();
+    }
     let hedge_begin = Instant::now();
     let hedge_target = Target::new(backend, hedge.endpoint());
     let mut second = pin!(pool.ready(&hedge_target, avoid));

@@ -121,6 +121,7 @@ mod tests {
                 .collect(),
             slow_start: None,
             traffic: None,
+            fallback: None,
         };
         Backend::new(&ir, Transport::Plain, Arc::default())
     }

@@ -268,6 +268,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                     endpoints: endpoints.into(),
                     slow_start: None,
                     traffic: None,
+                    fallback: None,
                 })
             };
             Ir {

@@ -10,6 +10,7 @@ mod health;
 mod http1;
 mod http2;
 mod releases;
+mod stale;
 mod tls;
 
 /// An attempt is part of each request's future, which is moved.

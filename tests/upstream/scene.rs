@@ -215,6 +215,7 @@ pub(crate) fn backend(
         endpoints: endpoints.into(),
         slow_start: None,
         traffic: None,
+        fallback: None,
     };
     Backend::new(&ir, transport, Arc::default())
 }

@@ -165,6 +165,8 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             Ok(Step::Leader(leader)) => {
                 let is_new = connection.leader != leader;
                 connection.leader = leader;
+                // The controller sends it after the first changes.
+                (self.notify)(StreamEvent::CaughtUp);
                 self.on_leader(is_new);
             }
             Err(failure) => self.lose_current(&failure),
@@ -204,6 +206,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         self.current = self.candidate.take();
         self.move_at = Instant::now() + jittered(LEADER_RETRY);
         self.connected();
+        (self.notify)(StreamEvent::CaughtUp);
     }
 
     /// Handles a leader address from the current controller.

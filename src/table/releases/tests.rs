@@ -43,6 +43,7 @@ fn backend(endpoints: ir::Endpoints) -> Backend {
         endpoints,
         slow_start: None,
         traffic: None,
+        fallback: None,
     };
     Backend::new(&ir, Transport::Plain, Arc::default())
 }

@@ -65,6 +65,7 @@ impl Resolver for ConfigMaps {
                 endpoints: vec![address].into(),
                 slow_start: None,
                 traffic: None,
+                fallback: None,
             },
             port: Port {
                 name: None,

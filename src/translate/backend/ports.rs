@@ -44,6 +44,7 @@ pub(super) fn resolve_with(
         endpoints: endpoints(port),
         slow_start: None,
         traffic: None,
+        fallback: None,
     };
     Ok(Found {
         backend,

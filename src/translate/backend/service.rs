@@ -1,10 +1,11 @@
 //! Services as backends.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
-use crate::ir::ObjectRef;
+use crate::ir::{Backend, Fallback, ObjectRef};
 use crate::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
 
@@ -13,6 +14,9 @@ use super::super::reason::{Fault, Reason};
 use super::registry::{BackendKind, Resolver, name_of};
 use super::service_load_balancer::LOAD_BALANCER;
 use super::{Found, Sources, ports, slow_start};
+
+/// The cluster IP of a headless Service.
+const HEADLESS: &str = "None";
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "v1.Service",
@@ -39,6 +43,27 @@ fn target_ports<'a>(
 /// Reports whether a Service is a DNS name without endpoints.
 pub(super) fn is_external(service: &Service) -> bool {
     service.spec.kind.as_deref() == Some("ExternalName")
+}
+
+/// Returns where a Service answers for its endpoints: at its cluster IPs, or by its name in DNS if it is headless.
+fn fallback(service: &Service, backend: &Backend) -> Option<Fallback> {
+    let port = backend.id.port;
+    let addresses = service.spec.cluster_ips.iter();
+    let addresses = addresses.filter_map(|address| address.parse::<IpAddr>().ok());
+    let addresses: Vec<_> = addresses
+        .map(|address| SocketAddr::new(address, port))
+        .collect();
+    if !addresses.is_empty() {
+        return Some(Fallback::Addresses(addresses));
+    }
+    let is_headless = service.spec.cluster_ips.iter().any(|it| it == HEADLESS);
+    // The name has the addresses of pods, so that the port is theirs.
+    let port = backend.endpoints.addresses().first()?.port();
+    let ObjectRef {
+        namespace, name, ..
+    } = &backend.id.object;
+    let hostname = format!("{name}.{namespace}.svc").into();
+    is_headless.then_some(Fallback::Name { hostname, port })
 }
 
 /// Reads Services on demand.
@@ -85,6 +110,7 @@ impl Resolver for Services {
         }
         let mut found = ports::resolve(sources, name, &service.spec.ports, port)?;
         found.backend.slow_start = slow_start::read(service).unwrap_or_default();
+        found.backend.fallback = fallback(service, &found.backend);
         Ok(found)
     }
 }

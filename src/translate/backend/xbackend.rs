@@ -152,6 +152,7 @@ impl Resolver for XBackends {
                 },
                 slow_start: None,
                 traffic: None,
+                fallback: None,
             },
             port: Port {
                 name: None,

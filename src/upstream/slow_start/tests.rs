@@ -35,6 +35,7 @@ fn endpoints(old: u16, added: u16) -> Vec<Arc<Endpoint>> {
         endpoints: addresses(0..old).into(),
         slow_start: Some(Duration::from_millis(WINDOW)),
         traffic: None,
+        fallback: None,
     };
     let backend = Backend::new(&ir, Transport::Plain, Arc::default());
     backend.set_endpoints(&addresses(0..old + added));

@@ -50,6 +50,15 @@ impl Metrics {
             "Hedged connects to a second endpoint because the first was slow",
             hedged,
         )?;
+        let fallbacks = backends.iter().filter_map(|(own, backend)| {
+            let count = backend.stats.fallbacks();
+            (count > 0).then_some((*own, count))
+        });
+        page.counters(
+            "upstream_fallback_requests",
+            "Requests to the address of a Service because its endpoints are out of date and do not answer",
+            fallbacks,
+        )?;
         let refused = backends.iter().filter_map(|(own, backend)| {
             let count = backend.stats.refused_retries();
             (count > 0).then_some((*own, count))
@@ -233,6 +242,7 @@ mod tests {
             }),
             slow_start: None,
             traffic: None,
+            fallback: None,
         };
         let ir = Ir {
             ports: Vec::new(),
