@@ -88,6 +88,15 @@ impl Target {
         }
     }
 
+    /// Returns the protocol of a connection: what is configured, or else what its ALPN selected.
+    pub(super) fn protocol_of(&self, io: &Io) -> Protocol {
+        let negotiated = match io.has_negotiated_http2() {
+            true => Protocol::Http2,
+            false => Protocol::Http1,
+        };
+        self.protocol().unwrap_or(negotiated)
+    }
+
     /// Records the start of the awaited connect.
     pub(super) fn await_since(&self, begin: Instant) {
         self.awaited_since.set(Some(begin));

@@ -61,7 +61,7 @@ struct Entry {
     idle: Vec<Idle>,
     http2: Vec<Rc<Http2Connection>>,
     opening: Vec<Rc<Opening>>,
-    /// Protocol that ALPN selected, if negotiated.
+    /// Protocol of the last connection that was opened.
     negotiated: Option<Protocol>,
 }
 
@@ -169,7 +169,12 @@ impl Pool {
             if self.is_http1(target) {
                 target.await_since(Instant::now());
                 let io = target.connect(self.connect_timeout).await?;
-                return Ok(Ready::Http1(Connection::new(io, self.buffers.clone())));
+                if target.protocol_of(&io) == Protocol::Http1 {
+                    return Ok(Ready::Http1(Connection::new(io, self.buffers.clone())));
+                }
+                // The endpoint chose HTTP/1.1 before, and chooses HTTP/2 now.
+                self.add(target, io, ASSUMED_STREAMS).await?;
+                continue;
             }
             let opening = match self.join(target, avoid) {
                 Ok(opening) => Waiting::new(opening),
@@ -180,7 +185,7 @@ impl Pool {
         }
     }
 
-    /// Reports whether new connections to the target always speak HTTP/1.1.
+    /// Reports whether a new connection to the target is expected to speak HTTP/1.1, so that requests cannot share it.
     fn is_http1(&self, target: &Target) -> bool {
         let negotiated = || {
             let entries = self.entries.borrow();
@@ -236,12 +241,8 @@ impl Pool {
     }
 
     async fn add(&self, target: &Target, io: Io, assumed: usize) -> Result<(), SendError> {
-        let negotiated = if io.has_negotiated_http2() {
-            Protocol::Http2
-        } else {
-            Protocol::Http1
-        };
-        let (idle, http2) = match target.protocol().unwrap_or(negotiated) {
+        let protocol = target.protocol_of(&io);
+        let (idle, http2) = match protocol {
             Protocol::Http1 => (Some(Connection::new(io, self.buffers.clone())), None),
             Protocol::Http2 => {
                 let opened = Http2Connection::open(io, &self.clock, self.head_limits, assumed);
@@ -250,7 +251,7 @@ impl Pool {
         };
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(target.key()).or_default();
-        entry.negotiated = Some(negotiated);
+        entry.negotiated = Some(protocol);
         entry.http2.extend(http2);
         entry.idle.extend(idle.map(|connection| Idle {
             connection,

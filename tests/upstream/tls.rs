@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portcullis::ir::UpstreamProtocol;
 use portcullis::table::{Backend, ClientTls, TlsIdentity, Transport, UpstreamFault};
@@ -30,17 +31,30 @@ impl Origin {
         versions: &[&'static SupportedProtocolVersion],
         alpn: &[&str],
     ) -> Self {
+        Self::changing(certificate, versions, &[alpn]).await
+    }
+
+    /// Each connection has the next of these lists for ALPN, and the later ones the last.
+    async fn changing(
+        certificate: &Certificate,
+        versions: &[&'static SupportedProtocolVersion],
+        alpn: &[&[&str]],
+    ) -> Self {
         let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes()).expect("a key");
         let mut config = ServerConfig::builder_with_protocol_versions(versions)
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der.clone()], key)
             .expect("a configuration");
-        config.alpn_protocols = names(alpn);
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = |alpn: &&[&str]| {
+            config.alpn_protocols = names(alpn);
+            TlsAcceptor::from(Arc::new(config.clone()))
+        };
+        let acceptors: Vec<_> = alpn.iter().map(acceptor).collect();
         let protocols = Rc::<RefCell<Vec<_>>>::default();
         let seen = protocols.clone();
-        let endpoint = Endpoint::start(move |socket, _| {
-            let (acceptor, seen) = (acceptor.clone(), seen.clone());
+        let endpoint = Endpoint::start(move |socket, connection| {
+            let index = connection.min(acceptors.len()) - 1;
+            let (acceptor, seen) = (acceptors[index].clone(), seen.clone());
             async move {
                 let Ok(mut stream) = acceptor.accept(socket).await else {
                     return;
@@ -155,6 +169,28 @@ fn speaks_the_protocol_selected_by_alpn() {
 }
 
 #[test]
+fn every_connection_speaks_the_protocol_of_its_own_alpn() {
+    block_on(async {
+        let certificate = Certificate::new(&["origin.example"]);
+        for first in [&["http/1.1"][..], &[]] {
+            let alpn = [first, &["h2"]];
+            let origin = Origin::changing(&certificate, rustls::ALL_VERSIONS, &alpn).await;
+            let offered = tls(&certificate, "origin.example", &["h2", "http/1.1"], 1);
+            let backend = over(offered, &origin);
+            // HTTP/1.1 connections are not kept.
+            let worker = Worker::with(|limits| limits.upstream_max_idle = 0);
+            for _ in 0..3 {
+                let outcome = worker.send(&backend, &TestRequest::post()).await;
+                assert_eq!(outcome.expect("a response").status, 200);
+            }
+            let protocols = origin.protocols.borrow();
+            let chosen: Vec<_> = protocols.iter().map(Option::as_deref).collect();
+            assert_eq!(chosen, [first.first().map(|it| it.as_bytes()), Some(b"h2")]);
+        }
+    });
+}
+
+#[test]
 fn rejects_certificates_of_another_name_or_ca() {
     block_on(async {
         let certificate = Certificate::new(&["origin.example"]);
@@ -204,7 +240,7 @@ fn hanging_handshake_is_a_connect_timeout() {
         })
         .await;
         let worker = Worker::with(|limits| {
-            limits.connect_timeout = std::time::Duration::from_millis(100);
+            limits.connect_timeout = Duration::from_millis(100);
         });
         let transport = tls(&certificate, "origin.example", &[], 1);
         let backend = backend(UpstreamProtocol::Http1, transport, &[silent.address]);
