@@ -16,7 +16,7 @@ use super::session::{self, Place};
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
 use crate::table::{Backend, Rule, Target, Traffic};
-use crate::upstream::{self, FailedAttempt, Outgoing};
+use crate::upstream::{self, FailedAttempt, Outgoing, Resend, Semantics};
 
 /// Source of a response.
 pub(super) enum Outcome {
@@ -66,29 +66,59 @@ pub(super) async fn send(exchange: &mut Exchange, rule: &Rule) -> Result<Outcome
                     }
                 }
             }
-            Err(FailedAttempt {
-                body: Some(body),
-                is_safe: true,
-                ..
-            }) => {
-                exchange.restore(unfiltered, body);
-                continue;
-            }
-            Err(FailedAttempt {
-                error,
-                body: Some(body),
-                ..
-            }) if retries.allow_error(error, &exchange.parts.method) => {
-                exchange.record.attempts.begin_retry(None);
-                body
-            }
-            Err(FailedAttempt { error, .. }) => return Err(error.into()),
+            Err(failed) => match after_failure(exchange, &retries, (backend, traffic), failed)? {
+                Next::Resend(body) => {
+                    exchange.restore(unfiltered, body);
+                    continue;
+                }
+                Next::Retry(body) => body,
+            },
         };
-        Retries::admit(backend, traffic)?;
+        let admitted = Retries::admit(backend, traffic);
+        admitted.inspect_err(|_| exchange.record.attempts.give_up(backend))?;
         exchange.restore(unfiltered, body);
         rule.state.stats.retried(exchange.client.worker.id);
         retries.wait().await;
     }
+}
+
+/// What follows a failed attempt.
+enum Next {
+    /// Another attempt at once.
+    Resend(RequestBody),
+    /// A retry that the rule allows, after its backoff.
+    Retry(RequestBody),
+}
+
+fn after_failure(
+    exchange: &mut Exchange,
+    retries: &Retries<'_>,
+    (backend, traffic): (&Backend, Option<&Traffic>),
+    failed: FailedAttempt<RequestBody>,
+) -> Result<Next, Error> {
+    let FailedAttempt {
+        error,
+        body,
+        resend,
+    } = failed;
+    let attempts = &mut exchange.record.attempts;
+    if let Some(body) = body {
+        match resend {
+            Resend::AtOnce => return Ok(Next::Resend(body)),
+            Resend::AsRetry if !retries.are_of_rule() => {
+                Retries::admit_by_default(backend, traffic, attempts, error)?;
+                exchange.rule.state.stats.retried(exchange.client.worker.id);
+                return Ok(Next::Resend(body));
+            }
+            Resend::AsRetry | Resend::Never => {}
+        }
+        if retries.allow_error(error, &exchange.parts.method) {
+            attempts.begin_retry(None);
+            return Ok(Next::Retry(body));
+        }
+    }
+    attempts.give_up(backend);
+    Err(error.into())
 }
 
 async fn attempt(
@@ -103,6 +133,7 @@ async fn attempt(
     let inform = |status, headers: &HeaderMap| interim.send(status, headers);
     let outgoing = Outgoing {
         parts: &exchange.parts,
+        semantics: Semantics::of(&exchange.parts.method),
         added: exchange.added.as_slice(),
         upgrade: exchange.upgrade.as_ref(),
         expect_continue: exchange.expects_continue,

@@ -27,7 +27,7 @@ use super::worker::Worker;
 use crate::filter::{Level, LocalResponse};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
 use crate::table::{AuthResult, Backend, Target};
-use crate::upstream::{BoxError, Replay};
+use crate::upstream::{BoxError, Replay, Semantics};
 
 /// Maximum time for a response of the authorization server.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -81,7 +81,8 @@ pub(super) async fn authorize(
 }
 
 /// Sends the request's head and `body` to the server. If the server allows the request, copies
-/// headers of its response to `parts`.
+/// headers of its response to `parts`. Whatever the method, the call asks a question and has no
+/// effect, so that it may be sent again.
 async fn http_verdict(
     worker: &Worker,
     backend: &Backend,
@@ -91,7 +92,7 @@ async fn http_verdict(
 ) -> Result<Verdict, Error> {
     let head = http_head(http, parts, body.len())?;
     let body = Buffered::new(body);
-    let response = subrequest::send(worker, backend, &head, body).await;
+    let response = subrequest::send(worker, backend, &head, Semantics::Safe, body).await;
     let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, headers) = (response.status, response.headers);
     let body = subrequest::read(response.body, MAX_RESPONSE).await;

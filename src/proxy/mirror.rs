@@ -20,7 +20,7 @@ use super::subrequest;
 use super::worker::Worker;
 use crate::ir::filter::Mirror;
 use crate::table::{Backend, MirrorResult, Target, draw};
-use crate::upstream::ResponseBody;
+use crate::upstream::{ResponseBody, Semantics};
 
 /// Maximum time from the end of a request body to the end of the mirror's response, for rules
 /// without a request timeout.
@@ -102,7 +102,8 @@ async fn exchange(
     parts: &request::Parts,
     body: BodyCopy,
 ) -> MirrorResult {
-    match subrequest::send(worker, backend, parts, body).await {
+    let semantics = Semantics::of(&parts.method);
+    match subrequest::send(worker, backend, parts, semantics, body).await {
         Ok(response) => discard(response.body).await,
         Err(_) => MirrorResult::Failed,
     }

@@ -10,12 +10,12 @@ use tokio::time::sleep;
 use super::error::Error;
 use crate::ir::route::Retry;
 use crate::table::{Backend, Traffic, UpstreamFault};
-use crate::upstream::SendError;
+use crate::upstream::{Attempts, SendError};
 
 /// Maximum delay, as a multiple of the rule's backoff. The delay doubles with each retry.
 const MAX_BACKOFF: u32 = 10;
 
-/// The retries of one request.
+/// The retries of one request that its rule allows.
 pub(super) struct Retries<'a> {
     policy: Option<&'a Retry>,
     /// Retries so far.
@@ -52,6 +52,31 @@ impl<'a> Retries<'a> {
         }
         backend.stats.retry_refused();
         Err(Error::RetryBudget)
+    }
+
+    /// Permits the retry of a request with a safe method to a rule without `retry`, at once: the retry budget of the
+    /// backend's traffic policy counts it, or else the default budget.
+    ///
+    /// # Errors
+    /// When the budget does not permit it: `error` if it is the default one.
+    pub(super) fn admit_by_default(
+        backend: &Backend,
+        traffic: Option<&Traffic>,
+        attempts: &mut Attempts,
+        error: SendError,
+    ) -> Result<(), Error> {
+        if traffic.is_some_and(Traffic::has_retry_budget) {
+            return Self::admit(backend, traffic);
+        }
+        match attempts.try_default_retry(backend) {
+            true => Ok(()),
+            false => Err(error.into()),
+        }
+    }
+
+    /// Reports whether the rule configures retries. Then all retries are its own.
+    pub(super) fn are_of_rule(&self) -> bool {
+        self.policy.is_some()
     }
 
     /// Reports whether the policy allows another retry.

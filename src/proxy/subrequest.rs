@@ -10,7 +10,7 @@ use http_body::Body;
 use super::worker::Worker;
 use crate::table::Backend;
 use crate::upstream::{
-    Attempts, FailedAttempt, Outgoing, Replay, Response, ResponseBody, SendError,
+    Attempts, Outgoing, Replay, Resend, Response, ResponseBody, Semantics, SendError,
 };
 
 /// Creates a head without headers and without extensions, since those belong to the client's
@@ -28,10 +28,12 @@ pub(super) async fn send<B: Replay>(
     worker: &Worker,
     backend: &Backend,
     parts: &request::Parts,
+    semantics: Semantics,
     mut body: B,
 ) -> Result<Response<B>, SendError> {
     let outgoing = Outgoing {
         parts,
+        semantics,
         added: &[],
         upgrade: None,
         expect_continue: false,
@@ -44,18 +46,23 @@ pub(super) async fn send<B: Replay>(
         let attempt = worker
             .upstream
             .attempt(backend, None, &mut attempts, &outgoing, body);
-        match attempt.await {
+        let failed = match attempt.await {
             Ok(response) => {
                 if let Some(release) = attempts.release() {
                     release.record(worker.id, response.status.as_u16());
                 }
                 return Ok(response);
             }
-            Err(FailedAttempt {
-                body: Some(again), ..
-            }) => body = again,
-            Err(FailedAttempt { error, .. }) => return Err(error),
+            Err(failed) => failed,
+        };
+        let Some(again) = failed.body else {
+            attempts.give_up(backend);
+            return Err(failed.error);
+        };
+        if failed.resend == Resend::AsRetry && !attempts.try_default_retry(backend) {
+            return Err(failed.error);
         }
+        body = again;
     }
 }
 

@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
+use super::default_retry_budget::DefaultRetryBudget;
 use super::releases::{Release, Releases};
 use super::staleness;
 use super::stats::BackendStats;
@@ -38,6 +39,7 @@ pub struct Backend {
     fallback: ArcSwap<Vec<Arc<Endpoint>>>,
     /// Number of the loss in which its use was logged.
     fallback_logged: AtomicU64,
+    default_budget: DefaultRetryBudget,
     endpoints: ArcSwap<Endpoints>,
 }
 
@@ -111,6 +113,7 @@ impl Backend {
             fallback_logged: AtomicU64::new(0),
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             traffic: TrafficCell::new(ir.traffic.as_ref(), None),
+            default_budget: DefaultRetryBudget::default(),
             endpoints: ArcSwap::from_pointee(
                 Endpoints::default().configured(&ir.endpoints, &stats),
             ),
@@ -159,6 +162,28 @@ impl Backend {
                 self.id
             );
         }
+    }
+
+    /// Counts a retry if the default retry budget permits it. Returns whether it does.
+    pub fn try_default_retry(&self) -> bool {
+        self.default_budget
+            .try_retry(self.sent(), uptime::now().get())
+    }
+
+    /// Counts a retry that needs no permission for the default retry budget.
+    pub fn count_default_retry(&self) {
+        self.default_budget.count(self.sent(), uptime::now().get());
+    }
+
+    /// Undoes the count of a retry that got a response.
+    pub fn refund_default_retry(&self) {
+        self.default_budget.refund(uptime::now().get());
+    }
+
+    /// Returns the number of attempts at the present endpoints so far.
+    fn sent(&self) -> u64 {
+        let endpoints = self.endpoints();
+        endpoints.iter().map(|it| u64::from(it.load.sent())).sum()
     }
 
     /// Returns the current endpoints.
@@ -277,15 +302,14 @@ impl Endpoints {
         })
     }
 
-    /// Reports whether another endpoint can serve the requests of `endpoint`, within the same release.
-    pub fn has_alternative(&self, endpoint: &Endpoint) -> bool {
+    /// Returns the endpoints among which `endpoint` is selected: those of its release, or all. Empty if it is gone.
+    pub fn peers(&self, endpoint: &Endpoint) -> &[Arc<Endpoint>] {
+        let has = |all: &&[Arc<Endpoint>]| all.iter().any(|one| one.id == endpoint.id);
         let Some(releases) = self.releases() else {
-            return self.len() > 1;
+            return Some(&*self.all).filter(has).unwrap_or_default();
         };
-        let has = |all: &[Arc<Endpoint>]| all.iter().any(|one| one.id == endpoint.id);
-        releases
-            .iter()
-            .any(|release| release.endpoints.len() > 1 && has(&release.endpoints))
+        let mut of_releases = releases.iter().map(|release| &*release.endpoints);
+        of_releases.find(has).unwrap_or_default()
     }
 }
 
@@ -308,10 +332,47 @@ pub struct Endpoint {
     pub hostname: Option<Arc<str>>,
     /// When it joined other endpoints, in milliseconds of [`uptime`]; `None` if there were none.
     pub added_at: Option<NonZeroU64>,
-    /// Requests in flight, over all workers.
-    pub in_flight: AtomicU32,
+    /// Its requests, over all workers.
+    pub load: Load,
     /// Results of recent requests.
     pub health: Health,
+}
+
+/// The requests of an endpoint: those in flight in the lower half, and all that were sent, modulo 2^32, in the upper
+/// half. One word, so that counting both costs one atomic operation.
+#[derive(Debug, Default)]
+pub struct Load(AtomicU64);
+
+impl Load {
+    const SENT: u64 = 1 << 32;
+
+    /// Counts a request.
+    #[inline]
+    pub fn begin(&self) {
+        self.0.fetch_add(Self::SENT + 1, Relaxed);
+    }
+
+    /// Ends a request.
+    #[inline]
+    pub fn end(&self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+
+    /// Undoes the count of a request that was not sent.
+    pub fn withdraw(&self) {
+        self.0.fetch_sub(Self::SENT + 1, Relaxed);
+    }
+
+    /// Returns the number of requests in flight.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.0.load(Relaxed) as u32
+    }
+
+    /// Returns the number of requests that were sent, modulo 2^32.
+    pub fn sent(&self) -> u32 {
+        (self.0.load(Relaxed) >> 32) as u32
+    }
 }
 
 /// Passive health of an endpoint, shared by all workers. The proxy updates it. The loads and stores are relaxed: a late
@@ -324,8 +385,8 @@ pub struct Health {
     pub ejections: AtomicU32,
     /// Consecutive failed requests.
     pub strikes: AtomicU32,
-    /// Whether one request is probing the endpoint after an ejection.
-    pub is_probed: AtomicBool,
+    /// Earliest time of the next probe after an ejection, on the same clock.
+    pub next_probe: AtomicU64,
 }
 
 impl Health {
@@ -352,7 +413,7 @@ impl Endpoint {
             address,
             hostname: None,
             added_at,
-            in_flight: AtomicU32::new(0),
+            load: Load::default(),
             health: Health::default(),
         }
     }
@@ -404,12 +465,12 @@ mod tests {
         let ir = backend_ir(&[1, 2]);
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());
         let before: Vec<_> = backend.endpoints().iter().cloned().collect();
-        before[1].in_flight.fetch_add(3, Relaxed);
+        (0..3).for_each(|_| before[1].load.begin());
 
         backend.set_endpoints(&[address(2), address(3)]);
         let after: Vec<_> = backend.endpoints().iter().cloned().collect();
         assert!(Arc::ptr_eq(&before[1], &after[0]));
-        assert_eq!(after[0].in_flight.load(Relaxed), 3);
+        assert_eq!(after[0].load.in_flight(), 3);
         assert_ne!(after[1].id, before[0].id);
 
         backend.set_endpoints(&[address(1)]);

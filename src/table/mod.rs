@@ -4,6 +4,7 @@
 
 mod backend;
 mod build;
+mod default_retry_budget;
 mod filter;
 mod hostname;
 mod listener;
@@ -14,6 +15,7 @@ mod retry_budget;
 mod route;
 mod router;
 mod rule;
+mod sliding_window;
 mod staleness;
 mod stats;
 mod traffic;

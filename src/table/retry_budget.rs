@@ -1,15 +1,10 @@
 //! The retry budget of a backend (GEP-3388): the share of retries among recent requests, and whether another retry is
 //! permitted. All workers count in it without a lock. The caller passes the time.
 
-use std::array;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
+use super::sliding_window::Window;
 use crate::ir;
-
-/// Slots of a window. A window covers its interval less at most one slot.
-const SLOTS: u64 = 10;
 
 /// The retry budget of a backend.
 #[derive(Debug)]
@@ -48,7 +43,7 @@ impl RetryBudget {
 
     /// Counts the first attempt of a request, at `now` in milliseconds.
     pub(super) fn count_request(&self, now: u64) {
-        self.counts.requests.add(now);
+        self.counts.requests.add(now, 1);
     }
 
     /// Counts a retry if it is permitted, and returns whether it is. Permits retries up to a percentage of all requests
@@ -60,9 +55,9 @@ impl RetryBudget {
             recent,
         } = &*self.counts;
         // Counts first and undoes the count on refusal: two workers that check first could both take the last retry.
-        let of_interval = retries.add(now);
+        let of_interval = retries.add(now, 1);
         let all = requests.total(now) + of_interval;
-        let recent_retries = recent.add(now);
+        let recent_retries = recent.add(now, 1);
         let is_within = of_interval * 100 <= all * u64::from(self.limits.percent)
             || recent_retries <= u64::from(self.limits.min_retries);
         if !is_within {
@@ -73,113 +68,15 @@ impl RetryBudget {
     }
 }
 
-/// A count of events within a sliding interval.
-#[derive(Debug)]
-struct Window {
-    /// In milliseconds.
-    interval: u64,
-    slots: [Slot; SLOTS as usize],
-}
-
-/// The period of a slot in the upper half, modulo 2^32, and its count in the lower half. One word, so that one
-/// compare-and-swap resets the count when the period changes. Relaxed suffices: nothing else depends on the counts.
-#[derive(Debug, Default)]
-struct Slot(AtomicU64);
-
-impl Window {
-    fn new(interval: Duration) -> Self {
-        Self {
-            interval: (interval.as_millis() as u64).max(1),
-            slots: array::from_fn(|_| Slot::default()),
-        }
-    }
-
-    /// Returns the number of the period at `now`. An interval has [`SLOTS`] periods.
-    fn period(&self, now: u64) -> u64 {
-        now.saturating_mul(SLOTS) / self.interval
-    }
-
-    fn slot(&self, period: u64) -> &Slot {
-        &self.slots[(period % SLOTS) as usize]
-    }
-
-    /// Counts an event. Returns the count of the window, with the event.
-    fn add(&self, now: u64) -> u64 {
-        let period = self.period(now);
-        let own = self.slot(period).add(period as u32);
-        own + self.others(period)
-    }
-
-    /// Undoes the count of an event at `now`.
-    fn take_back(&self, now: u64) {
-        let period = self.period(now);
-        self.slot(period).take_back(period as u32);
-    }
-
-    fn total(&self, now: u64) -> u64 {
-        let period = self.period(now);
-        self.slot(period).count(period as u32) + self.others(period)
-    }
-
-    /// Returns the count of the earlier periods in the window.
-    fn others(&self, period: u64) -> u64 {
-        let first = (period + 1).saturating_sub(SLOTS);
-        let before = first..period;
-        before
-            .map(|period| self.slot(period).count(period as u32))
-            .sum()
-    }
-}
-
-impl Slot {
-    fn add(&self, period: u32) -> u64 {
-        let mut counted = 1;
-        let update = |packed| {
-            let (of, count) = unpacked(packed);
-            // Another worker may have reset this slot for a later period. The distance is modulo 2^32.
-            let is_late = of != period && u64::from(of.wrapping_sub(period)) <= 2 * SLOTS;
-            let count = match of == period {
-                true => count.saturating_add(1),
-                false => 1,
-            };
-            counted = u64::from(count);
-            (!is_late).then(|| self::packed(period, count))
-        };
-        let _ = self.0.fetch_update(Relaxed, Relaxed, update);
-        counted
-    }
-
-    fn take_back(&self, period: u32) {
-        let update = |packed| {
-            let (of, count) = unpacked(packed);
-            (of == period).then(|| self::packed(of, count.saturating_sub(1)))
-        };
-        let _ = self.0.fetch_update(Relaxed, Relaxed, update);
-    }
-
-    fn count(&self, period: u32) -> u64 {
-        match unpacked(self.0.load(Relaxed)) {
-            (of, count) if of == period => count.into(),
-            _ => 0,
-        }
-    }
-}
-
-fn packed(period: u32, count: u32) -> u64 {
-    u64::from(period) << 32 | u64::from(count)
-}
-
-fn unpacked(packed: u64) -> (u32, u32) {
-    ((packed >> 32) as u32, packed as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use std::thread;
+    use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::table::sliding_window::SLOTS;
 
     fn limits(percent: u32, seconds: u64, count: u32, millis: u64) -> ir::traffic::RetryBudget {
         ir::traffic::RetryBudget {
@@ -240,17 +137,6 @@ mod tests {
         assert_eq!(permitted(&after, 1), 5);
         let other = RetryBudget::new(limits(0, 10, 15, 2_000), Some(&after));
         assert_eq!(permitted(&other, 1), 15);
-    }
-
-    #[test]
-    fn long_unused_slot_counts_from_zero() {
-        let slot = Slot::default();
-        for period in [1, 11, u32::MAX / 2, u32::MAX, 9, 19] {
-            assert_eq!((slot.add(period), slot.count(period)), (1, 1), "{period}");
-        }
-        // A late worker does not change the count of a later period.
-        slot.add(9);
-        assert_eq!((slot.count(19), slot.count(9)), (1, 0));
     }
 
     #[test]

@@ -25,6 +25,11 @@ impl Traffic {
         }
     }
 
+    /// Reports whether there is a retry budget.
+    pub fn has_retry_budget(&self) -> bool {
+        self.budget.is_some()
+    }
+
     /// Counts a retry if the retry budget permits it. Returns whether it does.
     pub fn try_retry(&self) -> bool {
         let budget = self.budget.as_ref();

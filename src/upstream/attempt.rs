@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 
 use tokio::time::{Sleep, sleep};
 
-use super::attempts::Attempts;
+use super::attempts::{Attempts, Resend};
 use super::balance::InFlight;
 use super::connect::{ConnectFailure, Target, connect};
 use super::exchange::{Exchange, Head};
 use super::exchange_error::ExchangeError;
 use super::pool::{Pool, Ready};
-use super::{Outgoing, Replay, Response, SendError, Upstream, health, http1, http2};
+use super::{Outgoing, Replay, Response, SendError, Upstream, http1, http2};
 use crate::table::{Backend, UpstreamFault};
 
 /// A failed attempt.
@@ -25,19 +25,17 @@ pub struct FailedAttempt<B> {
     /// The body at its first byte, if another attempt is safe, or if it is kept
     /// ([`Outgoing::keeps_body`]) and short enough.
     pub body: Option<B>,
-    /// Whether an immediate attempt is safe and within the limits.
-    pub is_safe: bool,
+    /// Whether the request may be sent again without a `retry` in its rule.
+    pub resend: Resend,
 }
 
 impl Upstream {
     /// Sends a request to one endpoint of `backend` and returns at the response head. If `affinity`
     /// is set, it alone selects the endpoint.
     ///
-    /// Another attempt is safe if the request cannot have had an effect: no connection was
-    /// established, the backend reports that it did not process the request, or a reused connection
-    /// closed without a response and the method is idempotent or no byte was written. Requests with
-    /// a safe method have no relevant effect: after any connection closes without a response, they
-    /// may be sent to another endpoint.
+    /// After a failure, [`FailedAttempt::resend`] tells whether the request may be sent again. A caller that does not do
+    /// so must call [`Attempts::give_up`], unless a retry budget is used up: then the failures are not those of one
+    /// endpoint.
     pub fn attempt<'a, B: Replay>(
         &'a self,
         backend: &'a Backend,
@@ -99,7 +97,7 @@ impl<'a, B: Replay> State<'a, B> {
             return Self::Failed(FailedAttempt {
                 error,
                 body,
-                is_safe: false,
+                resend: Resend::Never,
             });
         };
         match pool.take(
@@ -120,9 +118,10 @@ impl<'a, B: Replay> State<'a, B> {
         backend: &Backend,
         attempts: &mut Attempts,
         request: &Outgoing<'_>,
-        (ready, in_flight): (Ready, InFlight),
+        (ready, mut in_flight): (Ready, InFlight),
         body: B,
     ) -> Self {
+        in_flight.on_sent();
         attempts.endpoint = Some(in_flight.endpoint().address);
         let limits = pool.head_limits;
         match ready {
@@ -133,17 +132,13 @@ impl<'a, B: Replay> State<'a, B> {
             Ready::Http2(slot) => match http2::Exchange::new(slot, request, body, limits) {
                 Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), in_flight),
                 Err((cause, body)) => {
-                    let is_unprocessed = cause == ExchangeError::NotProcessed;
                     let error = cause.into();
-                    attempts.on_failure(error).not_processed += usize::from(is_unprocessed);
-                    let body = is_unprocessed.then_some(body);
-                    Self::Failed(finish(
-                        (backend, attempts),
-                        request,
-                        error,
-                        body,
-                        is_unprocessed,
-                    ))
+                    let tried = attempts.on_failure(error);
+                    let (body, resend) = match cause {
+                        ExchangeError::NotProcessed => (Some(body), tried.resend_unprocessed()),
+                        _ => (None, Resend::Never),
+                    };
+                    Self::Failed(finish((backend, attempts), request, error, body, resend))
                 }
             },
         }
@@ -193,12 +188,16 @@ impl<B: Replay> Attempt<'_, B> {
             Err(failure) => {
                 let tried = attempts.on_failure(failure.error);
                 tried.add_unreachable(failure.endpoints);
+                let resend = match tried.may_connect() {
+                    true => Resend::AtOnce,
+                    false => Resend::Never,
+                };
                 State::Failed(finish(
                     (backend, attempts),
                     self.request,
                     failure.error,
                     Some(body),
-                    true,
+                    resend,
                 ))
             }
         };
@@ -208,13 +207,15 @@ impl<B: Replay> Attempt<'_, B> {
         &mut self,
         outcome: Result<Head, ExchangeError>,
     ) -> Result<Response<B>, FailedAttempt<B>> {
-        let State::Exchanging(exchange, mut in_flight) = mem::replace(&mut self.state, State::Done)
+        let State::Exchanging(exchange, in_flight) = mem::replace(&mut self.state, State::Done)
         else {
             return Err(self.time_out());
         };
         match outcome {
             Ok(head) => {
                 in_flight.on_response();
+                self.attempts
+                    .on_response(self.backend, in_flight.endpoint());
                 let key = Target::key_of(self.backend, in_flight.endpoint());
                 Ok(Response::new(
                     head,
@@ -233,10 +234,10 @@ impl<B: Replay> Attempt<'_, B> {
         let body = match mem::replace(&mut self.state, State::Done) {
             State::Connecting(_, body) => Some(body),
             State::Exchanging(exchange, in_flight) => {
-                if exchange.is_request_sent() {
-                    health::on_request_failure(self.backend, in_flight.endpoint());
-                }
                 let tried = self.attempts.failed.get_or_insert_default();
+                if exchange.is_request_sent() {
+                    tried.total.suspect(in_flight.endpoint());
+                }
                 tried.refused = Some(in_flight.endpoint().id);
                 exchange.into_body()
             }
@@ -250,7 +251,7 @@ impl<B: Replay> Attempt<'_, B> {
             self.request,
             error,
             body,
-            false,
+            Resend::Never,
         )
     }
 
@@ -262,34 +263,54 @@ impl<B: Replay> Attempt<'_, B> {
         in_flight: &InFlight,
     ) -> FailedAttempt<B> {
         let (backend, attempts) = (self.backend, &mut *self.attempts);
+        let endpoint = in_flight.endpoint();
         let is_replayable = exchange.is_replayable(cause);
-        let is_repeatable = !is_replayable
-            && exchange.is_retryable_elsewhere(cause)
+        let is_retryable = exchange.is_retryable_elsewhere(cause)
             && attempts.has_other_endpoint(backend, in_flight);
-        let is_stale = exchange.is_reused();
+        let is_reused = exchange.is_reused();
         let connection = exchange.connection();
-        let is_safe = is_replayable || is_repeatable;
         let body = exchange.into_body();
         let error = SendError::from(cause);
         let tried = attempts.on_failure(error);
+        let mut resend = Resend::Never;
         match cause {
-            ExchangeError::Refused | ExchangeError::NotProcessed => {
-                tried.not_processed += usize::from(cause == ExchangeError::NotProcessed);
+            ExchangeError::NotProcessed | ExchangeError::Refused => {
                 tried.avoid.refused = connection;
-                tried.refused = Some(in_flight.endpoint().id);
+                tried.refused = Some(endpoint.id);
+                if cause == ExchangeError::NotProcessed {
+                    // Counted in any case.
+                    let unprocessed = tried.resend_unprocessed();
+                    resend = if is_replayable {
+                        unprocessed
+                    } else {
+                        Resend::Never
+                    };
+                } else if is_replayable && tried.total.try_resend() {
+                    resend = Resend::AtOnce;
+                }
             }
-            ExchangeError::Truncated | ExchangeError::Io(_) if is_stale => tried.avoid.idle = true,
             ExchangeError::Truncated | ExchangeError::Io(_) | ExchangeError::Protocol(_) => {
-                let is_avoided = is_repeatable || self.request.keeps_body;
-                tried.refused = is_avoided
-                    .then(|| in_flight.endpoint().id)
-                    .or(tried.refused);
-                health::on_request_failure(backend, in_flight.endpoint());
+                let is_stale = is_reused && !matches!(cause, ExchangeError::Protocol(_));
+                if is_stale && is_replayable && tried.total.try_stale_resend() {
+                    tried.avoid.idle = true;
+                    resend = Resend::AtOnce;
+                } else if is_retryable && tried.total.try_repeat() {
+                    resend = Resend::AsRetry;
+                }
+                if !is_stale {
+                    tried.total.suspect(endpoint);
+                }
+                if resend == Resend::AsRetry || self.request.keeps_body && !is_stale {
+                    tried.refused = Some(endpoint.id);
+                }
             }
             ExchangeError::Reset | ExchangeError::RequestBody => {}
         }
+        if resend == Resend::AtOnce {
+            tried.total.charge(backend);
+        }
         let body = body.and_then(rewound);
-        finish((backend, attempts), self.request, error, body, is_safe)
+        finish((backend, attempts), self.request, error, body, resend)
     }
 }
 
@@ -298,21 +319,25 @@ fn rewound<B: Replay>(mut body: B) -> Option<B> {
     body.rewind().then_some(body)
 }
 
-/// Counts a failure. Another attempt is safe if `is_safe` is set and the limits allow it.
+/// Counts a failure, and keeps the body as long as another attempt is possible.
 fn finish<B>(
     (backend, attempts): (&Backend, &Attempts),
     request: &Outgoing<'_>,
     error: SendError,
     body: Option<B>,
-    is_safe: bool,
+    resend: Resend,
 ) -> FailedAttempt<B> {
     if let SendError::Backend(cause, _) = error {
         attempts.count_failure(backend, cause);
     }
-    let is_safe = is_safe && body.is_some() && attempts.may_retry();
+    let is_kept = resend != Resend::Never || request.keeps_body && !attempts.are_exhausted();
+    let body = body.filter(|_| is_kept);
     FailedAttempt {
         error,
-        body: body.filter(|_| is_safe || request.keeps_body),
-        is_safe,
+        resend: match body {
+            Some(_) => resend,
+            None => Resend::Never,
+        },
+        body,
     }
 }

@@ -1,30 +1,46 @@
 //! The attempts of a request so far: their endpoints, what the next attempt must avoid, and whether another one is
 //! allowed.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
 
-use super::SendError;
 use super::balance::{self, InFlight};
 use super::connect::Restrictions;
 use super::pool::Avoid;
 use super::release::{self, SelectedRelease, candidates};
 use super::slow_start::SlowStart;
-use crate::table::{Backend, Endpoints, Release, ReleaseStats, UpstreamFault};
+use super::{SendError, health};
+use crate::table::{Backend, Endpoint, Endpoints, Release, ReleaseStats, UpstreamFault};
 
 /// Maximum number of endpoints that one request tries to connect to.
 const MAX_ENDPOINTS: usize = 3;
-/// Maximum number of attempts of one request, not counting those that an HTTP/2 GOAWAY left
-/// unprocessed.
-const MAX_ATTEMPTS: usize = 4;
-/// Maximum number of attempts of one request in total. A backend that closes connections after few
-/// requests leaves many unprocessed.
-const MAX_ALL_ATTEMPTS: usize = 16;
+/// Maximum number of times that one request is sent again because an HTTP/2 backend refused its stream, or because a
+/// reused connection closed, over all retries.
+const MAX_RESENDS: u8 = 3;
+/// Maximum number of times that one request is sent again at once because a GOAWAY left it unprocessed, over all
+/// retries. A backend that closes connections after few requests leaves many unprocessed.
+const MAX_UNPROCESSED_RESENDS: u8 = 12;
+/// Maximum number of attempts of one request that a GOAWAY leaves unprocessed, including the retries of its rule.
+const MAX_UNPROCESSED: u8 = 16;
 
 /// Maximum number of excluded endpoints: the unreachable ones and the one that refused the request.
 pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
+
+/// Whether a failed request may be sent again, apart from the `retry` of its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// No: it may have had an effect, or has had all attempts.
+    Never,
+    /// At once: there was no connection, the backend reports that it did not process the request, or a reused
+    /// connection closed. Bounded per request.
+    AtOnce,
+    /// As a retry, once per request and within the retry budget of the backend: the backend may have processed the
+    /// request, but its method is safe, and there is another endpoint.
+    AsRetry,
+}
 
 /// Attempts of a request so far, on one backend or several.
 #[derive(Default)]
@@ -40,9 +56,6 @@ pub struct Attempts {
 /// Failed attempts of a request.
 #[derive(Default)]
 pub(super) struct FailedAttempts {
-    count: usize,
-    /// Attempts that a GOAWAY left unprocessed.
-    pub(super) not_processed: usize,
     /// Ids of endpoints that could not be connected to; 0 is none.
     unreachable: [u64; MAX_ENDPOINTS],
     /// Id of the last endpoint that refused the request or closed the connection without a
@@ -50,6 +63,33 @@ pub(super) struct FailedAttempts {
     pub(super) refused: Option<u64>,
     pub(super) avoid: Avoid,
     pub(super) last: Option<SendError>,
+    /// What holds over all retries.
+    pub(super) total: Totals,
+}
+
+/// Counts over all attempts of a request.
+#[derive(Default)]
+pub(super) struct Totals {
+    resends: u8,
+    unprocessed: u8,
+    /// Whether the request was sent again because a reused connection closed.
+    was_stale: bool,
+    /// Whether the request was sent again because its method is safe.
+    is_repeated: bool,
+    /// Retries that count for the default retry budget of the backend.
+    charged: u8,
+    suspect: Suspect,
+}
+
+/// The endpoint whose failure may be caused by the endpoint or by the request.
+#[derive(Default)]
+enum Suspect {
+    #[default]
+    None,
+    /// The request has failed at this endpoint only.
+    Endpoint(Arc<Endpoint>),
+    /// The request has failed at several endpoints, so that it is the likely cause.
+    Request,
 }
 
 impl Attempts {
@@ -87,6 +127,7 @@ impl Attempts {
         **failed = FailedAttempts {
             refused: endpoint.or(unreachable).or(failed.refused),
             last: failed.last,
+            total: mem::take(&mut failed.total),
             ..FailedAttempts::default()
         };
     }
@@ -94,6 +135,44 @@ impl Attempts {
     /// Reports whether no attempt was made yet.
     pub fn is_first(&self) -> bool {
         self.failed.is_none()
+    }
+
+    /// Counts a retry for the default retry budget of the backend, if that permits it. Returns whether it does.
+    pub fn try_default_retry(&mut self, backend: &Backend) -> bool {
+        let is_permitted = backend.try_default_retry();
+        let failed = self.failed.get_or_insert_default();
+        failed.total.charged += u8::from(is_permitted);
+        is_permitted
+    }
+
+    /// Ends the request after a failure. If it has failed at one endpoint only, that endpoint counts as failed.
+    pub fn give_up(&mut self, backend: &Backend) {
+        let failed = self.failed.as_mut();
+        let suspect = failed.map(|failed| mem::take(&mut failed.total.suspect));
+        if let Some(Suspect::Endpoint(endpoint)) = suspect {
+            health::on_request_failure(backend, &endpoint);
+        }
+    }
+
+    /// Reports whether no further attempt is allowed, not even as a retry of the rule.
+    pub(super) fn are_exhausted(&self) -> bool {
+        let failed = self.failed.as_ref();
+        failed.is_some_and(|failed| failed.total.unprocessed >= MAX_UNPROCESSED)
+    }
+
+    /// Records a response. It shows that the failure of another endpoint was not caused by the request.
+    pub(super) fn on_response(&mut self, backend: &Backend, endpoint: &Endpoint) {
+        let Some(failed) = &mut self.failed else {
+            return;
+        };
+        for _ in 0..mem::take(&mut failed.total.charged) {
+            backend.refund_default_retry();
+        }
+        if let Suspect::Endpoint(suspect) = mem::take(&mut failed.total.suspect)
+            && suspect.id != endpoint.id
+        {
+            health::on_request_failure(backend, &suspect);
+        }
     }
 
     /// Returns the connections that the next attempt must not use.
@@ -172,13 +251,12 @@ impl Attempts {
             return None;
         }
         self.release = release.cloned().map(SelectedRelease::kept);
-        Some(InFlight::new(endpoint, false))
+        Some(InFlight::new(endpoint))
     }
 
     /// Records a failed attempt.
     pub(super) fn on_failure(&mut self, error: SendError) -> &mut FailedAttempts {
         let failed = self.failed.get_or_insert_default();
-        failed.count += 1;
         failed.last = Some(error);
         failed
     }
@@ -205,18 +283,23 @@ impl Attempts {
             release.failed(fault);
         }
     }
-
-    /// Reports whether another attempt is allowed.
-    pub(super) fn may_retry(&self) -> bool {
-        self.failed.as_ref().is_none_or(|failed| {
-            failed.count - failed.not_processed < MAX_ATTEMPTS
-                && failed.count < MAX_ALL_ATTEMPTS
-                && failed.unreachable.last() == Some(&0)
-        })
-    }
 }
 
 impl FailedAttempts {
+    /// Counts an attempt that a GOAWAY left unprocessed. Returns whether the request may be sent again at once.
+    pub(super) fn resend_unprocessed(&mut self) -> Resend {
+        self.total.unprocessed += 1;
+        match self.total.unprocessed <= MAX_UNPROCESSED_RESENDS {
+            true => Resend::AtOnce,
+            false => Resend::Never,
+        }
+    }
+
+    /// Reports whether the request may try to connect to another endpoint.
+    pub(super) fn may_connect(&self) -> bool {
+        self.unreachable.last() == Some(&0)
+    }
+
     pub(super) fn add_unreachable(&mut self, endpoints: [u64; 2]) {
         for id in endpoints.into_iter().filter(|id| *id != 0) {
             if let Some(free) = self.unreachable.iter_mut().find(|id| **id == 0) {
@@ -228,5 +311,40 @@ impl FailedAttempts {
     fn excluded(&self, refused: Option<u64>) -> [u64; EXCLUDED] {
         let [first, second, third] = self.unreachable;
         [first, second, third, refused.unwrap_or(0)]
+    }
+}
+
+impl Totals {
+    /// Counts a request that is sent again at once, if that is allowed. Returns whether it is.
+    pub(super) fn try_resend(&mut self) -> bool {
+        let may_resend = self.resends < MAX_RESENDS;
+        self.resends += u8::from(may_resend);
+        may_resend
+    }
+
+    /// Counts a request that is sent again at once because a reused connection closed. Only the first time: the next
+    /// connection must be a new one, or the backend closes connections for another reason than their age.
+    pub(super) fn try_stale_resend(&mut self) -> bool {
+        !mem::replace(&mut self.was_stale, true) && self.try_resend()
+    }
+
+    /// Counts a retry for the default retry budget of the backend in any case.
+    pub(super) fn charge(&mut self, backend: &Backend) {
+        backend.count_default_retry();
+        self.charged += 1;
+    }
+
+    /// Records that the request is sent again because its method is safe. Returns whether it is the first time.
+    pub(super) fn try_repeat(&mut self) -> bool {
+        !mem::replace(&mut self.is_repeated, true)
+    }
+
+    /// Records that the request has failed at `endpoint`.
+    pub(super) fn suspect(&mut self, endpoint: &Arc<Endpoint>) {
+        self.suspect = match mem::take(&mut self.suspect) {
+            Suspect::None => Suspect::Endpoint(endpoint.clone()),
+            Suspect::Endpoint(former) if former.id == endpoint.id => Suspect::Endpoint(former),
+            Suspect::Endpoint(_) | Suspect::Request => Suspect::Request,
+        };
     }
 }

@@ -3,7 +3,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use rand::RngExt;
 
@@ -14,15 +13,15 @@ use crate::table::Endpoint;
 /// A request in flight to an endpoint; counted until dropped.
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
-    is_probe: bool,
+    is_sent: bool,
 }
 
 impl InFlight {
-    pub(super) fn new(endpoint: &Arc<Endpoint>, is_probe: bool) -> Self {
-        endpoint.in_flight.fetch_add(1, Relaxed);
+    pub(super) fn new(endpoint: &Arc<Endpoint>) -> Self {
+        endpoint.load.begin();
         Self {
             endpoint: endpoint.clone(),
-            is_probe,
+            is_sent: false,
         }
     }
 
@@ -31,24 +30,24 @@ impl InFlight {
         &self.endpoint
     }
 
-    /// Records a response of the endpoint.
-    pub(super) fn on_response(&mut self) {
-        health::on_response(&self.endpoint.health);
-        self.end_probe();
+    /// Records that the request has a connection. Otherwise it does not count as sent.
+    pub(super) fn on_sent(&mut self) {
+        self.is_sent = true;
     }
 
-    fn end_probe(&mut self) {
-        if self.is_probe {
-            self.is_probe = false;
-            health::end_probe(&self.endpoint.health);
-        }
+    /// Records a response of the endpoint.
+    pub(super) fn on_response(&self) {
+        health::on_response(&self.endpoint.health);
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.end_probe();
-        self.endpoint.in_flight.fetch_sub(1, Relaxed);
+        if self.is_sent {
+            self.endpoint.load.end();
+        } else {
+            self.endpoint.load.withdraw();
+        }
     }
 }
 
@@ -63,13 +62,13 @@ pub(super) fn select(
     if excluded.is_empty() && affinity.is_none() {
         match endpoints {
             [] => return None,
-            [only] => return Some(InFlight::new(only, false)),
+            [only] => return Some(InFlight::new(only)),
             all => {
                 let (first, second) = two_of(all.len());
                 let (first, second) = (&all[first], &all[second]);
                 if !first.health.is_avoided() && !second.health.is_avoided() {
                     let selected = choose(first, second, slow_start);
-                    return Some(InFlight::new(selected, false));
+                    return Some(InFlight::new(selected));
                 }
             }
         }
@@ -90,31 +89,32 @@ enum Rule {
     Load(Option<SlowStart>),
 }
 
-/// Selects among the healthy endpoints, or among all if none is healthy.
+/// Selects an endpoint that is due for a probe, or else among the healthy endpoints, or among all if
+/// none is healthy. The load does not delay a probe: an earlier one may still be in flight.
 fn select_among(
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
     rule: Rule,
     now: u64,
 ) -> Option<InFlight> {
+    health::limit_ejections(endpoints, now);
     let left = || {
         endpoints
             .iter()
             .filter(|endpoint| !excluded.contains(&endpoint.id))
     };
-    loop {
-        let eligible = || left().filter(|endpoint| health::is_eligible(&endpoint.health, now));
-        let Some(endpoint) = select_from(eligible, rule) else {
-            return select_from(left, rule).map(|endpoint| InFlight::new(endpoint, false));
-        };
-        if !endpoint.health.is_avoided() {
-            return Some(InFlight::new(endpoint, false));
+    let eligible = || left().filter(|endpoint| health::is_eligible(&endpoint.health, now));
+    if matches!(rule, Rule::Load(_)) {
+        let mut due = eligible().filter(|endpoint| endpoint.health.is_avoided());
+        if let Some(probed) = due.find(|it| health::begin_probe(&it.health, now)) {
+            return Some(InFlight::new(probed));
         }
-        if health::begin_probe(&endpoint.health) {
-            return Some(InFlight::new(endpoint, true));
-        }
-        // Another worker has just started the probe, so that the endpoint is no longer eligible.
     }
+    let selected = select_from(eligible, rule).or_else(|| select_from(left, rule))?;
+    if selected.health.is_avoided() {
+        health::begin_probe(&selected.health, now);
+    }
+    Some(InFlight::new(selected))
 }
 
 fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
@@ -158,7 +158,7 @@ fn choose<'a>(
 ) -> &'a Arc<Endpoint> {
     if let Some(slow_start) = slow_start {
         slow_start.choose(first, second)
-    } else if second.in_flight.load(Relaxed) < first.in_flight.load(Relaxed) {
+    } else if second.load.in_flight() < first.load.in_flight() {
         second
     } else {
         first

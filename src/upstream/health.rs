@@ -1,6 +1,7 @@
 //! Passive health checks: when failures eject an endpoint, for how long, and how it returns. Uses lock-free counters
 //! that all workers share.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -17,26 +18,48 @@ const FIRST_EJECTION: Duration = Duration::from_secs(1);
 const MAX_EJECTION: Duration = Duration::from_secs(30);
 /// Jitter as a fraction of the duration, so that an endpoint does not return in all replicas at the same time.
 const JITTER: f64 = 0.2;
+/// Interval of the probes after an ejection. A probe may take as long as its request does, so that it does not delay
+/// the next one.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the current time on the clock of [`Health`] in milliseconds; never 0.
 pub(super) fn now() -> u64 {
     uptime::now().get()
 }
 
+/// Returns the maximum number of ejected endpoints: half of them, so that the others are not overloaded and no client
+/// can eject all.
+fn max_ejected(endpoints: usize) -> usize {
+    endpoints / 2
+}
+
 /// Reports whether the endpoint may get a request at `now`.
 pub(super) fn is_eligible(health: &Health, now: u64) -> bool {
     let until = health.avoided_until.load(Relaxed);
-    until == 0 || (until <= now && !health.is_probed.load(Relaxed))
+    until == 0 || (until <= now && health.next_probe.load(Relaxed) <= now)
 }
 
-/// Makes the next request a probe. Returns false if a probe is in progress.
-pub(super) fn begin_probe(health: &Health) -> bool {
-    !health.is_probed.swap(true, Relaxed)
+/// Makes the next request to an ejected endpoint a probe. Returns false if it is not due, because another worker has
+/// just begun one.
+pub(super) fn begin_probe(health: &Health, now: u64) -> bool {
+    let due = health.next_probe.load(Relaxed);
+    let next = now + PROBE_INTERVAL.as_millis() as u64;
+    due <= now
+        && health
+            .next_probe
+            .compare_exchange(due, next, Relaxed, Relaxed)
+            .is_ok()
 }
 
-/// Ends a probe.
-pub(super) fn end_probe(health: &Health) {
-    health.is_probed.store(false, Relaxed);
+/// Ends long ejections early if more than [`max_ejected`] of these endpoints are ejected, because others were removed.
+pub(super) fn limit_ejections(endpoints: &[Arc<Endpoint>], now: u64) {
+    let ejected = || endpoints.iter().filter(|it| it.health.is_avoided());
+    if ejected().count() > max_ejected(endpoints.len()) {
+        let end = now + FIRST_EJECTION.as_millis() as u64;
+        for endpoint in ejected() {
+            endpoint.health.avoided_until.fetch_min(end, Relaxed);
+        }
+    }
 }
 
 /// Records a response.
@@ -63,31 +86,46 @@ pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
     eject(backend, endpoint, now());
 }
 
-/// Ejects the endpoint, unless it is already ejected or is the only one of its backend or release. Concurrent failures
-/// count once.
+/// Ejects the endpoint, unless it is already ejected or [`max_ejected`] others of its backend or release are.
+/// Concurrent failures count once.
 ///
 /// A failed connect ejects at once. So does a connect that a later, much faster one overtakes. Failed requests eject
-/// after [`MAX_FAILURES`] in succession: a connection that closes before a response, an invalid response, or a timeout.
-/// An ejection lasts [`FIRST_EJECTION`] and doubles each time up to [`MAX_EJECTION`]. Then the endpoint gets one
-/// request at a time as a probe, until one succeeds. A response of any status is a success.
+/// after [`MAX_FAILURES`] in succession: a connection that closes before a response, an invalid response, or a timeout,
+/// unless the request also fails at another endpoint. An ejection lasts [`FIRST_EJECTION`] and doubles each time up to
+/// [`MAX_EJECTION`]. Then the endpoint gets one request per [`PROBE_INTERVAL`] as a probe, until one succeeds. A
+/// response of any status is a success.
 fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let health = &endpoint.health;
     let until = health.avoided_until.load(Relaxed);
-    // A single endpoint gets every request anyway.
-    if until > now || !backend.endpoints().has_alternative(endpoint) {
+    if until > now {
         return;
     }
+    let endpoints = backend.endpoints();
+    let peers = endpoints.peers(endpoint);
+    let is_other = |one: &&Arc<Endpoint>| one.id != endpoint.id && one.health.is_avoided();
+    let is_full = || peers.iter().filter(is_other).count() >= max_ejected(peers.len());
     let ejections = health.ejections.load(Relaxed);
-    let next = now + backoff(ejections).as_millis() as u64;
+    let time = match (until, is_full()) {
+        (0, true) => return,
+        (_, true) => FIRST_EJECTION,
+        (_, false) => backoff(ejections),
+    };
+    let next = now + time.as_millis() as u64;
     let won = health
         .avoided_until
         .compare_exchange(until, next, Relaxed, Relaxed);
-    if won.is_ok() {
-        health.ejections.store(ejections + 1, Relaxed);
-        health.strikes.store(0, Relaxed);
-        backend.stats.ejected();
-        tracing::debug!(backend = %backend.id, endpoint = %endpoint.address, "avoiding an endpoint");
+    if won.is_err() {
+        return;
     }
+    if until == 0 && is_full() {
+        // Another worker has ejected the last permitted endpoint meanwhile.
+        health.avoided_until.store(0, Relaxed);
+        return;
+    }
+    health.ejections.store(ejections + 1, Relaxed);
+    health.strikes.store(0, Relaxed);
+    backend.stats.ejected();
+    tracing::debug!(backend = %backend.id, endpoint = %endpoint.address, "avoiding an endpoint");
 }
 
 fn backoff(ejections: u32) -> Duration {
@@ -99,8 +137,6 @@ fn backoff(ejections: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::ir;
     use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
@@ -176,17 +212,53 @@ mod tests {
     }
 
     #[test]
-    fn probes_with_one_request_at_a_time() {
+    fn probes_once_per_interval_whatever_the_probe_does() {
         let backend = backend(2);
-        let endpoint = &backend.endpoints()[0];
-        eject(&backend, endpoint, 1);
-        let later = endpoint.health.avoided_until.load(Relaxed);
-        assert!(is_eligible(&endpoint.health, later));
-        assert!(begin_probe(&endpoint.health));
-        assert!(!begin_probe(&endpoint.health));
-        assert!(!is_eligible(&endpoint.health, later));
-        end_probe(&endpoint.health);
-        assert!(is_eligible(&endpoint.health, later));
+        let health = &backend.endpoints()[0].health;
+        eject(&backend, &backend.endpoints()[0], 1);
+        let end = health.avoided_until.load(Relaxed);
+        for round in 0..3 {
+            let now = end + round * 1_000;
+            assert!(is_eligible(health, now));
+            assert!(begin_probe(health, now));
+            assert!(!begin_probe(health, now));
+            assert!(!is_eligible(health, now + 999));
+        }
+    }
+
+    #[test]
+    fn ejects_at_most_half_of_the_endpoints() {
+        for (endpoints, most) in [(1, 0), (2, 1), (3, 1), (10, 5), (11, 5)] {
+            let backend = backend(endpoints);
+            for endpoint in backend.endpoints().iter() {
+                on_connect_failure(&backend, endpoint);
+                (0..9).for_each(|_| on_request_failure(&backend, endpoint));
+            }
+            let ejected = |it: &&Arc<Endpoint>| it.health.is_avoided();
+            assert_eq!(backend.endpoints().iter().filter(ejected).count(), most);
+        }
+    }
+
+    #[test]
+    fn long_ejections_end_when_more_than_half_are_ejected() {
+        let backend = backend(4);
+        for endpoint in &backend.endpoints()[..2] {
+            endpoint.health.ejections.store(9, Relaxed);
+            eject(&backend, endpoint, 1);
+        }
+        let until = |index: usize| {
+            let endpoints = backend.endpoints();
+            endpoints[index].health.avoided_until.load(Relaxed)
+        };
+        limit_ejections(&backend.endpoints(), 1);
+        assert!(until(0) > 20_000 && until(1) > 20_000);
+        let left: Vec<_> = [1, 2, 3].map(|port| ([127, 0, 0, 1], port).into()).into();
+        backend.set_endpoints(&left);
+        limit_ejections(&backend.endpoints(), 1);
+        assert_eq!([until(0), until(1), until(2)], [1_001, 1_001, 0]);
+        // A failed probe keeps the endpoint out, but not for long.
+        eject(&backend, &backend.endpoints()[0], 2_000);
+        assert_eq!(until(0), 3_000);
     }
 
     #[test]

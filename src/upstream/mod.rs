@@ -21,11 +21,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body::Body;
 
 pub use self::attempt::FailedAttempt;
-pub use self::attempts::Attempts;
+pub use self::attempts::{Attempts, Resend};
 pub use self::exchange_error::ExchangeError;
 pub use self::io::Io;
 use self::pool::Pool;
@@ -105,11 +105,36 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Receives informational responses except 100, without hop-by-hop headers.
 pub type Informational<'a> = &'a dyn Fn(StatusCode, &HeaderMap);
 
+/// What a request asks for, which decides whether it may be sent again after the backend may have processed it (RFC
+/// 9110, 9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Semantics {
+    /// It asks for no effect.
+    Safe,
+    /// It asks for an effect that is the same however often it is processed.
+    Idempotent,
+    /// It may ask for another effect each time.
+    Other,
+}
+
+impl Semantics {
+    /// Returns the semantics of the requests with this method.
+    pub fn of(method: &Method) -> Self {
+        match method {
+            method if method.is_safe() => Self::Safe,
+            method if method.is_idempotent() => Self::Idempotent,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// A request to send.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
     /// Method, target and end-to-end headers, including `Host` and without `Expect`.
     pub parts: &'a request::Parts,
+    /// Its semantics.
+    pub semantics: Semantics,
     /// Additional headers, whose names are not in `parts`.
     pub added: &'a [(HeaderName, HeaderValue)],
     /// Protocol to upgrade to.

@@ -2,7 +2,6 @@
 //! endpoints by time, age and load alone.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use rand::RngExt;
 
@@ -49,7 +48,7 @@ impl SlowStart {
         second: &'a Arc<Endpoint>,
     ) -> &'a Arc<Endpoint> {
         let (one, other) = (self.share(first), self.share(second));
-        let load = |endpoint: &Endpoint| f64::from(endpoint.in_flight.load(Relaxed));
+        let load = |endpoint: &Endpoint| f64::from(endpoint.load.in_flight());
         // Multiplies by the share of the other endpoint instead of dividing by its own.
         let (selected, left, ratio) = if load(second) * one < load(first) * other {
             (second, first, other / one)

@@ -19,6 +19,7 @@ mod client_certificates;
 mod connections;
 mod cors;
 mod cors_conformance;
+mod ejection;
 mod endpoints;
 mod external;
 mod external_auth;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::admin::{metric, rule_labels};
 use crate::client::{Client, read_until, write_text};
-use crate::origin::{Origin, full};
+use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, to};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -62,6 +63,67 @@ async fn closing(count: usize) -> Origin {
         }
     })
     .await
+}
+
+/// Starts backends that close every connection instead of a response. Returns them and the number of
+/// requests that they have received.
+async fn cutting(count: usize) -> (Vec<Origin>, Arc<AtomicUsize>) {
+    let seen = Arc::<AtomicUsize>::default();
+    let mut origins = Vec::new();
+    for _ in 0..count {
+        let seen = seen.clone();
+        let origin = Origin::raw(move |mut stream| {
+            let seen = seen.clone();
+            async move {
+                read_until(&mut stream, "\r\n\r\n").await;
+                seen.fetch_add(1, SeqCst);
+            }
+        });
+        origins.push(origin.await);
+    }
+    (origins, seen)
+}
+
+#[tokio::test]
+async fn request_with_a_safe_method_is_sent_as_often_as_the_rule_allows() {
+    for (attempts, requests) in [(1, 2), (2, 3)] {
+        let (origins, seen) = cutting(4).await;
+        let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
+        let retry = json!({"attempts": attempts, "backoff": "50ms"});
+        let objects = Objects::http()
+            .service("app", &addresses)
+            .route("route", &[retrying("app", retry)]);
+        let scene = Scene::start(&objects);
+        let mut client = Client::http1(scene.at(80)).await;
+        let begin = Instant::now();
+        assert_eq!(client.get("a.com", "/").await.status, 502);
+        assert_eq!(seen.load(SeqCst), requests);
+        assert!(begin.elapsed() >= Duration::from_millis(50));
+        let label = format!("retries_total{{{}}}", rule_labels("0"));
+        assert_eq!(metric(&scene, &label).await, f64::from(attempts));
+    }
+}
+
+#[tokio::test]
+async fn retries_add_a_fifth_to_an_outage_at_most() {
+    for (method, most) in [(Method::GET, 120), (Method::PUT, 100)] {
+        let (origins, seen) = cutting(4).await;
+        let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
+        let objects = Objects::http()
+            .service("app", &addresses)
+            .route("route", &[to("app")]);
+        let scene = Scene::start(&objects);
+        let mut client = Client::http1(scene.at(80)).await;
+        let begin = Instant::now();
+        for _ in 0..100 {
+            let request = client.request(method.clone(), "a.com", "/");
+            let answer = client.fetch(request.body(empty()).expect("valid")).await;
+            assert_eq!(answer.status, 502);
+        }
+        // One retry per second is always permitted.
+        let most = most + begin.elapsed().as_secs() as usize;
+        assert!((100..=most).contains(&seen.load(SeqCst)), "{seen:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,14 @@
 //! XBackendTrafficPolicies: the retry budget of a backend (GEP-3388) and its session persistence
 //! (GEP-1619).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use http::Response;
 use serde_json::{Value, json};
 
 use crate::admin::{metric, rule_labels, service_labels};
-use crate::client::{Answer, Client};
+use crate::client::{Answer, Client, read_until};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, https, prefix, secret, to};
@@ -127,6 +130,36 @@ async fn failed_connects_do_not_count_against_the_budget() {
     for _ in 0..20 {
         assert_eq!(client.post("a.com", "/", "b").await.name(), "alive");
     }
+}
+
+#[tokio::test]
+async fn budget_counts_retries_of_safe_methods_without_a_retry_in_the_rule() {
+    let seen = Arc::<AtomicUsize>::default();
+    let mut origins = Vec::new();
+    for _ in 0..4 {
+        let seen = seen.clone();
+        let origin = Origin::raw(move |mut stream| {
+            let seen = seen.clone();
+            async move {
+                read_until(&mut stream, "\r\n\r\n").await;
+                seen.fetch_add(1, SeqCst);
+            }
+        });
+        origins.push(origin.await);
+    }
+    let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
+    let objects = Objects::http()
+        .service("app", &addresses)
+        .route("route", &[to("app")])
+        .with(policy(&["app"], budget(0, 1)));
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let mut statuses = Vec::new();
+    for _ in 0..20 {
+        statuses.push(client.get("a.com", "/").await.status);
+    }
+    assert_eq!((statuses[0], &statuses[1..]), (502, &[503; 19][..]));
+    assert_eq!(seen.load(SeqCst), 21);
 }
 
 const NAMES: [&str; 4] = ["one", "two", "three", "four"];

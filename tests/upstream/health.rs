@@ -1,16 +1,21 @@
 //! Endpoints that are unresponsive, unreachable or failing: requests avoid them for a while.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use http::Method;
 use portcullis::table::UpstreamFault;
 use portcullis::upstream::SendError;
 use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::ports::closed_address;
 use crate::scene::{Endpoint, Silent, TestRequest, Worker, block_on, h2c, head, http1, write_text};
 
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const CLOSE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Returns an endpoint that closes each connection after the first response, so that every request
@@ -169,6 +174,80 @@ fn endpoint_returns_after_its_ejection() {
             tokio::task::yield_now().await;
         }
         assert_eq!(backend.stats.ejections(), 1);
+    });
+}
+
+#[test]
+fn slow_probe_does_not_keep_the_endpoint_out() {
+    block_on(async {
+        let (address, alive) = (closed_address(), closing().await);
+        let worker = Worker::new();
+        let backend = Rc::new(http1(&[address, alive.address]));
+        while backend.stats.ejections() == 0 {
+            assert!(worker.send(&backend, &TestRequest::get()).await.is_ok());
+        }
+        let listener = TcpListener::bind(address).await.expect("still free");
+        let arrived = Rc::new(Cell::new(0));
+        let seen = arrived.clone();
+        spawn_local(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let seen = seen.clone();
+                spawn_local(async move {
+                    head(&mut socket).await;
+                    seen.set(seen.get() + 1);
+                    if seen.get() == 1 {
+                        std::future::pending::<()>().await;
+                    }
+                    write_text(&mut socket, CLOSE).await;
+                });
+            }
+        });
+        let begin = Instant::now();
+        // The first request to the endpoint never gets a response.
+        while arrived.get() < 2 {
+            assert!(begin.elapsed() < TEST_TIMEOUT, "no second probe");
+            let (worker, backend) = (worker.clone(), backend.clone());
+            let before = arrived.get();
+            let sent = spawn_local(async move {
+                let outcome = worker.send(&backend, &TestRequest::get()).await;
+                assert!(outcome.is_ok());
+            });
+            while !sent.is_finished() && arrived.get() == before {
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+}
+
+#[test]
+fn request_that_fails_everywhere_ejects_no_endpoint() {
+    block_on(async {
+        let mut endpoints = Vec::new();
+        for _ in 0..4 {
+            let endpoint = Endpoint::start(|mut socket, _| async move {
+                while let Some(head) = head(&mut socket).await {
+                    if head.contains(" /bad ") {
+                        return;
+                    }
+                    write_text(&mut socket, OK).await;
+                }
+            });
+            endpoints.push(endpoint.await.address);
+        }
+        let (worker, backend) = (Worker::new(), http1(&endpoints));
+        let mut bad = TestRequest::get();
+        bad.parts.uri = "/bad".parse().expect("a target");
+        for _ in 0..100 {
+            assert!(worker.send(&backend, &bad).await.is_err());
+            assert!(worker.send(&backend, &TestRequest::get()).await.is_ok());
+        }
+        assert_eq!(backend.stats.ejections(), 0);
+        // Without a repeat, the request and the endpoint are equally likely causes.
+        bad.parts.method = Method::POST;
+        for _ in 0..100 {
+            assert!(worker.send(&backend, &bad).await.is_err());
+        }
+        assert_eq!(backend.stats.ejections(), 2);
     });
 }
 

@@ -16,13 +16,14 @@ mod tls;
 /// An attempt is part of each request's future, which is moved.
 #[test]
 fn attempt_is_small() {
-    use portcullis::upstream::{Attempts, Outgoing};
+    use portcullis::upstream::{Attempts, Outgoing, Semantics};
     use scene::{TestBody, TestRequest, Worker, block_on, http1};
 
     block_on(async {
         let (worker, backend, request) = (Worker::new(), http1(&[]), TestRequest::get());
         let outgoing = Outgoing {
             parts: &request.parts,
+            semantics: Semantics::Safe,
             added: &[],
             upgrade: None,
             expect_continue: false,

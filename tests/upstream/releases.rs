@@ -232,7 +232,7 @@ fn request_of_a_removed_release_is_drawn_again() {
 
 #[test]
 fn only_drawn_requests_get_the_cookie() {
-    use portcullis::upstream::{Attempts, Outgoing};
+    use portcullis::upstream::{Attempts, Outgoing, Semantics};
 
     block_on(async {
         let one = Endpoint::answering(OK).await;
@@ -246,6 +246,7 @@ fn only_drawn_requests_get_the_cookie() {
             let mut attempts = Attempts::default();
             let outgoing = Outgoing {
                 parts: &request.parts,
+                semantics: Semantics::Safe,
                 added: &[],
                 upgrade: None,
                 expect_continue: false,

@@ -18,8 +18,10 @@ use portcullis::clock::Clock;
 use portcullis::ir;
 use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use portcullis::settings::Limits;
-use portcullis::table::{Backend, Transport};
-use portcullis::upstream::{Attempts, Informational, Outgoing, Replay, SendError, Upstream};
+use portcullis::table::{Backend, Transport, UpstreamFault};
+use portcullis::upstream::{
+    Attempts, Informational, Outgoing, Replay, Resend, Semantics, SendError, Upstream,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -60,7 +62,17 @@ impl Worker {
         backend: &Backend,
         request: &TestRequest,
     ) -> Result<Outcome, SendError> {
-        self.send_watched(backend, request, None).await
+        self.send_with(backend, request, 0, None).await
+    }
+
+    /// Sends a request whose rule allows retries, without a delay before them.
+    pub(crate) async fn send_with_retries(
+        &self,
+        backend: &Backend,
+        request: &TestRequest,
+        retries: usize,
+    ) -> Result<Outcome, SendError> {
+        self.send_with(backend, request, retries, None).await
     }
 
     pub(crate) async fn send_watched(
@@ -69,26 +81,37 @@ impl Worker {
         request: &TestRequest,
         informational: Option<Informational<'_>>,
     ) -> Result<Outcome, SendError> {
-        let outgoing = Outgoing {
-            parts: &request.parts,
-            added: &[],
-            upgrade: None,
-            expect_continue: request.expect_continue,
-            informational,
-            try_timeout: request.try_timeout,
-            keeps_body: false,
-        };
+        self.send_with(backend, request, 0, informational).await
+    }
+
+    async fn send_with(
+        &self,
+        backend: &Backend,
+        request: &TestRequest,
+        mut retries: usize,
+        informational: Option<Informational<'_>>,
+    ) -> Result<Outcome, SendError> {
         let mut attempts = Attempts::default();
         let mut body = request.body.clone();
         loop {
+            let outgoing = Outgoing {
+                parts: &request.parts,
+                semantics: Semantics::of(&request.parts.method),
+                added: &[],
+                upgrade: None,
+                expect_continue: request.expect_continue,
+                informational,
+                try_timeout: request.try_timeout,
+                keeps_body: retries > 0,
+            };
             let attempt =
                 self.upstream
                     .attempt(backend, request.affinity, &mut attempts, &outgoing, body);
-            match attempt.await {
+            let failed = match attempt.await {
                 Ok(response) => {
                     let endpoint = response.body.endpoint();
                     assert_eq!(attempts.endpoint(), Some(endpoint));
-                    let body = response.body.collect().await.expect("a whole response");
+                    let body = response.body.collect().await.map_err(|_| BROKEN_BODY)?;
                     return Ok(Outcome {
                         status: response.status,
                         headers: response.headers,
@@ -96,11 +119,28 @@ impl Worker {
                         endpoint,
                     });
                 }
-                Err(failed) => body = failed.body.ok_or(failed.error)?,
+                Err(failed) => failed,
+            };
+            let Some(again) = failed.body else {
+                attempts.give_up(backend);
+                return Err(failed.error);
+            };
+            match failed.resend {
+                Resend::AsRetry if !attempts.try_default_retry(backend) => return Err(failed.error),
+                Resend::Never => {
+                    retries -= 1;
+                    attempts.begin_retry(None);
+                }
+                Resend::AsRetry | Resend::AtOnce => {}
             }
+            body = again;
         }
     }
 }
+
+/// The error of a response whose body breaks off.
+pub(crate) const BROKEN_BODY: SendError =
+    SendError::Backend(UpstreamFault::Reset, "the response body broke off");
 
 /// A request for `http://a.example`.
 #[derive(Clone)]

@@ -20,6 +20,7 @@ use crate::proxy::request::Exchange;
 use crate::proxy::subrequest;
 use crate::proxy::worker::Worker;
 use crate::table::Backend;
+use crate::upstream::Semantics;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -42,7 +43,8 @@ pub(super) async fn verdict(
     let message = encode(&check_request(grpc, exchange, &body));
     drop(body);
     let head = head(backend)?;
-    let call = subrequest::send(worker, backend, &head, Buffered::new(message));
+    let body = Buffered::new(message);
+    let call = subrequest::send(worker, backend, &head, Semantics::Safe, body);
     let response = call.await.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, head) = (response.status, response.headers);
     let read = subrequest::read(response.body, MAX_RESPONSE).await;

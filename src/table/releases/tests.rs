@@ -204,13 +204,13 @@ fn endpoints_and_counters_survive_changes() {
 }
 
 #[test]
-fn endpoint_alone_in_its_release_has_no_alternative() {
-    let backend = backend(endpoints(vec![
-        release("v1", 1, &[1, 2]),
-        release("v2", 1, &[3]),
-    ]));
+fn peers_of_an_endpoint_are_those_of_its_release() {
+    let releases = vec![release("v1", 1, &[1, 2]), release("v2", 1, &[3])];
+    let backend = backend(endpoints(releases));
     let endpoints = backend.endpoints();
-    let has_alternative = |at: usize| endpoints.has_alternative(&endpoints[at]);
-    assert!(has_alternative(0) && has_alternative(1));
-    assert!(!has_alternative(2));
+    let peers = |at: usize| endpoints.peers(&endpoints[at]).len();
+    assert_eq!([peers(0), peers(1), peers(2)], [2, 2, 1]);
+    let gone = endpoints[2].clone();
+    backend.configure_endpoints(&ir::Endpoints::from(vec![address(1)]));
+    assert!(backend.endpoints().peers(&gone).is_empty());
 }

@@ -27,7 +27,7 @@ use self::write_queue::WriteQueue;
 use super::exchange::{Head, InformationalHeads};
 pub use super::exchange_error::ExchangeError;
 use super::io::Io;
-use super::{HeadLimits, Informational, Outgoing, Replay};
+use super::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -91,6 +91,7 @@ pub(super) struct Exchange<B> {
     last_read: usize,
     request_failed: Option<ExchangeError>,
     method: Method,
+    semantics: Semantics,
     upgrade: Option<HeaderValue>,
     limits: HeadLimits,
     decoder: Decoder,
@@ -132,6 +133,7 @@ impl<B: Replay> Exchange<B> {
             last_read: 0,
             request_failed: None,
             method: parts.method.clone(),
+            semantics: request.semantics,
             upgrade: request.upgrade.cloned(),
             limits,
             decoder: Decoder::Done,
@@ -216,14 +218,16 @@ impl<B: Replay> Exchange<B> {
 
     /// Reports whether a retry on another connection is safe, apart from the body. A backend may close an idle
     /// connection just as a request is written. The request may then be sent again if no byte of it was written or its
-    /// method is idempotent (RFC 9110, 9.2.2).
+    /// semantics are idempotent (RFC 9110, 9.2.2).
     pub(super) fn is_replayable(&self) -> bool {
-        self.is_reused() && !self.read_any && (!self.queue.wrote() || self.method.is_idempotent())
+        self.is_reused()
+            && !self.read_any
+            && (!self.queue.wrote() || self.semantics != Semantics::Other)
     }
 
-    /// Reports whether the method is safe and no byte of a response has arrived.
+    /// Reports whether the request is safe and no byte of a response has arrived.
     pub(super) fn is_safe_without_response(&self) -> bool {
-        self.method.is_safe() && !self.read_any
+        self.semantics == Semantics::Safe && !self.read_any
     }
 
     /// Reports whether the connection was reused.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -108,8 +109,8 @@ fn added_endpoint_has_its_share_of_requests_in_flight() {
             let ended = rand::rng().random_range(0..requests.len());
             requests.swap_remove(ended);
             requests.push(select(&endpoints, slow_start));
-            added += endpoints[3].in_flight.load(Relaxed);
-            others += endpoints[0].in_flight.load(Relaxed);
+            added += endpoints[3].load.in_flight();
+            others += endpoints[0].load.in_flight();
         }
         let ratio = f64::from(added) / f64::from(others);
         assert!(permitted.contains(&ratio), "{ratio} at the age {age}");
