@@ -14,6 +14,7 @@ use h2::{Ping, PingPong, Reason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
+use super::header_blocks::HeaderBlocks;
 use crate::clock::{Clock, Deadline};
 use crate::upstream::HeadLimits;
 use crate::upstream::io::Io;
@@ -50,6 +51,8 @@ pub(in crate::upstream) struct Http2Connection {
     /// Whether a response was received.
     has_responded: Cell<bool>,
     clock: Rc<Clock>,
+    /// The header blocks that were received.
+    pub(super) blocks: Rc<RefCell<HeaderBlocks>>,
     pub(super) is_tls: bool,
 }
 
@@ -72,8 +75,10 @@ impl Http2Connection {
         thread_local!(static NEXT: Cell<u64> = const { Cell::new(1) });
         let is_tls = matches!(io, Io::Tls(_));
         let last_read = Rc::new(Cell::new(clock.now()));
+        let blocks = Rc::<RefCell<HeaderBlocks>>::default();
         let io = WatchedIo {
             io,
+            blocks: blocks.clone(),
             clock: clock.clone(),
             last_read: last_read.clone(),
             is_broken: false,
@@ -112,6 +117,7 @@ impl Http2Connection {
             load,
             has_responded: Cell::new(false),
             clock: clock.clone(),
+            blocks,
             is_tls,
         }))
     }
@@ -255,11 +261,12 @@ async fn learn_settings(
     timeout(SETTINGS_TIMEOUT, pong).await.unwrap_or(Ok(false))
 }
 
-/// A stream that records the time of the last read and whose writes never fail. After the peer has
+/// A stream that records the time of the last read and the header blocks, and whose writes never fail. After the peer has
 /// closed the connection, its GOAWAY may still be unread, and that frame states which streams were
 /// not processed.
 struct WatchedIo {
     io: Io,
+    blocks: Rc<RefCell<HeaderBlocks>>,
     clock: Rc<Clock>,
     last_read: Rc<Cell<u64>>,
     is_broken: bool,
@@ -280,7 +287,9 @@ impl AsyncRead for WatchedIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        self.blocks.borrow_mut().read(&buffer.filled()[before..]);
         self.last_read.set(self.clock.now());
         Poll::Ready(Ok(()))
     }

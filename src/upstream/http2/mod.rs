@@ -2,6 +2,8 @@
 //! the request body until the response head arrives, so that an unprocessed request can be retried.
 
 mod connection;
+mod header_blocks;
+mod hpack;
 
 use std::future::Future;
 use std::mem;
@@ -19,7 +21,7 @@ use http_body::Frame;
 pub(super) use self::connection::{ASSUMED_STREAMS, Http2Connection, Slot};
 use super::exchange::{Head, InformationalHeads};
 use super::exchange_error::ExchangeError;
-use super::{HeadLimits, Informational, Outgoing, Replay};
+use super::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 
 /// An exchange in progress. After the head it is the response body.
 pub(super) struct Exchange<B> {
@@ -36,12 +38,18 @@ pub(super) struct Exchange<B> {
     part: Bytes,
     informational: InformationalHeads,
     method: Method,
+    semantics: Semantics,
     limits: HeadLimits,
     /// Remaining bytes of the response body, if known.
     remaining: Option<u64>,
     ended: bool,
+    /// Id of the stream.
+    stream: u32,
     slot: Slot,
 }
+
+const MALFORMED: ExchangeError =
+    ExchangeError::Protocol("a response with pseudo-header fields that HTTP/2 forbids there");
 
 impl<B: Replay> Exchange<B> {
     /// Opens a stream and sends the request head. An error returns the body.
@@ -59,6 +67,7 @@ impl<B: Replay> Exchange<B> {
         let ended = body.is_end_stream();
         match slot.sender().send_request(head, ended) {
             Ok((response, outgoing)) => Ok(Self {
+                stream: response.stream_id().as_u32(),
                 response: Some(response),
                 incoming: None,
                 outgoing: (!ended).then_some(outgoing),
@@ -68,6 +77,7 @@ impl<B: Replay> Exchange<B> {
                 part: Bytes::new(),
                 informational: InformationalHeads::default(),
                 method: request.parts.method.clone(),
+                semantics: request.semantics,
                 limits,
                 remaining: None,
                 ended: false,
@@ -108,6 +118,10 @@ impl<B: Replay> Exchange<B> {
     fn accept(&mut self, response: http::Response<RecvStream>) -> Result<Head, ExchangeError> {
         self.response = None;
         self.slot.on_response();
+        let blocks = &self.slot.connection().blocks;
+        if blocks.borrow().is_head_malformed(self.stream) {
+            return Err(MALFORMED);
+        }
         let (parts, incoming) = response.into_parts();
         let mut headers = parts.headers;
         if headers.len() > self.limits.headers {
@@ -115,7 +129,7 @@ impl<B: Replay> Exchange<B> {
                 "the response has more headers than --max-headers allows",
             ));
         }
-        let length = single_length(&mut headers);
+        let length = single_length(&mut headers)?;
         self.ended = incoming.is_end_stream();
         let is_described = self.method == Method::HEAD || parts.status == StatusCode::NOT_MODIFIED;
         self.remaining = match length {
@@ -135,22 +149,22 @@ impl<B: Replay> Exchange<B> {
     }
 
     /// Reports whether a retry on another connection is safe after `cause`, apart from the body:
-    /// the backend did not process the request, or the method is idempotent and a reused connection
+    /// the backend did not process the request, or the request is idempotent and a reused connection
     /// has closed (RFC 9110, 9.2.2).
     pub(super) fn is_replayable(&self, cause: ExchangeError) -> bool {
         !self.informational.any()
             && match cause {
                 ExchangeError::Refused | ExchangeError::NotProcessed => true,
                 ExchangeError::Io(_) | ExchangeError::Truncated => {
-                    self.is_reused() && self.method.is_idempotent()
+                    self.is_reused() && self.semantics != Semantics::Other
                 }
                 _ => false,
             }
     }
 
-    /// Reports whether the method is safe and no part of a response has arrived.
+    /// Reports whether the request is safe and no part of a response has arrived.
     pub(super) fn is_safe_without_response(&self) -> bool {
-        self.method.is_safe() && !self.informational.any()
+        self.semantics == Semantics::Safe && !self.informational.any()
     }
 
     /// Reports whether the connection was reused.
@@ -226,7 +240,13 @@ impl<B: Replay> Exchange<B> {
         let trailers =
             ready!(incoming.poll_trailers(cx)).map_err(|error| exchange_error(&error))?;
         self.ended = true;
-        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+        let blocks = &self.slot.connection().blocks;
+        Poll::Ready(trailers.map(|trailers| {
+            match blocks.borrow().are_trailers_malformed(self.stream) {
+                true => Err(MALFORMED),
+                false => Ok(Frame::trailers(trailers)),
+            }
+        }))
     }
 
     /// Sends as much of the request as possible. A backend that stops reading is not an error,
@@ -323,14 +343,25 @@ fn exchange_error(error: &h2::Error) -> ExchangeError {
     }
 }
 
-/// Parses `Content-Length` and merges equal values into one (RFC 9110, 8.6).
-fn single_length(headers: &mut HeaderMap) -> Option<u64> {
+/// Parses `Content-Length` and merges equal values into one (RFC 9110, 8.6). h2 accepts an empty
+/// value.
+fn single_length(headers: &mut HeaderMap) -> Result<Option<u64>, ExchangeError> {
     let mut lines = headers.get_all(CONTENT_LENGTH).iter();
-    let first = lines.next()?.clone();
-    if lines.next().is_some() {
-        headers.insert(CONTENT_LENGTH, first.clone());
+    let Some(first) = lines.next().cloned() else {
+        return Ok(None);
+    };
+    let is_single = lines.next().is_none();
+    let length = first.to_str().ok().and_then(|text| text.parse().ok());
+    let length = length.filter(|_| first.as_bytes().iter().all(u8::is_ascii_digit));
+    let malformed = ExchangeError::Protocol("malformed Content-Length in a response");
+    if !is_single {
+        let all = headers.get_all(CONTENT_LENGTH);
+        if all.iter().any(|line| line != first) {
+            return Err(malformed);
+        }
+        headers.insert(CONTENT_LENGTH, first);
     }
-    first.to_str().ok()?.parse().ok()
+    length.map(Some).ok_or(malformed)
 }
 
 /// Builds the request head in HTTP/2 form: `:authority` replaces `Host`.
