@@ -326,3 +326,32 @@ async fn filters_apply_in_list_order() {
     }
     assert_eq!(copies.origin.requests(), 0);
 }
+
+#[tokio::test]
+async fn call_is_repeated_if_the_server_closes_a_pooled_connection() {
+    let app = Origin::echo("app").await;
+    let server = Origin::raw(|mut stream| async move {
+        read_until(&mut stream, "\r\n\r\n").await;
+        let allow = "HTTP/1.1 200 OK\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n";
+        write_text(&mut stream, allow).await;
+        // The next call reaches the server, which closes the connection.
+        read_until(&mut stream, "\r\n\r\n").await;
+    })
+    .await;
+    let filter = auth("auth", &json!({}));
+    let objects = gateway()
+        .service("app", &[app.address])
+        .service("auth", &[server.address])
+        .route("route", &[with_filters("/", json!([filter]))]);
+    let scene = start(objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    for calls in 1..=5 {
+        let answer = client.post("a.com", "/", "body").await;
+        let received = answer.received();
+        assert_eq!(received["headers"]["expect"], Value::Null);
+        assert_eq!(
+            (received["received"].clone(), server.connections()),
+            (json!(4), calls)
+        );
+    }
+}

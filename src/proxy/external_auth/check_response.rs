@@ -128,6 +128,7 @@ mod tests {
             ":path",
             "host",
             "Content-Length",
+            "expect",
             "transfer-encoding",
             "",
             "a b",

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_RANGE,
-    CONTENT_TYPE, HOST, TRAILER,
+    CONTENT_TYPE, EXPECT, HOST, TRAILER,
 };
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
@@ -11,15 +11,16 @@ use crate::filter::LocalResponse;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::proxy::error::Error;
 
-/// Headers that describe the body or framing of the authorization server's response, so that they
-/// mean nothing in another message.
-const DESCRIBING: [HeaderName; 7] = [
+/// Headers that describe the body or framing of the authorization server's response, or what its
+/// sender expects, so that they mean nothing in another message.
+const DESCRIBING: [HeaderName; 8] = [
     CONTENT_ENCODING,
     CONTENT_LANGUAGE,
     CONTENT_LENGTH,
     CONTENT_LOCATION,
     CONTENT_RANGE,
     CONTENT_TYPE,
+    EXPECT,
     TRAILER,
 ];
 
@@ -101,6 +102,7 @@ mod tests {
             ("content-type", "text/plain"),
             ("content-length", "5"),
             ("connection", "close"),
+            ("expect", "100-continue"),
         ]);
         let request = headers(&[
             ("x-user", "forged"),
