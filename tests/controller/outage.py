@@ -86,7 +86,7 @@ def roll(cluster, name: str, number: int) -> None:
 
     def is_done():
         pods = cluster.api.list("Pod", NS, f"app={name}")
-        return len(pods) == 2 and all(is_ready(pod) and pod["metadata"]["annotations"].get("rollout") == str(number) for pod in pods)
+        return len(pods) == 2 and all(is_ready(pod) and pod["metadata"].get("annotations", {}).get("rollout") == str(number) for pod in pods)
 
     wait_for(f"{name} is rolled out", is_done, 30)
 
