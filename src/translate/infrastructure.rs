@@ -64,6 +64,7 @@ pub(super) fn check_parameters(
     let mut refusals = Refusals::of(object);
     let (spec, class) = (&object.spec, of_class);
     check_workload(permissions, &spec.workload, &class.workload, &mut refusals);
+    check_nodes(permissions, &spec.workload, &class.workload, &mut refusals);
     let maps = [
         (
             "spec.workload.annotations",
@@ -96,10 +97,12 @@ fn check_workload(
     // Destructured, so that a new field fails to compile until it is decided here.
     let Workload {
         image,
-        host_network,
-        tolerations,
         priority_class_name,
         labels,
+        // Checked by `check_nodes`.
+        host_network: _,
+        tolerations: _,
+        node_selector: _,
         // Checked with those of the Service.
         annotations: _,
         // What any pod of the namespace may have; quotas of the namespace apply.
@@ -108,7 +111,6 @@ fn check_workload(
         image_pull_policy: _,
         image_pull_secrets: _,
         resources: _,
-        node_selector: _,
         topology_spread_constraints: _,
     } = own;
     let differs = |image: &&String| class.image.as_ref() != Some(image);
@@ -116,21 +118,6 @@ fn check_workload(
         && !permissions.permits_image(image)
     {
         refusals.add(&format!("spec.workload.image {image}"), ALLOW_IMAGE);
-    }
-    let wants_host = *host_network == Some(true) && class.host_network != Some(true);
-    if wants_host && permissions.host_network == HostNetwork::None {
-        refusals.add("spec.workload.hostNetwork", ALLOW_HOST_NETWORK);
-    }
-    let of_class = class.tolerations.as_deref().unwrap_or_default();
-    let tolerations = tolerations.iter().flatten().enumerate();
-    for (index, toleration) in tolerations.filter(|(_, one)| !of_class.contains(one)) {
-        let text = |field: &str| toleration.get(field).and_then(Value::as_str);
-        if !permissions.permits_toleration(text("key"), text("effect")) {
-            let key = text("key").filter(|key| !key.is_empty());
-            let what = key.unwrap_or("of every taint");
-            let field = format!("spec.workload.tolerations[{index}] {what}");
-            refusals.add(&field, ALLOW_TOLERATION);
-        }
     }
     let differs = |name: &&String| class.priority_class_name.as_ref() != Some(name);
     if let Some(name) = priority_class_name.as_ref().filter(differs)
@@ -143,6 +130,42 @@ fn check_workload(
         let is_of_class = class_value(&class.labels, key) == Some(value);
         if !is_of_class && !permissions.permits_label(key) {
             refusals.add(&format!("spec.workload.labels[{key}]"), ALLOW_LABEL);
+        }
+    }
+}
+
+/// Checks the nodes that pods run on, and what they get from them.
+fn check_nodes(
+    permissions: &InfrastructurePermissions,
+    own: &Workload,
+    class: &Workload,
+    refusals: &mut Refusals,
+) {
+    let wants_host = own.host_network == Some(true) && class.host_network != Some(true);
+    if wants_host && permissions.host_network == HostNetwork::None {
+        refusals.add("spec.workload.hostNetwork", ALLOW_HOST_NETWORK);
+    }
+    let of_class = class.tolerations.as_deref().unwrap_or_default();
+    let asked = own.tolerations.iter().flatten().enumerate();
+    for (index, toleration) in asked.filter(|(_, one)| !of_class.contains(one)) {
+        let text = |field: &str| toleration.get(field).and_then(Value::as_str);
+        if !permissions.permits_toleration(text("key"), text("effect")) {
+            let key = text("key").filter(|key| !key.is_empty());
+            let what = key.unwrap_or("of every taint");
+            let field = format!("spec.workload.tolerations[{index}] {what}");
+            refusals.add(&field, ALLOW_TOLERATION);
+        }
+    }
+    // Otherwise a Gateway could take rights that its class has on some nodes to others.
+    let effective = own.tolerations.as_deref().unwrap_or(of_class);
+    let is_on_host = own.host_network.or(class.host_network) == Some(true);
+    let has_rights = is_on_host || !effective.is_empty();
+    if let Some(selector) = own.node_selector.as_ref().filter(|_| has_rights) {
+        let required = class.node_selector.iter().flatten();
+        for (key, value) in required.filter(|(key, value)| selector.get(*key) != Some(value)) {
+            refusals.fields.push(format!(
+                "spec.workload.nodeSelector without {key}: {value} of the class (its host network and tolerations are for these nodes only)"
+            ));
         }
     }
 }
