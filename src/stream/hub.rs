@@ -13,6 +13,7 @@ use super::log::Log;
 use super::message::{Position, Serves};
 use crate::api::core::EndpointSlice;
 use crate::api::gateway::Gateway;
+use crate::api::pod::Pod;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
@@ -339,10 +340,12 @@ impl Feeds {
     }
 }
 
+/// Reports whether a change concerns endpoints only. Pods are streamed for their labels, which put the endpoints of a
+/// ReleaseBackend into releases.
 fn is_of_endpoints(change: &ObjectChange) -> bool {
     match change {
-        ObjectChange::Put(object) => matches!(object, Object::EndpointSlice(_)),
-        ObjectChange::Delete(name) => *name.kind == *EndpointSlice::KIND,
+        ObjectChange::Put(object) => matches!(object, Object::EndpointSlice(_) | Object::Pod(_)),
+        ObjectChange::Delete(name) => [EndpointSlice::KIND, Pod::KIND].contains(&&*name.kind),
     }
 }
 

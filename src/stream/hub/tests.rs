@@ -215,3 +215,40 @@ fn endpoint_changes_do_not_raise_the_configured_revision() {
     ));
     assert!(scene.put_route(9) > configured + 1);
 }
+
+#[test]
+fn pods_of_release_backends_do_not_raise_the_configured_revision() {
+    let mut scene = TestHub::new(1);
+    scene.put(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "infra", "name": "shop"},
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "shop"}},
+    }));
+    scene.put(&json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "ReleaseBackend",
+        "metadata": {"namespace": "infra", "name": "shop"},
+        "spec": {
+            "loadBalancer": {"v1.Service": {"name": "shop", "selector": {"app": "shop"}}},
+            "splitBy": "release", "releases": [{"value": "v1", "weight": 1}],
+        },
+    }));
+    let backend =
+        json!({"group": "portcullis.dev", "kind": "ReleaseBackend", "name": "shop", "port": 80});
+    let configured = scene.put(&json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"namespace": "infra", "name": "shop"},
+        "spec": {"parentRefs": [{"name": "edge"}], "rules": [{"backendRefs": [backend]}]},
+    }));
+    let with_pod = scene.put(&json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "infra", "name": "a", "labels": {"app": "shop", "release": "v1"}},
+        "status": {"podIP": "10.0.0.1"},
+    }));
+    assert_eq!(with_pod, configured);
+    assert!(matches!(
+        scene.hub.next(&name(), Some(configured)),
+        Next::Lines(..)
+    ));
+    let pod = ObjectRef::new("", "Pod", "infra", "a");
+    assert!(scene.cluster.remove(&pod));
+    assert_eq!(scene.hub.follow(&scene.cluster)[&name()], configured);
+}
