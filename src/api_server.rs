@@ -5,6 +5,7 @@ use std::error::Error;
 use std::iter::successors;
 use std::time::Duration;
 
+use kube::api::ObjectMeta;
 use kube::core::Status;
 use tokio::time::timeout;
 
@@ -12,6 +13,9 @@ use tokio::time::timeout;
 pub const FIELD_MANAGER: &str = "portcullis.dev/controller";
 /// Timeout of one request of the controller.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Key of the condition `Programmed` in `fieldsV1`.
+const PROGRAMMED: &str = r#"k:{"type":"Programmed"}"#;
 
 /// Maximum number of characters of a failure that are shown. Some servers respond with a page or repeat a whole object.
 const MAX_SHOWN: usize = 1000;
@@ -39,6 +43,20 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
         Some(status) => describe_status(status),
         None => line(&chain(error)),
     }
+}
+
+/// Reports whether this controller wrote the condition `Programmed` of an object, and no other client has changed it since,
+/// by `managedFields` of the status subresource.
+pub fn is_status_ours(metadata: &ObjectMeta) -> bool {
+    let entries = metadata.managed_fields.iter().flatten();
+    let of_status = entries.filter(|entry| entry.subresource.as_deref() == Some("status"));
+    let wrote = of_status.filter(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        let conditions = fields.map(|fields| &fields.0["f:status"]["f:conditions"]);
+        conditions.is_some_and(|conditions| conditions.get(PROGRAMMED).is_some())
+    });
+    let mut managers = wrote.map(|entry| entry.manager.as_deref());
+    managers.next() == Some(Some(FIELD_MANAGER)) && managers.all(|one| one == Some(FIELD_MANAGER))
 }
 
 /// Awaits a request for at most `REQUEST_TIMEOUT`.
@@ -117,6 +135,35 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// An entry of `managedFields`.
+    fn entry(manager: &str, subresource: &str, condition: &str) -> Value {
+        let condition = format!("k:{{\"type\":\"{condition}\"}}");
+        json!({
+            "manager": manager, "operation": "Update", "subresource": subresource,
+            "fieldsV1": {"f:status": {"f:conditions": {condition: {"f:status": {}}}}},
+        })
+    }
+
+    #[test]
+    fn status_is_ours_while_nobody_else_changes_the_condition() {
+        let is_ours = |entries: &[Value]| {
+            let metadata = serde_json::from_value(json!({"managedFields": entries}));
+            is_status_ours(&metadata.unwrap())
+        };
+        let ours = entry(FIELD_MANAGER, "status", "Programmed");
+        let other = "example.com/other";
+        assert!(is_ours(&[ours.clone()]));
+        assert!(is_ours(&[ours.clone(), entry(other, "status", "Other")]));
+        assert!(!is_ours(&[
+            ours.clone(),
+            entry(other, "status", "Programmed")
+        ]));
+        assert!(!is_ours(&[entry(other, "status", "Programmed"), ours]));
+        assert!(!is_ours(&[entry(FIELD_MANAGER, "status", "Accepted")]));
+        assert!(!is_ours(&[entry(FIELD_MANAGER, "", "Programmed")]));
+        assert!(!is_ours(&[]));
+    }
 
     fn api(status: Value) -> kube::Error {
         let status: Status = serde_json::from_value(status).unwrap();

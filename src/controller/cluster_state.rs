@@ -63,15 +63,13 @@ impl ClusterState {
                 .namespace
                 .as_deref()
                 .unwrap_or(&set.metadata.namespace);
-            (
-                set.object_ref(),
-                ObjectRef::gateway_api("Gateway", namespace, &parent.name),
-            )
+            let gateway = ObjectRef::gateway_api("Gateway", namespace, &parent.name);
+            (parent.kind == "Gateway").then(|| (set.object_ref(), gateway))
         };
         Self {
             replicas: addresses::replicas(snapshot, &desired),
             desired: Arc::new(desired),
-            listener_set_gateways: snapshot.listener_sets.iter().map(set).collect(),
+            listener_set_gateways: snapshot.listener_sets.iter().filter_map(set).collect(),
             endpoint,
             translation,
             published,
@@ -170,11 +168,17 @@ impl ClusterState {
                 .filter(is_taken)
                 .map(|failure| (Reason::NameTaken, failure.message.clone()));
             match verdict {
-                Verdict::Confirmed(unbound) => state.unbound = unbound.clone(),
+                Verdict::Confirmed(unbound) => {
+                    state.unbound = unbound.clone();
+                    state.notice = failure.map(|failure| failure.message.clone());
+                }
                 Verdict::Awaited(_) => {}
-                Verdict::Lagging(message) => state.fault = Some((Reason::Pending, message.clone())),
+                Verdict::Lagging(message) => {
+                    let failure = failure.map(|failure| format!("; {}", failure.message));
+                    let message = format!("{message}{}", failure.unwrap_or_default());
+                    state.fault = Some((Reason::Pending, message));
+                }
                 Verdict::Absent => {
-                    let failure = failures.get(gateway);
                     let failure = failure.map(|failure| failure.message.clone());
                     let message = failure
                         .unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());

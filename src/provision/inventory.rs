@@ -11,11 +11,10 @@ use kube::api::{Api, ApiResource, ObjectMeta};
 use kube::core::Object;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 use super::ownership::{is_applied_by_us, owner};
-use super::rollout::{Progress, Record};
+use super::partial::{PartialSpec, PartialStatus};
+use super::rollout::Record;
 use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::api_server::{FIELD_MANAGER, describe};
 use crate::ir::{ObjectRef, fingerprint};
@@ -47,25 +46,8 @@ impl fmt::Display for ChildKey {
     }
 }
 
-/// The parsed part of any object: metadata, and the rollout progress of workloads.
-pub(super) type PartialObject = Object<Option<PartialSpec>, Progress>;
-
-/// The parsed part of a spec.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PartialSpec {
-    replicas: Option<i64>,
-    hash: u64,
-}
-
-impl<'de> Deserialize<'de> for PartialSpec {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spec = Value::deserialize(deserializer)?;
-        Ok(Self {
-            replicas: spec["replicas"].as_i64(),
-            hash: fingerprint::of(&spec),
-        })
-    }
-}
+/// The parsed part of any object.
+pub(super) type PartialObject = Object<Option<PartialSpec>, PartialStatus>;
 
 /// An object of this controller that exists in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +71,8 @@ pub(super) struct Existing {
     pub(super) is_complete: bool,
     /// Workloads: whether any pods are desired.
     pub(super) has_pods: bool,
+    /// Workloads: why pods cannot be created.
+    pub(super) failure: Option<String>,
 }
 
 impl Existing {
@@ -99,7 +83,7 @@ impl Existing {
         let owner = owner(metadata).filter(|_| is_applied_by_us(metadata))?;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let replicas = object.spec.as_ref().and_then(|spec| spec.replicas);
-        let progress = object.status.clone().unwrap_or_default();
+        let status = object.status.clone().unwrap_or_default();
         let generation = metadata.generation.unwrap_or_default();
         Some(Self {
             owner: ObjectRef::gateway_api("Gateway", namespace, &owner.name),
@@ -110,8 +94,9 @@ impl Existing {
             is_deleting: metadata.deletion_timestamp.is_some(),
             has_updated_fields: has_updated_fields(metadata),
             record: Record::of(metadata),
-            is_complete: progress.is_complete(generation, replicas),
+            is_complete: status.progress.is_complete(generation, replicas),
             has_pods: replicas != Some(0),
+            failure: status.failure,
         })
     }
 
@@ -167,6 +152,8 @@ pub(super) struct Inventory {
     listed: BTreeMap<ChildKind, Vec<(ChildKey, Existing)>>,
     /// Kinds that have been listed at least once.
     known: BTreeSet<ChildKind>,
+    /// Workloads that cannot create pods.
+    failing: BTreeSet<ChildKey>,
     /// The resourceVersions of deleted objects by UID, since a late response may be older.
     gone: HashMap<String, u64>,
 }
@@ -184,6 +171,14 @@ impl Inventory {
     /// Returns objects of a Gateway.
     pub(super) fn of(&self, gateway: &ObjectRef) -> impl Iterator<Item = (&ChildKey, &Existing)> {
         self.objects.get(gateway).into_iter().flatten()
+    }
+
+    /// Returns the Gateways whose workload cannot create pods, each with the workload and the reason.
+    pub(super) fn failing(&self) -> impl Iterator<Item = (&ObjectRef, &ChildKey, &str)> {
+        self.failing.iter().filter_map(|key| {
+            let existing = self.get(key)?;
+            Some((&existing.owner, key, existing.failure.as_deref()?))
+        })
     }
 
     /// Gateways that own objects.
@@ -271,6 +266,10 @@ impl Inventory {
 
     fn insert(&mut self, key: &ChildKey, existing: &Existing) -> Vec<ObjectRef> {
         let owner = &existing.owner;
+        match existing.failure {
+            Some(_) => self.failing.insert(key.clone()),
+            None => self.failing.remove(key),
+        };
         let mut touched = Vec::new();
         if let Some(previous) = self.owners.insert(key.clone(), owner.clone())
             && previous != *owner
@@ -289,6 +288,7 @@ impl Inventory {
     /// Removes an object. Returns the Gateway that owned it.
     pub(super) fn forget(&mut self, key: &ChildKey) -> Option<ObjectRef> {
         let owner = self.owners.remove(key)?;
+        self.failing.remove(key);
         self.remove(&owner, key);
         Some(owner)
     }
@@ -366,7 +366,7 @@ fn follow_kind(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

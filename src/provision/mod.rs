@@ -13,6 +13,7 @@ mod metadata;
 mod name;
 mod nodes;
 mod ownership;
+mod partial;
 mod plan;
 mod pod;
 mod queue;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::apply::{Job, JobResult};
-use super::desired::{DesiredState, Failure, Failures, Inputs, RolloutOptions};
+use super::desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
 use super::failure_reporter::FailureReporter;
 use super::inventory::{ChildKey, Existing, Inventory, PartialObject, follow};
 use super::legacy_rbac::{self, LegacyRbac};
@@ -76,7 +76,7 @@ pub async fn reconcile(
             state.rollouts.set_serving(serving);
         }
         state.start(&mut work);
-        publish(failures, state.failure_reporter.failures());
+        publish(failures, state.failures());
         tokio::select! {
             changed = desired.changed() => {
                 let new = desired.borrow_and_update().clone();
@@ -97,12 +97,10 @@ pub async fn reconcile(
     }
 }
 
-fn publish(sender: &watch::Sender<Failures>, failures: &Failures) {
+fn publish(sender: &watch::Sender<Failures>, failures: Failures) {
     sender.send_if_modified(|known| {
-        let is_changed = known != failures;
-        if is_changed {
-            known.clone_from(failures);
-        }
+        let is_changed = *known != failures;
+        *known = failures;
         is_changed
     });
 }
@@ -188,6 +186,18 @@ impl State {
                 self.queue.push(gateway);
             }
         }
+    }
+
+    /// Returns the failures to apply objects, and of workloads that cannot create their pods.
+    fn failures(&self) -> Failures {
+        let mut failures = self.failure_reporter.failures().clone();
+        for (gateway, workload, why) in self.inventory.failing() {
+            failures.entry(gateway.clone()).or_insert_with(|| Failure {
+                reason: FailureReason::Refused,
+                message: format!("{workload}: {why}"),
+            });
+        }
+        failures
     }
 
     /// Starts all reconciliations that may run.

@@ -294,7 +294,8 @@ struct StoredStatuses(Arc<Stored>);
 
 impl Observer for StoredStatuses {
     fn observed(&self, object: &ObjectRef, observed: Observed) {
-        let status = StoredStatus::new(&observed.resource_version, &observed.status());
+        let status = StoredStatus::new(&observed.resource_version, &observed.status())
+            .with_owner(observed.is_status_ours);
         self.0.observed(object, status);
     }
 

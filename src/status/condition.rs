@@ -45,6 +45,15 @@ impl Condition {
         }
     }
 
+    /// Creates a condition of an object that waits for a controller: status Unknown and reason Pending, as the API server
+    /// sets them in a new object.
+    pub fn unknown(kind: ConditionType, message: &str, generation: i64) -> Self {
+        Self {
+            status: ConditionStatus::Unknown,
+            ..Self::fails(kind, Reason::Pending, message, generation)
+        }
+    }
+
     /// Sets the message.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<String>) -> Self {

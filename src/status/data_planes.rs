@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
-use super::report::{Address, ListenerStatus, StatusReport};
+use super::report::{Address, GatewayStatus, ListenerStatus, StatusReport};
 use crate::ir::ObjectRef;
 
 /// State of a Gateway's data plane.
@@ -18,6 +18,8 @@ pub struct DataPlaneState {
     pub refusal: Option<(Reason, String)>,
     /// Why nothing is served.
     pub fault: Option<(Reason, String)>,
+    /// A failure that does not prevent the present pods from serving.
+    pub notice: Option<String>,
     /// Ports that replicas could not bind, as listeners declare them, with the error.
     pub unbound: BTreeMap<u16, String>,
 }
@@ -41,21 +43,55 @@ impl StatusReport {
             set_false(&mut gateway.conditions, ConditionType::Programmed, fault);
             let refusal = state.refusal.as_ref();
             set_false(&mut gateway.conditions, ConditionType::Accepted, refusal);
+            set_notice(&mut gateway.conditions, state.notice.as_ref());
         }
         for (name, set) in &mut self.listener_sets {
-            let Some(state) = gateway_of(name).and_then(|gateway| states.get(&gateway)) else {
+            let Some(gateway) = gateway_of(name) else {
+                continue;
+            };
+            let Some((state, status)) = states.get(&gateway).zip(self.gateways.get(&gateway))
+            else {
                 continue;
             };
             set_listeners_programmed(&mut set.listeners, state);
             let fault = state.fault.clone().or_else(|| unbound(&set.listeners));
-            set_false(
-                &mut set.conditions,
-                ConditionType::Programmed,
-                fault.as_ref(),
-            );
+            let refused = is_refused(status).then(|| parent_fault(&gateway, "accepted"));
+            let unprogrammed = state.address_fault.as_ref();
+            let unprogrammed = unprogrammed.map(|_| parent_fault(&gateway, "programmed"));
+            let unprogrammed = refused.clone().or(unprogrammed);
+            let unprogrammed = unprogrammed.map(|why| (Reason::ParentNotProgrammed, why));
+            let fault = fault.or(unprogrammed);
+            let conditions = &mut set.conditions;
+            set_false(conditions, ConditionType::Programmed, fault.as_ref());
+            let refused = refused.map(|why| (Reason::ParentNotAccepted, why));
+            set_false(conditions, ConditionType::Accepted, refused.as_ref());
         }
         self.apply_gateways_to_release_backends();
         self
+    }
+}
+
+/// Reports whether a Gateway itself is not accepted. Its own listeners do not concern its ListenerSets.
+fn is_refused(gateway: &GatewayStatus) -> bool {
+    let mut conditions = gateway.conditions.iter();
+    conditions.any(|one| {
+        one.kind == ConditionType::Accepted
+            && one.status == ConditionStatus::False
+            && one.reason != Reason::ListenersNotValid
+    })
+}
+
+fn parent_fault(gateway: &ObjectRef, what: &str) -> String {
+    format!("{gateway} is not {what}: see its conditions")
+}
+
+/// Sets the message of `Programmed` if it is True.
+fn set_notice(conditions: &mut [Condition], notice: Option<&String>) {
+    let holds = |condition: &&mut Condition| {
+        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+    };
+    if let (Some(notice), Some(condition)) = (notice, conditions.iter_mut().find(holds)) {
+        condition.message.clone_from(notice);
     }
 }
 
@@ -117,7 +153,7 @@ fn set_false(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(
 mod tests {
     use super::*;
     use crate::ir::Bind;
-    use crate::status::GatewayStatus;
+    use crate::status::{GatewayStatus, ListenerSetStatus};
 
     fn listener(port: u16) -> ListenerStatus {
         let programmed = Condition::holds(ConditionType::Programmed, Reason::Programmed, 1);
@@ -172,6 +208,84 @@ mod tests {
             reasons(unbound(&[80, 443])),
             [Invalid, PortUnavailable, PortUnavailable]
         );
+    }
+
+    /// Reasons of `Accepted` and `Programmed` of a ListenerSet, all of whose listeners are served.
+    fn reasons_of_set(state: DataPlaneState) -> [Reason; 2] {
+        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let set = ObjectRef::gateway_api("ListenerSet", "infra", "set");
+        let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
+        let conditions = [vec![accepted], listener(0).conditions].concat();
+        let report = StatusReport {
+            gateways: [(
+                gateway.clone(),
+                GatewayStatus {
+                    conditions: conditions.clone(),
+                    listeners: vec![listener(80)],
+                    ..GatewayStatus::default()
+                },
+            )]
+            .into(),
+            listener_sets: [(
+                set.clone(),
+                ListenerSetStatus {
+                    conditions,
+                    listeners: vec![listener(81)],
+                },
+            )]
+            .into(),
+            ..StatusReport::default()
+        };
+        let states = [(gateway.clone(), state)].into();
+        let report = report.with_data_planes(&states, |_| Some(gateway.clone()));
+        let reasons: Vec<_> = report.listener_sets[&set]
+            .conditions
+            .iter()
+            .map(|condition| condition.reason)
+            .collect();
+        reasons.try_into().unwrap()
+    }
+
+    #[test]
+    fn listener_set_follows_its_gateway() {
+        use Reason::{
+            Accepted, AddressNotAssigned, NameTaken, ParentNotAccepted, ParentNotProgrammed,
+            Programmed,
+        };
+        let fault = |reason| Some((reason, "why".to_owned()));
+        let fine = reasons_of_set(DataPlaneState::default());
+        assert_eq!(fine, [Accepted, Programmed]);
+        let without_address = reasons_of_set(DataPlaneState {
+            address_fault: fault(AddressNotAssigned),
+            ..DataPlaneState::default()
+        });
+        assert_eq!(without_address, [Accepted, ParentNotProgrammed]);
+        let refused = reasons_of_set(DataPlaneState {
+            refusal: fault(NameTaken),
+            ..DataPlaneState::default()
+        });
+        assert_eq!(refused, [ParentNotAccepted, ParentNotProgrammed]);
+    }
+
+    #[test]
+    fn failure_beside_serving_pods_is_the_message_of_programmed() {
+        let name = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let gateway = GatewayStatus {
+            conditions: listener(0).conditions,
+            ..GatewayStatus::default()
+        };
+        let report = StatusReport {
+            gateways: [(name.clone(), gateway)].into(),
+            ..StatusReport::default()
+        };
+        let state = DataPlaneState {
+            notice: Some("exceeded quota".to_owned()),
+            ..DataPlaneState::default()
+        };
+        let report = report.with_data_planes(&[(name.clone(), state)].into(), |_| None);
+        let programmed = &report.gateways[&name].conditions[0];
+        assert_eq!(programmed.status, ConditionStatus::True);
+        assert_eq!(programmed.message, "exceeded quota");
     }
 
     #[test]

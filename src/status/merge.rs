@@ -14,7 +14,7 @@ const MAX_MESSAGE: usize = 32_768;
 /// Maximum number of parents in the status of a route or an XBackend (`maxItems` in the CRDs).
 const MAX_PARENTS: usize = 32;
 /// Maximum number of ancestors in a policy's status (`maxItems` in the CRDs).
-const MAX_ANCESTORS: usize = 16;
+pub const MAX_ANCESTORS: usize = 16;
 
 /// A status list with one entry per controller and Gateway or ListenerSet.
 #[derive(Clone, Copy)]
@@ -203,6 +203,7 @@ fn merge_entries(
     };
     let mut merged = Vec::new();
     let mut written = Vec::new();
+    let mut omitted = 0;
     for old in items(stored) {
         if old["controllerName"] != *controller {
             merged.push(old.clone());
@@ -217,11 +218,37 @@ fn merge_entries(
         }
     }
     for (index, entry) in desired.iter().enumerate() {
-        if !written.contains(&index) && merged.len() < list.max {
-            merged.push(render(entry, &Value::Null)?);
+        if written.contains(&index) {
+            continue;
+        }
+        match merged.len() < list.max {
+            true => merged.push(render(entry, &Value::Null)?),
+            false => omitted += 1,
         }
     }
+    if omitted > 0 {
+        tell_omitted(&mut merged, list, controller, omitted);
+    }
     Ok(Value::Array(merged))
+}
+
+/// Says in the first condition of this controller's last entry how many entries have no room.
+fn tell_omitted(entries: &mut [Value], list: List, controller: &str, omitted: usize) {
+    let mut ours = entries.iter_mut().rev();
+    let Some(last) = ours.find(|entry| entry["controllerName"] == *controller) else {
+        return;
+    };
+    let message = last["conditions"][0]["message"].as_str();
+    let message = message.filter(|message| !message.is_empty());
+    let before = message.map(|message| format!("{message}; "));
+    let all = format!(
+        "{}it applies to {omitted} more, whose conditions have no room: the API permits {} entries",
+        before.unwrap_or_default(),
+        list.max
+    );
+    if let Some(message) = last.pointer_mut("/conditions/0/message") {
+        *message = json!(all.chars().take(MAX_MESSAGE).collect::<String>());
+    }
 }
 
 /// Reports whether both references are identical, field by field.
@@ -423,6 +450,11 @@ mod tests {
             (&ancestors[0], &ancestors[1]["ancestorRef"]["name"]),
             (&other, &json!("0"))
         );
+        let said = |index: usize| ancestors[index]["conditions"][0]["message"].as_str();
+        let omitted =
+            "it applies to 5 more, whose conditions have no room: the API permits 16 entries";
+        assert_eq!(said(MAX_ANCESTORS - 1), Some(omitted));
+        assert_eq!(said(MAX_ANCESTORS - 2), Some(""));
         assert_eq!(merge(&merged, &of(MAX_ANCESTORS + 4)), None);
         assert_eq!(merge(&merged, &[]), Some(stored));
     }

@@ -22,5 +22,5 @@ pub use placed::PlacedConditions;
 pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::{
     Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,
-    ParentStatus, RouteKind, RouteStatuses, StatusReport,
+    ParentStatus, Released, RouteKind, RouteStatuses, StatusReport,
 };

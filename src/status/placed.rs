@@ -29,6 +29,8 @@ impl StatusReport {
             policies,
             backends,
             release_backends,
+            // Of objects that this controller does not manage.
+            released: _,
             notes: _,
         } = self;
         let mut all = Vec::new();

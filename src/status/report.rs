@@ -35,8 +35,28 @@ pub struct StatusReport {
     pub backends: BTreeMap<ObjectRef, Vec<ParentStatus>>,
     /// ReleaseBackends.
     pub release_backends: ReleaseBackendStatuses,
+    /// Gateways and ListenerSets of other controllers or of none. A Gateway may change to another class, and a ListenerSet
+    /// may lose its Gateway: these statuses replace those that this controller wrote before, and no other ones.
+    #[serde(skip_serializing_if = "Released::is_empty")]
+    pub released: Released,
     /// Problems that no condition can hold, such as a Gateway that no controller serves.
     pub notes: Vec<Note>,
+}
+
+/// Statuses of objects that this controller does not manage.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Released {
+    /// Gateways.
+    pub gateways: BTreeMap<ObjectRef, GatewayStatus>,
+    /// ListenerSets.
+    pub listener_sets: BTreeMap<ObjectRef, ListenerSetStatus>,
+}
+
+impl Released {
+    fn is_empty(&self) -> bool {
+        self.gateways.is_empty() && self.listener_sets.is_empty()
+    }
 }
 
 /// Status of a Gateway.

@@ -16,6 +16,8 @@ pub struct StoredStatus {
     pub resource_version: String,
     /// `status` as JSON; empty without a status.
     pub json: Box<str>,
+    /// Whether this controller, and no other client, wrote its condition `Programmed`.
+    pub is_ours: bool,
 }
 
 impl StoredStatus {
@@ -29,7 +31,15 @@ impl StoredStatus {
         Self {
             resource_version: resource_version.to_owned(),
             json: json.into(),
+            is_ours: false,
         }
+    }
+
+    /// Sets whether this controller wrote the status.
+    #[must_use]
+    pub fn with_owner(mut self, is_ours: bool) -> Self {
+        self.is_ours = is_ours;
+        self
     }
 
     /// Parses the status.

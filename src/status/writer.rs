@@ -21,7 +21,7 @@ use super::merge::{DesiredStatus, merge};
 use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
-use crate::api_server::{FIELD_MANAGER, describe, request, retry_after};
+use crate::api_server::{FIELD_MANAGER, describe, is_status_ours, request, retry_after};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
@@ -174,7 +174,8 @@ impl Writer {
             return None;
         }
         let stored = self.stored.get(object)?;
-        let desired = self.desired(object, &statuses.report)?;
+        let desired = self.desired(object, &statuses.report);
+        let desired = desired.or_else(|| released(object, &stored, &statuses.report))?;
         let now = jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string();
@@ -259,6 +260,21 @@ impl Writer {
     }
 }
 
+/// Returns the status of an object that this controller no longer manages, if it wrote the present one.
+fn released<'a>(
+    object: &ObjectRef,
+    stored: &StoredStatus,
+    report: &'a StatusReport,
+) -> Option<DesiredStatus<'a>> {
+    if !stored.is_ours {
+        return None;
+    }
+    let gateway = report.released.gateways.get(object);
+    let set = report.released.listener_sets.get(object);
+    let gateway = gateway.map(DesiredStatus::Gateway);
+    gateway.or_else(|| set.map(DesiredStatus::ListenerSet))
+}
+
 /// Completes when an object is queued and the rate limit allows a write.
 async fn turn(queue: &Queue, spacing: &mut Interval) {
     queue.ready().await;
@@ -302,7 +318,8 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
 
 fn stored(object: &DynamicObject) -> StoredStatus {
     let version = object.resource_version().unwrap_or_default();
-    StoredStatus::new(&version, &object.data["status"])
+    let is_ours = is_status_ours(&object.metadata);
+    StoredStatus::new(&version, &object.data["status"]).with_owner(is_ours)
 }
 
 /// Returns the API of an object. Gateway API kinds with a status are all served as `v1`; experimental ones and
@@ -335,6 +352,9 @@ fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) 
         &new.report.listener_sets,
         &mut visit,
     );
+    let (before, now) = (&old.report.released, &new.report.released);
+    differing_entries(&before.gateways, &now.gateways, &mut visit);
+    differing_entries(&before.listener_sets, &now.listener_sets, &mut visit);
     differing_nodes(&old.report.routes, &new.report.routes, &mut visit);
     differing_entries(&old.report.policies, &new.report.policies, &mut visit);
     differing_entries(&old.report.backends, &new.report.backends, &mut visit);

@@ -26,6 +26,13 @@ pub(super) struct Classes {
     pub(super) conditions: BTreeMap<ObjectRef, Vec<Condition>>,
 }
 
+impl Classes {
+    /// Reports whether a class of this name belongs to this controller.
+    pub(super) fn are_ours(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+}
+
 /// A Gateway while it is translated.
 pub(super) struct GatewayDraft<'a> {
     pub(super) object: &'a Gateway,

@@ -1,10 +1,11 @@
 //! ListenerSets: which of them may attach to which Gateway. Appends their listeners to the Gateway's in the order of
 //! precedence. Must not know conflicts or routes.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::api::Resource;
-use crate::api::gateway::ListenerSet;
+use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -37,7 +38,7 @@ pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) ->
     sets.sort_by_key(|set| set.metadata.creation_timestamp);
     let mut drafts = Vec::new();
     for set in sets {
-        let Some(index) = parent(set, gateways) else {
+        let Some(index) = gateway_of(input, set, gateways) else {
             continue;
         };
         let name = set.object_ref();
@@ -61,21 +62,52 @@ pub(super) fn merge<'a>(input: &Input<'a>, gateways: &mut [GatewayDraft<'a>]) ->
     drafts
 }
 
-fn parent(set: &ListenerSet, gateways: &[GatewayDraft<'_>]) -> Option<usize> {
+/// Returns the full name of the object that a set refers to.
+pub(super) fn parent_name(set: &ListenerSet) -> ObjectRef {
     let reference = &set.spec.parent_ref;
-    if reference.group != GATEWAY_GROUP || reference.kind != "Gateway" {
-        return None;
+    let namespace = reference.namespace.as_deref();
+    let namespace = namespace.unwrap_or(&set.metadata.namespace);
+    ObjectRef::new(
+        &reference.group,
+        &reference.kind,
+        namespace,
+        &reference.name,
+    )
+}
+
+/// Returns the index of the Gateway that a set refers to, also through other sets: then nothing is attached, but its
+/// controller has to say so.
+fn gateway_of(
+    input: &Input<'_>,
+    set: &ListenerSet,
+    gateways: &[GatewayDraft<'_>],
+) -> Option<usize> {
+    let mut set = set;
+    let mut seen = BTreeSet::new();
+    loop {
+        let parent = parent_name(set);
+        if *parent.kind == *Gateway::KIND && *parent.group == *GATEWAY_GROUP {
+            let mut gateways = gateways.iter();
+            return gateways.position(|gateway| gateway.name == parent);
+        }
+        let is_set = *parent.kind == *ListenerSet::KIND && *parent.group == *GATEWAY_GROUP;
+        if !is_set || !seen.insert(parent.clone()) {
+            return None;
+        }
+        let sets = &input.snapshot.listener_sets;
+        set = sets.get(&parent.namespace, &parent.name)?;
     }
-    let namespace = reference
-        .namespace
-        .as_deref()
-        .unwrap_or(&set.metadata.namespace);
-    gateways.iter().position(|gateway| {
-        *gateway.name.namespace == *namespace && *gateway.name.name == *reference.name
-    })
 }
 
 fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Option<Fault> {
+    let kind = &set.spec.parent_ref.kind;
+    if kind != Gateway::KIND {
+        let message = format!(
+            "spec.parentRef names {kind} {}; a ListenerSet attaches to a Gateway: name {}",
+            set.spec.parent_ref.name, gateway.name
+        );
+        return Some(Fault::new(Reason::Invalid, message));
+    }
     let own = &gateway.object.metadata.namespace;
     let namespace = &set.metadata.namespace;
     let allowed = gateway.object.spec.allowed_listeners.as_ref();
@@ -90,8 +122,13 @@ fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Op
             ),
         ));
     }
-    gateway.obstacle().map(|_| {
-        let message = format!("{} is not accepted: see its conditions", gateway.name);
-        Fault::new(Reason::ParentNotAccepted, message)
-    })
+    gateway
+        .obstacle()
+        .map(|_| parent_not_accepted(&gateway.name))
+}
+
+/// Returns the fault of a set whose Gateway is not accepted.
+pub(super) fn parent_not_accepted(gateway: &ObjectRef) -> Fault {
+    let message = format!("{gateway} is not accepted: see its conditions");
+    Fault::new(Reason::ParentNotAccepted, message)
 }

@@ -29,6 +29,7 @@ mod policy_status;
 mod priority;
 mod reason;
 mod reference_grant;
+mod released;
 mod report;
 mod retry;
 mod route;
@@ -244,6 +245,8 @@ impl Translator {
         let names = policies.names().chain(traffic.names());
         let unused = policy_status::unused(input, names, &report.policies);
         report.notes.extend(unused);
+        let crowded = policy_status::crowded(&report.policies);
+        report.notes.extend(crowded);
         let senders = self.routes.backend_senders(&self.gateways.parents);
         report.backends = self.backends.statuses(input, senders);
         report.notes.extend(self.backends.notes());

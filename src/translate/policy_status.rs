@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::ir::ObjectRef;
+use crate::status::merge::MAX_ANCESTORS;
 use crate::status::{AncestorStatus, Condition, Note, ParentRef};
 
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
@@ -57,6 +58,22 @@ pub(super) fn accepted(
     }
 }
 
+/// Returns notes on policies that apply to more Gateways than their status has room for.
+pub(super) fn crowded(statuses: &PolicyStatuses) -> Vec<Note> {
+    let crowded = statuses
+        .iter()
+        .filter(|(_, ancestors)| ancestors.len() > MAX_ANCESTORS);
+    let note = |(name, ancestors): (&ObjectRef, &Vec<AncestorStatus>)| Note {
+        object: name.clone(),
+        message: format!(
+            "it applies to {} Gateways, and the API permits {MAX_ANCESTORS} entries in status.ancestors: the conditions of the \
+             others are not written; target fewer Services with one policy",
+            ancestors.len()
+        ),
+    };
+    crowded.map(note).collect()
+}
+
 /// Returns notes on policies without a status. In a folder, no other controller can use them.
 pub(super) fn unused<'a>(
     input: &Input<'_>,
@@ -73,4 +90,29 @@ pub(super) fn unused<'a>(
         message: message.to_owned(),
     };
     unused.map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_of_more_gateways_than_its_status_has_room_for_gets_a_note() {
+        let statuses = |count: usize| -> PolicyStatuses {
+            let entry = |index: usize| AncestorStatus {
+                ancestor_ref: parent_ref(&ObjectRef::gateway_api(
+                    "Gateway",
+                    "infra",
+                    &index.to_string(),
+                )),
+                controller_name: "example.com/ours".into(),
+                conditions: Vec::new(),
+            };
+            let policy = ObjectRef::gateway_api("BackendTLSPolicy", "shop", "tls");
+            [(policy, (0..count).map(entry).collect())].into()
+        };
+        assert!(crowded(&statuses(16)).is_empty());
+        let notes = crowded(&statuses(17));
+        assert!(notes[0].message.contains("17 Gateways"), "{notes:?}");
+    }
 }

@@ -15,9 +15,9 @@ use crate::status::{
 use super::attachment::DEFAULT_SCOPE;
 use super::gateway::{self, Classes, GatewayDraft};
 use super::listener::ListenerDraft;
-use super::listener_set::SetDraft;
+use super::listener_set::{SetDraft, parent_not_accepted};
 use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, attachment, parameters};
+use super::{Input, Mode, attachment, parameters, released};
 
 /// Composes the report.
 pub(super) fn compose(
@@ -43,6 +43,7 @@ pub(super) fn compose(
         (gateway.name.clone(), of_gateway(gateway, attached.count()))
     };
     StatusReport {
+        released: released::statuses(input, &classes, sets),
         gateway_classes: classes.conditions,
         gateways: gateways.iter().enumerate().map(of_gateway).collect(),
         listener_sets: set_statuses,
@@ -114,14 +115,13 @@ fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> Gate
 }
 
 /// Returns the status of a ListenerSet. Its conditions do not depend on those of the Gateway's listeners, nor the other
-/// way round.
+/// way round. They depend on faults of the Gateway itself, also while dedicated data planes keep serving its listeners.
 fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
     let generation = set.generation;
+    let name = &gateway.name;
     if let Some(fault) = &set.fault {
         let programmed = match fault.reason {
-            Reason::ParentNotAccepted => {
-                Fault::new(Reason::ParentNotProgrammed, fault.message.clone())
-            }
+            Reason::ParentNotAccepted => parent_not_programmed(name),
             _ => fault.clone(),
         };
         return ListenerSetStatus {
@@ -137,15 +137,23 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
     // ListenerSetReferenceGrant).
     let total = Validity::of(listeners, ListenerDraft::is_servable);
     let served = listeners.iter().any(|listener| gateway.serves(listener));
-    let unprogrammed = (!served).then(|| {
+    let unserved = (!served).then(|| {
         total.fault.clone().unwrap_or_else(|| {
             let message = "none of its listeners can be served: see their conditions";
             Fault::new(Reason::ListenersNotValid, message)
         })
     });
+    let parent_fault = gateway.fault.as_ref().or(gateway.address_fault.as_ref());
+    let unprogrammed = parent_fault
+        .map(|_| parent_not_programmed(name))
+        .or(unserved);
+    let accepted = match &gateway.fault {
+        Some(_) => parent_not_accepted(name).against(ConditionType::Accepted, generation),
+        None => total.accepted(total.fault.as_ref(), generation),
+    };
     ListenerSetStatus {
         conditions: vec![
-            total.accepted(total.fault.as_ref(), generation),
+            accepted,
             judge(
                 ConditionType::Programmed,
                 Reason::Programmed,
@@ -160,8 +168,14 @@ fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
     }
 }
 
+fn parent_not_programmed(gateway: &ObjectRef) -> Fault {
+    let message = format!("{gateway} is not programmed: see its conditions");
+    Fault::new(Reason::ParentNotProgrammed, message)
+}
+
 fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
-    set.fault.is_none()
+    let is_accepted = set.fault.is_none() && gateway.fault.is_none();
+    is_accepted
         && gateway.listeners[set.listeners.clone()]
             .iter()
             .any(ListenerDraft::is_servable)

@@ -9,8 +9,8 @@ use portcullis::ir::ObjectRef;
 use portcullis::status::stored::{Stored, StoredStatus};
 use portcullis::status::writer::{Statuses, Writer};
 use portcullis::status::{
-    Condition, ConditionType, ParentRef, ParentStatus, Percent, Reason, ReleaseBackendStatus,
-    ReleaseStatus, SUPPORTED_FEATURES, StatusReport,
+    Condition, ConditionType, GatewayStatus, ParentRef, ParentStatus, Percent, Reason,
+    ReleaseBackendStatus, ReleaseStatus, SUPPORTED_FEATURES, StatusReport,
 };
 use portcullis::telemetry::metrics::ControllerStats;
 use serde_json::{Value, json};
@@ -213,6 +213,42 @@ fn writes_conditions_and_releases_of_release_backend() {
         assert_eq!(status["conditions"][0]["reason"], "Accepted");
         assert_eq!(status["releases"][0]["effectivePercent"], 33.33);
     }
+}
+
+#[test]
+fn released_gateway_loses_only_a_status_of_this_controller() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    let mut report = StatusReport::default();
+    for (name, is_ours) in [("a-theirs", false), ("b-ours", true)] {
+        let programmed = json!({"type": "Programmed", "status": "True", "reason": "Programmed"});
+        api.put(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": name, "namespace": "default", "generation": 2},
+            "status": {"conditions": [programmed], "addresses": [{"value": "192.0.2.1"}]},
+        }));
+        let object = api.object("Gateway", "default", name);
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+        let status = StoredStatus::new(version, &object["status"]).with_owner(is_ours);
+        let name = ObjectRef::gateway_api("Gateway", "default", name);
+        running.stored.observed(&name, status);
+        let kind = ConditionType::Programmed;
+        let released = GatewayStatus {
+            conditions: vec![Condition::unknown(kind, "another class", 2)],
+            ..GatewayStatus::default()
+        };
+        report.released.gateways.insert(name, released);
+    }
+    running.statuses.send_replace(Some(Statuses {
+        report: Arc::new(report),
+        held: Arc::default(),
+    }));
+    let is_there = |it: &Value| it["status"]["conditions"][0]["status"] == "Unknown";
+    let ours = api.wait_for("Gateway", "default", "b-ours", is_there);
+    assert_eq!(ours["status"]["addresses"], json!([]));
+    let theirs = api.object("Gateway", "default", "a-theirs");
+    assert_eq!(theirs["status"]["conditions"][0]["status"], "True");
+    assert_eq!(api.requests("/status").len(), 1);
 }
 
 #[test]

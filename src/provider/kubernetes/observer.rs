@@ -9,6 +9,7 @@ use crate::api::release_backend::ReleaseBackend;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
+use crate::api_server::is_status_ours;
 
 /// Observes every object that can have a status of this controller, including unparsable ones.
 ///
@@ -31,6 +32,8 @@ pub struct Observed {
     pub generation: i64,
     /// `metadata.uid`.
     pub uid: Box<str>,
+    /// Whether this controller, and no other client, wrote the condition `Programmed`.
+    pub is_status_ours: bool,
     /// `status` as JSON text, which takes less memory than a [`Value`].
     status: Box<str>,
 }
@@ -44,6 +47,7 @@ impl Observed {
             resource_version: text(metadata.resource_version.as_deref()),
             generation: metadata.generation.unwrap_or_default(),
             uid: text(metadata.uid.as_deref()),
+            is_status_ours: is_status_ours(metadata),
             status: status.to_string().into(),
         }
     }

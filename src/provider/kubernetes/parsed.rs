@@ -24,6 +24,7 @@ pub(super) struct ParsedObject {
 impl ParsedObject {
     /// Parses the known fields of an object and drops the rest.
     pub(super) fn of(kind: &'static Kind, mut object: DynamicObject, observes: bool) -> Self {
+        let observed = (observes && is_observed(kind)).then(|| Observed::of(&object));
         object.metadata.managed_fields = None;
         if let Some(annotations) = &mut object.metadata.annotations {
             annotations.remove(LAST_APPLIED);
@@ -36,7 +37,7 @@ impl ParsedObject {
                 .resource_version
                 .as_deref()
                 .and_then(version),
-            observed: (observes && is_observed(kind)).then(|| Observed::of(&object)),
+            observed,
             object: decode(kind, object),
         }
     }
