@@ -474,6 +474,12 @@ fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
             _ => {}
         }
     }
+    let closed = last.into_iter().flat_map(|last| &last.binds);
+    for (bind, result) in closed.filter(|(bind, _)| !outcome.binds.contains_key(bind)) {
+        if let Ok(address) = result {
+            tracing::info!("no longer listening on {address} for port {}", bind.port);
+        }
+    }
     if last.is_none_or(|last| last.generation != outcome.generation) {
         tracing::info!("configuration {} is served", outcome.generation);
     }

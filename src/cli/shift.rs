@@ -4,6 +4,7 @@
 mod change;
 mod cluster;
 mod metrics;
+mod outcome;
 mod scrape;
 mod table;
 mod watch;
@@ -11,6 +12,7 @@ mod weights;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,12 +22,12 @@ use clap::error::ErrorKind;
 
 use self::change::{Change, Percent, Target};
 use self::cluster::{ApplyError, Cluster, Mode, Observed};
+use self::outcome::Outcome;
 use self::scrape::AdminUrl;
-use self::table::{Table, header, percent, transition};
 use self::watch::{Abort, WatchSettings};
 use self::weights::{Plan, Step};
+use super::output::{self, OutputFlag, OutputFormat};
 use super::value::Span;
-use crate::api::release_backend::{BelowMinReady, Unlisted};
 use crate::settings::NamespacedName;
 
 /// Shift requests between the releases of a ReleaseBackend.
@@ -43,7 +45,8 @@ Examples:
 
 A percentage is exact: the other listed releases keep their proportions, and weights are scaled if necessary.
 Connects to the cluster of the kubeconfig, or else of the pod's service account.
-Exit codes: 0 on success, 1 if the weights cannot be changed or rolled back, 2 for wrong usage and after a rollback.")]
+With -o json, --watch prints a line for each second, after the line about the change.
+Exit codes: 0 on success, 1 if the weights cannot be changed or rolled back, 2 for wrong usage, 3 after a rollback.")]
 pub struct Args {
     /// The ReleaseBackend
     #[arg(value_name = "NAMESPACE/NAME")]
@@ -84,6 +87,9 @@ pub struct Args {
         conflicts_with = "gateway"
     )]
     admin: Vec<AdminUrl>,
+    /// Format of the output.
+    #[command(flatten)]
+    format: OutputFlag,
 }
 
 /// Namespace and name of a ReleaseBackend.
@@ -183,11 +189,17 @@ async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
         true => observed,
         false => write(args, &cluster, observed, &plan).await?,
     };
-    print!("{}", outcome(args, &plan, &changed));
+    let outcome = Outcome::new(args, &plan, &changed);
+    match args.format.output {
+        OutputFormat::Text => print!("{outcome}"),
+        OutputFormat::Json => output::json(&outcome, &mut io::stdout())?,
+    }
     if !args.watch {
         return Ok(ExitCode::SUCCESS);
     }
-    println!();
+    if args.format.output == OutputFormat::Text {
+        println!();
+    }
     let rollback = plan.rollback();
     let above = args.abort_above.filter(|_| !rollback.is_empty());
     let abort = above.map(|above| Abort {
@@ -202,6 +214,7 @@ async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
         admin: &args.admin,
         length: args.length.map(|length| length.0),
         window: args.window.0,
+        format: args.format.output,
         abort,
     };
     watch::watch(&cluster, changed, &settings).await
@@ -265,105 +278,6 @@ fn command(name: &ObjectName, steps: &[Step]) -> String {
         .map(|(release, weight)| format!("{release}={weight}"))
         .collect();
     format!("portcullis shift {} {}", name.path(), weights.join(" "))
-}
-
-/// Returns the text that reports a change: weights before and after, notes, and the command to roll back.
-fn outcome(args: &Args, plan: &Plan, changed: &Observed) -> String {
-    let mut rows = vec![header(&["RELEASE", "READY", "WEIGHT", "SHARE"])];
-    for release in &plan.releases {
-        let before = release
-            .before
-            .map_or("-".to_owned(), |weight| weight.to_string());
-        let ready = changed
-            .release(&release.name)
-            .map(|it| it.ready.to_string());
-        let (share, share_after) = plan.shares(release);
-        rows.push(vec![
-            release.name.clone(),
-            ready.unwrap_or("-".to_owned()),
-            transition(&before, &release.after.to_string()),
-            transition(&share, &share_after),
-        ]);
-    }
-    let mut text = Table(rows).to_string();
-    let rollback = plan.rollback();
-    let mut notes = plan.notes.clone();
-    notes.extend(warnings(plan, changed));
-    if !args.dry_run {
-        notes.extend(others_changed(plan, changed));
-    }
-    if args.dry_run {
-        notes.push("Dry run: the API server accepts the change; nothing was changed.".to_owned());
-    } else if !rollback.is_empty() {
-        notes.push(format!("To roll back: {}", command(&args.name, &rollback)));
-    } else if !args.changes.is_empty() {
-        notes.push("Nothing to change.".to_owned());
-        if args.abort_above.is_some() {
-            notes.push("--abort-above has nothing to roll back.".to_owned());
-        }
-    }
-    if !notes.is_empty() {
-        text.push_str(&format!("\n{}\n", notes.join("\n")));
-    }
-    text
-}
-
-/// Returns warnings about effects that the weights do not show: too few ready endpoints, and releases that are not
-/// listed.
-fn warnings(plan: &Plan, changed: &Observed) -> Vec<String> {
-    let spec = &changed.spec;
-    let min_ready = spec.min_ready.unwrap_or(1);
-    let mut warnings = Vec::new();
-    for release in plan.releases.iter().filter(|release| release.after > 0) {
-        let Some(status) = changed.release(&release.name) else {
-            continue;
-        };
-        if status.ready < min_ready {
-            let effect = match spec.below_min_ready {
-                BelowMinReady::Shift => "its share goes to the others",
-                BelowMinReady::Unavailable => "its requests get status 503",
-            };
-            let (name, ready) = (&release.name, status.ready);
-            warnings.push(format!(
-                "Release {name} has {ready} ready endpoints, fewer than minReady {min_ready}: until it has enough, {effect}."
-            ));
-        }
-    }
-    let is_listed = |name: &str| plan.releases.iter().any(|it| it.name == name);
-    let others = changed
-        .status
-        .releases
-        .iter()
-        .filter(|it| !is_listed(&it.value));
-    if spec.unlisted == Unlisted::Equal && others.count() > 0 {
-        warnings.push(
-            "Releases that are not listed get a share too (unlisted: Equal); SHARE ignores them."
-                .to_owned(),
-        );
-    }
-    warnings
-}
-
-/// Returns notes about weights that another client changed between read and apply.
-fn others_changed(plan: &Plan, changed: &Observed) -> Vec<String> {
-    let releases = &changed.spec.releases;
-    let all = || releases.iter().map(|release| release.weight);
-    let differs = plan.releases.iter().filter_map(|planned| {
-        let now = releases
-            .iter()
-            .find(|release| release.value == planned.name)?;
-        (now.weight != planned.after).then_some(now)
-    });
-    differs
-        .map(|now| {
-            format!(
-                "Release {} was changed by another client: it has weight {}, a share of {}.",
-                now.value,
-                now.weight,
-                percent(now.weight, all())
-            )
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ fn rolls_back_when_too_many_requests_fail() {
     assert_eq!(scene.weights(), "v1=90 v2=10 v3=0");
     scene.counters("infra", "web-1", 5850, 5150);
     let outcome = watch.end();
-    assert_eq!(outcome.code, Some(2), "{outcome:?}");
+    assert_eq!(outcome.code, Some(3), "{outcome:?}");
     let message = "15% of the requests to release v2 had a status of 5xx (150 of 1000 within 30 s), more than 5%: \
                    the weights are rolled back to v2=0";
     assert!(outcome.stderr.contains(message), "{outcome:?}");

@@ -33,6 +33,17 @@ To roll back: portcullis shift shop/shop v2=0
 }
 
 #[test]
+fn prints_the_outcome_as_json() {
+    let scene = Scene::new();
+    let printed = scene.shifted(&["shop/shop", "v2=10%", "-o", "json"]);
+    let outcome: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(outcome["releases"][1]["weightBefore"], 0);
+    assert_eq!(outcome["releases"][1]["weight"], 10);
+    assert_eq!(outcome["releases"][1]["share"], "10%");
+    assert_eq!(outcome["rollback"], "portcullis shift shop/shop v2=0");
+}
+
+#[test]
 fn scales_other_weights_for_an_exact_share() {
     let scene = Scene::new();
     scene.shifted(&["shop/shop", "v1=100"]);

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::change::Percent;
@@ -14,6 +15,7 @@ use super::scrape::{AdminUrl, Scrape, Scraper};
 use super::table::{Table, header, of_number};
 use super::weights::Step;
 use super::{ObjectName, apply_steps, command};
+use crate::cli::output::{self, OutputFormat};
 use crate::settings::NamespacedName;
 
 /// Time between tables.
@@ -22,6 +24,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MIN_REQUESTS: u64 = 100;
 /// Maximum number of unreadable sources that are named.
 const NAMED_FAILURES: usize = 3;
+/// Exit code after a rollback.
+const ROLLED_BACK: u8 = 3;
 /// Placeholder for an unknown value.
 const UNKNOWN: &str = "-";
 
@@ -34,6 +38,7 @@ pub(super) struct WatchSettings<'a> {
     pub(super) length: Option<Duration>,
     /// Time over which rates are computed.
     pub(super) window: Duration,
+    pub(super) format: OutputFormat,
     pub(super) abort: Option<Abort<'a>>,
 }
 
@@ -117,6 +122,15 @@ impl Watching<'_> {
 
     fn show(&mut self, now: Instant, scrape: &Scrape) -> io::Result<()> {
         let rows: Vec<Row> = self.rows(now);
+        if self.settings.format == OutputFormat::Json {
+            let observation = Observation {
+                time: Timestamp::now(),
+                releases: &rows,
+                sources: scrape.read,
+                failures: &scrape.failures,
+            };
+            return output::json(&observation, &mut io::stdout());
+        }
         if self.screen.is_terminal {
             let names = [
                 "RELEASE",
@@ -200,7 +214,7 @@ impl Watching<'_> {
             "portcullis: {reason}: the weights are rolled back to {}",
             weights.join(" ")
         );
-        Ok(ExitCode::from(2))
+        Ok(ExitCode::from(ROLLED_BACK))
     }
 }
 
@@ -215,7 +229,19 @@ fn error_percent(count: Count) -> Option<f64> {
     (count.requests > 0).then(|| count.errors as f64 * 100.0 / count.requests as f64)
 }
 
+/// What is observed in one second.
+#[derive(Serialize)]
+struct Observation<'a> {
+    time: Timestamp,
+    releases: &'a [Row],
+    /// Number of admin addresses that were read.
+    sources: usize,
+    /// Why others could not be read.
+    failures: &'a [String],
+}
+
 /// The row of a release.
+#[derive(Serialize)]
 struct Row {
     release: String,
     ready: Option<u32>,
