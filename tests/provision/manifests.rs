@@ -361,9 +361,11 @@ fn stream_service_selects_the_controller() {
         assert!(arguments.contains(&json!(argument)), "{argument}");
     }
     let policy = find("NetworkPolicy", "portcullis-controller");
-    let open = policy["spec"]["ingress"].as_array().unwrap();
-    assert!(
-        open.iter()
-            .any(|rule| rule["ports"][0]["port"] == "stream" && rule["from"].is_null())
-    );
+    let rules = policy["spec"]["ingress"].as_array().unwrap();
+    let mut rules = rules.iter();
+    let stream = rules.find(|rule| rule["ports"][0]["port"] == "stream");
+    // Only pods of Gateways, in all namespaces.
+    let label = json!({"key": "gateway.networking.k8s.io/gateway-name", "operator": "Exists"});
+    let pods = json!({"namespaceSelector": {}, "podSelector": {"matchExpressions": [label]}});
+    assert_eq!(stream.unwrap()["from"], json!([pods]));
 }
