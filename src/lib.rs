@@ -17,6 +17,7 @@ pub mod data_plane;
 pub mod dns;
 pub mod events;
 pub mod filter;
+mod http2;
 pub mod ir;
 pub mod location;
 pub mod per_worker;

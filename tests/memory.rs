@@ -204,3 +204,133 @@ fn single_bytes_that_are_kept_do_not_keep_their_read_buffers() {
     assert!(all < 8 * MIB, "80,000 bytes take {all} bytes");
     drop(open);
 }
+
+/// A route of all requests to a backend that speaks HTTP/2 in plain text.
+fn http2_route(port: u16) -> String {
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: route, namespace: default}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules: [{{backendRefs: [{{name: origin, port: 80}}]}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: origin, namespace: default}}
+spec:
+  ports: [{{name: http, port: 80, appProtocol: kubernetes.io/h2c}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: origin, namespace: default, labels: {{kubernetes.io/service-name: origin}}}}
+addressType: IPv4
+ports: [{{name: http, port: {port}}}]
+endpoints: [{{addresses: [127.0.0.1]}}]
+"
+    )
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Encodes an HTTP/2 frame (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let stream = stream.to_be_bytes();
+    [&length[1..], &[kind, flags], &stream, payload].concat()
+}
+
+/// Encodes a field without compression (RFC 7541, 6.2.2).
+fn field(name: &str, value: &str) -> Vec<u8> {
+    let mut field = vec![0];
+    for text in [name, value] {
+        field.push(u8::try_from(text.len()).unwrap());
+        field.extend_from_slice(text.as_bytes());
+    }
+    field
+}
+
+/// Reads requests and fills the windows of all `streams` with frames of 20 bytes, in turns.
+fn fill_windows(mut socket: TcpStream, streams: usize) {
+    const WINDOW: usize = 256 * 1024;
+    let mut preface = [0; PREFACE.len()];
+    socket.read_exact(&mut preface).unwrap();
+    socket.write_all(&frame(4, 0, 0, &[])).unwrap();
+    let mut open = Vec::new();
+    while open.len() < streams {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        socket.read_exact(&mut payload).unwrap();
+        match head[3..5] {
+            [1, _] => {
+                let stream = u32::from_be_bytes(head[5..].try_into().unwrap());
+                socket.write_all(&frame(1, 4, stream, &[0x88])).unwrap();
+                open.push(stream);
+            }
+            // SETTINGS and PING.
+            [4, 0] => socket.write_all(&frame(4, 1, 0, &[])).unwrap(),
+            [6, 0] => socket.write_all(&frame(6, 1, 0, &payload)).unwrap(),
+            _ => {}
+        }
+    }
+    let turn: Vec<u8> = open
+        .iter()
+        .flat_map(|stream| frame(0, 0, *stream, b"data: 0123456789abc\n"))
+        .collect();
+    for _ in 0..WINDOW / 20 {
+        socket.write_all(&turn).unwrap();
+    }
+    // A PING that is answered: everything before was read.
+    socket.write_all(&frame(6, 0, 0, &[1; 8])).unwrap();
+    let mut seen = Vec::new();
+    while !seen.windows(8).any(|bytes| bytes == [1; 8]) {
+        let mut bytes = [0; 1024];
+        let count = socket.read(&mut bytes).unwrap();
+        assert!(count > 0, "the connection stays open");
+        seen.extend_from_slice(&bytes[..count]);
+    }
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unread_responses_of_small_frames_take_little_more_than_their_length() {
+    const STREAMS: usize = 12;
+    let directory = tempfile::tempdir().unwrap();
+    let [port] = ports::free_ports();
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = [
+        gateway(port),
+        http2_route(origin.local_addr().unwrap().port()),
+    ];
+    fs::write(directory.path().join("all.yaml"), config.join("---")).unwrap();
+    let mut running = Running::start(directory.path());
+    running.served();
+    let before = running.heap();
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // No window for responses.
+    let mut opening = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "a"),
+    ];
+    let head: Vec<u8> = fields
+        .iter()
+        .flat_map(|(name, value)| field(name, value))
+        .collect();
+    for index in 0..STREAMS as u32 {
+        opening.extend_from_slice(&frame(1, 5, 2 * index + 1, &head));
+    }
+    client.write_all(&opening).unwrap();
+    let (socket, _) = origin.accept().unwrap();
+    fill_windows(socket.try_clone().unwrap(), STREAMS);
+    let taken = running.heap().saturating_sub(before);
+    assert!(
+        taken < 16 * MIB,
+        "{taken} bytes for 3 MiB that are not read"
+    );
+}

@@ -20,14 +20,19 @@ use super::in_place::in_place;
 use super::io::{ClientIo, Observed};
 use super::stream::{self, Stream};
 use crate::clock::{Clock, Deadline};
+use crate::http2::{Bodies, EmptyFrames, FRAME_BUDGET, Windows, Wire};
 
-/// Flow-control windows of streams and connections, and maximum unsent bytes of a stream.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Flow-control windows of streams. Streams that are not read must not delay others: the window of
+/// the connection is their sum.
+const WINDOWS: Windows = Windows {
+    initial: 64 * 1024,
+    full: 256 * 1024,
+    max_unread: 1024 * 1024,
+};
+/// Maximum window of a connection (RFC 9113, 6.9.1).
+const MAX_WINDOW: u32 = i32::MAX as u32;
+/// Maximum unsent bytes of a stream.
 const SEND_BUFFER: usize = 64 * 1024;
-/// The flow-control windows limit unread frames. h2's own limit counts the small frames of all
-/// streams together, and ends them together.
-const FRAME_BUDGET: usize = usize::MAX;
 /// Maximum number of resets by the proxy on one connection before the connection ends.
 const LOCAL_RESETS: usize = 256;
 /// Idle time before a PING, and timeout of its response. The PING also ends a connection with an
@@ -45,6 +50,7 @@ pub(super) struct Shared {
     pub(super) client: Rc<Client>,
     pub(super) activity: Rc<Activity>,
     pub(super) cancelled: Cancellations,
+    pub(super) bodies: Rc<Bodies>,
     /// Number of open tunnels.
     tunnels: Cell<u32>,
 }
@@ -71,7 +77,9 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
     let worker = &client.worker;
     let activity = Activity::connection(&worker.clock, &worker.limits, true);
     let observed = Observed::new(io, prefix, activity.clone(), client.injection.clone());
-    let handshake = server(&client).handshake(observed);
+    let bodies = Bodies::new(WINDOWS);
+    let wire = bodies.wire(observed, true, EmptyFrames::Pass);
+    let handshake = server(&client, bodies.window()).handshake(wire);
     let Some(Ok(mut h2)) = in_time(handshake, &activity, &client).await else {
         return;
     };
@@ -82,6 +90,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
         goaway: GoAway::None,
         shared: Rc::new(Shared {
             cancelled: Cancellations::default(),
+            bodies,
             tunnels: Cell::new(0),
             activity,
             client,
@@ -90,19 +99,25 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
     poll_fn(|cx| server.poll(cx)).await;
 }
 
-fn server(client: &Client) -> Builder {
+fn server(client: &Client, window: u32) -> Builder {
     let limits = &client.worker.limits;
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.max_streams)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(window)
+        .initial_connection_window_size(connection_window(limits.max_streams))
         .data_frame_budget(FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
         .max_local_error_reset_streams(Some(LOCAL_RESETS))
         .enable_connect_protocol();
     builder
+}
+
+/// Returns the sum of the windows of `streams`, and at least one.
+fn connection_window(streams: u32) -> u32 {
+    let sum = WINDOWS.full.saturating_mul(streams.max(1));
+    sum.min(MAX_WINDOW)
 }
 
 /// The GOAWAY that was sent.
@@ -117,7 +132,7 @@ enum GoAway {
 
 /// Server side of a connection.
 struct Server {
-    h2: Connection<Observed, Bytes>,
+    h2: Connection<Wire<Observed>, Bytes>,
     ping: Ping,
     /// Highest stream id that is served.
     last_stream: u32,
@@ -144,6 +159,10 @@ impl Server {
                 }
                 Poll::Pending => break,
             }
+        }
+        let resize = |window| self.h2.set_initial_window_size(window);
+        if self.shared.bodies.on_driven(resize) {
+            cx.waker().wake_by_ref();
         }
         if self.ping.poll(cx, &self.shared.activity).is_ready() {
             return Poll::Ready(());

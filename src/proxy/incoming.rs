@@ -5,13 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 use super::grpc_web_body::Base64Body;
 use super::interim::Interim;
+use crate::http2;
 use crate::upstream::BoxError;
 
 /// A request body that the client is sending.
@@ -28,7 +28,7 @@ pub(crate) enum Incoming {
 
 /// Receiving half of an HTTP/2 stream.
 pub(crate) struct StreamBody {
-    stream: RecvStream,
+    stream: http2::Body,
     /// Remaining bytes according to its `Content-Length`.
     remaining: Option<u64>,
     data_ended: bool,
@@ -46,15 +46,11 @@ impl Incoming {
     /// Creates the body of an HTTP/2 request with these headers. Uses `continue_sender` if they contain `Expect:
     /// 100-continue`.
     pub(crate) fn http2(
-        stream: RecvStream,
+        stream: http2::Body,
         headers: &HeaderMap,
         continue_sender: &Interim,
     ) -> Self {
-        let remaining = if stream.is_end_stream() {
-            Some(0)
-        } else {
-            headers.get(CONTENT_LENGTH).and_then(length)
-        };
+        let remaining = headers.get(CONTENT_LENGTH).and_then(length);
         let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
         let has_content = remaining != Some(0);
         let continue_sender =
@@ -128,8 +124,6 @@ impl StreamBody {
         if !self.data_ended {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Fails only if the stream has just ended, and then no window is needed.
-                    let _ = self.stream.flow_control().release_capacity(data.len());
                     if let Some(remaining) = &mut self.remaining {
                         *remaining = remaining.saturating_sub(data.len() as u64);
                     }

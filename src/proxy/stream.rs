@@ -24,6 +24,7 @@ use super::response_body::ResponseBody;
 use super::stream_io::{StreamReader, StreamWriter};
 use super::upgrade::{Tunnel, TunnelEnd};
 use super::websocket;
+use crate::http2;
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
 
@@ -33,7 +34,7 @@ pub(super) struct Stream {
     activity: Rc<Activity>,
     respond: Rc<RefCell<SendResponse<Bytes>>>,
     /// The bytes that the client of an extended CONNECT sends.
-    tunneled: Option<RecvStream>,
+    tunneled: Option<http2::Body>,
     is_grpc: bool,
 }
 
@@ -111,11 +112,14 @@ impl Stream {
     pub(super) fn open(&mut self, request: Request<RecvStream>) -> Admitted {
         let interim = Interim::Http2(self.respond.clone());
         let (parts, body) = request.into_parts();
+        let bodies = &self.connection.bodies;
         let body = if websocket::is_extended_connect(&parts) {
-            self.tunneled = Some(body);
+            self.tunneled = Some(bodies.read(body));
+            Incoming::Empty
+        } else if body.is_end_stream() {
             Incoming::Empty
         } else {
-            Incoming::http2(body, &parts.headers, &interim)
+            Incoming::http2(bodies.read(body), &parts.headers, &interim)
         };
         let client = self.connection.client.clone();
         request::open(client, self.activity.clone(), interim, parts, body)

@@ -7,21 +7,23 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http2;
 
 /// Maximum size of a DATA frame that is written; the default of `SETTINGS_MAX_FRAME_SIZE`.
 const MAX_WRITE: usize = 16 * 1024;
 
 /// Bytes that the client sends.
 pub(super) struct StreamReader {
-    stream: RecvStream,
+    stream: http2::Body,
     data: Bytes,
 }
 
 impl StreamReader {
     /// Reads the data of a stream.
-    pub(super) fn new(stream: RecvStream) -> Self {
+    pub(super) fn new(stream: http2::Body) -> Self {
         Self {
             stream,
             data: Bytes::new(),
@@ -46,8 +48,6 @@ impl AsyncRead for StreamReader {
         let count = this.data.len().min(buffer.remaining());
         buffer.put_slice(&this.data[..count]);
         this.data.advance(count);
-        // Fails only if the stream has just ended, and then no window is needed.
-        let _ = this.stream.flow_control().release_capacity(count);
         Poll::Ready(Ok(()))
     }
 }

@@ -237,6 +237,8 @@ async fn accept<F>(
             let mut builder = h2::server::Builder::new();
             builder.data_frame_budget(FRAME_BUDGET);
             builder.max_concurrent_streams(max_streams);
+            // Streams that are not read do not delay others.
+            builder.initial_connection_window_size(64 << 20);
             let Ok(mut connection) = builder.handshake(socket).await else {
                 return;
             };

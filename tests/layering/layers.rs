@@ -140,6 +140,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("dns", &["dns", "backoff", "telemetry"], NO_CLUSTER),
     layer("dns/guard", &[], PURE),
     layer("byte_chain", &[], PURE),
+    layer("http2", &["http2", "byte_chain"], NO_CLUSTER),
     layer("clock", &[], NO_CLUSTER),
     layer("uptime", &[], PURE),
     layer("per_worker", &[], PURE),
@@ -198,6 +199,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "upstream",
         &[
             "upstream",
+            "http2",
             "byte_chain",
             "ir",
             "table",
@@ -213,6 +215,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "proxy",
         &[
             "proxy",
+            "http2",
             "byte_chain",
             "ir",
             "table",

@@ -1,9 +1,10 @@
 //! Streams that share an HTTP/2 connection: what one of them leaves unread, or sends in small
 //! frames, does not fail or delay the others.
 
+use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ use crate::harness::yaml;
 const WINDOW_OF_EVENTS: usize = 256 * 1024 / EVENT.len();
 /// `:status: 200` in HPACK.
 const STATUS_200: u8 = 0x88;
+const BLOCK: [u8; 16 * 1024] = [7; 16 * 1024];
 const EVENT: &[u8; 20] = b"data: 0123456789abc\n";
 
 /// Serves one origin with a single worker, so that all requests share its connections.
@@ -87,7 +89,7 @@ fn streaming() -> (Origin, Sent) {
             let mut parts = request.uri().path().split('/').skip(1);
             let piece = match parts.next() {
                 Some("events") => Bytes::from_static(EVENT),
-                _ => Bytes::from_static(&[7; 16 * 1024]),
+                _ => Bytes::from_static(&BLOCK),
             };
             let count: usize = parts.next().map_or(0, |it| it.parse().expect("a number"));
             let Ok(mut body) = respond.send_response(Response::new(()), false) else {
@@ -234,4 +236,133 @@ async fn until_stalled(sent: &Sent) {
         // A counter has no change notification.
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+#[test]
+fn unread_responses_do_not_delay_other_calls() {
+    const LENGTH: usize = 1 << 20;
+    for count in [17, 40, 100] {
+        let (origin, sent) = streaming();
+        let server = serve(origin.address);
+        let _unread = unread(&server, "/blocks/64", count);
+        sent.until_stalled();
+        let response = fetch(server.at(80), HOST, "/blocks/64");
+        assert!(response.body.complete, "beside {count}");
+        assert_eq!(response.body.bytes.len(), LENGTH, "beside {count}");
+        assert_eq!(origin.connections(), 1);
+    }
+}
+
+#[test]
+fn unread_uploads_do_not_delay_others_of_their_connection() {
+    const STALLED: usize = 40;
+    let gate = Arc::new(Semaphore::new(0));
+    let origin = reading(gate.clone());
+    let server = serve(origin.address);
+    block_on(async {
+        let (sender, mut ended) = h2::connect(server.at(80)).await;
+        let sent = Sent::default();
+        let mut calls = Vec::new();
+        for _ in 0..STALLED {
+            calls.push(upload(&sender, "/gated", &BLOCK, 20, sent.clone()).await);
+        }
+        until_stalled(&sent).await;
+        let other = upload(&sender, "/read", &BLOCK, 64, Sent::default()).await;
+        assert_eq!(other.await.expect("no panic"), b"1048576");
+        gate.add_permits(STALLED);
+        for call in calls {
+            assert_eq!(call.await.expect("no panic"), b"327680");
+        }
+        assert!(ended.try_recv().is_err(), "the connection ended");
+    });
+}
+
+/// Returns an origin of raw frames whose first response begins at once and ends when the sender
+/// sends. `script` answers the other requests.
+fn beside_held(
+    script: impl Fn(&mut raw::Peer, u32) + Send + Sync + 'static,
+) -> (raw::Origin, mpsc::Sender<()>) {
+    let (finish, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(Some(wait));
+    let origin = raw::Origin::start(move |peer| {
+        if peer.wire.take(24).is_err() {
+            return;
+        }
+        peer.send(frame(SETTINGS, 0, 0, &[]));
+        while let Some(stream) = next_request(peer) {
+            let Some(wait) = wait.lock().expect("no panic").take() else {
+                script(peer, stream);
+                continue;
+            };
+            peer.send(frame(HEADERS, END_HEADERS, stream, &[STATUS_200]));
+            let mut socket = peer.wire.io.try_clone().expect("a handle");
+            std::thread::spawn(move || {
+                // The end of the test releases it too.
+                let _ = wait.recv();
+                let _ = socket.write_all(&frame(DATA, END_STREAM, stream, b"held"));
+            });
+        }
+    });
+    (origin, finish)
+}
+
+/// Sends a request and waits for the head of its response.
+fn hold(server: &TestServer) -> Client {
+    let mut client = Client::connect(server.at(80));
+    client.send(format!("GET /held HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let head = client.wire.take_until(b"\r\n\r\n").expect("a head");
+    assert!(head.starts_with(b"HTTP/1.1 200"));
+    client
+}
+
+/// Fails the test unless the held response is complete.
+fn ends_well(mut held: Client, finish: &mpsc::Sender<()>) {
+    finish.send(()).expect("the origin waits");
+    let body = held.wire.take_until(b"\r\n0\r\n\r\n").expect("an end");
+    assert_eq!(body, b"4\r\nheld\r\n0\r\n\r\n");
+}
+
+#[test]
+fn many_malformed_responses_do_not_end_other_calls() {
+    const MALFORMED: usize = 1_100;
+    let (origin, finish) = beside_held(|peer, stream| {
+        let fields = block(&[(":status", "200"), ("content-length", "5")]);
+        peer.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields));
+    });
+    let server = serve(origin.address);
+    let held = hold(&server);
+    let mut client = Client::connect(server.at(80));
+    for _ in 0..MALFORMED {
+        let request = format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(client.round_trip(request).status, 502);
+    }
+    ends_well(held, &finish);
+    assert!(
+        (2..20).contains(&origin.connections()),
+        "{}",
+        origin.connections()
+    );
+}
+
+#[test]
+fn empty_frames_end_at_most_their_own_stream() {
+    let (origin, finish) = beside_held(|peer, stream| {
+        peer.send(frame(HEADERS, END_HEADERS, stream, &[STATUS_200]));
+        let empty = frame(DATA, 0, stream, &[]);
+        if stream > 7 {
+            peer.send(empty.repeat(20_000));
+            return;
+        }
+        peer.send(empty.repeat(300));
+        peer.send(frame(DATA, END_STREAM, stream, b"hello"));
+    });
+    let server = serve(origin.address);
+    let held = hold(&server);
+    for _ in 0..3 {
+        assert_eq!(fetch(server.at(80), HOST, "/x").text(), "hello");
+    }
+    let endless = fetch(server.at(80), HOST, "/x");
+    assert!(!endless.body.complete);
+    ends_well(held, &finish);
+    assert_eq!(origin.connections(), 1);
 }

@@ -1,4 +1,5 @@
-//! One HTTP/2 connection to a backend, shared by many requests and driven by its own task.
+//! One HTTP/2 connection to a backend, shared by many requests and driven by its own task. It gets
+//! no new requests before a limit of h2 would end it for all.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -10,12 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
-use h2::{Ping, PingPong, Reason};
+use h2::{Ping, PingPong, Reason, RecvStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
 use super::header_blocks::HeaderBlocks;
 use crate::clock::{Clock, Deadline};
+use crate::http2::{Bodies, Body, EmptyFrames, FRAME_BUDGET, Windows, Wire};
 use crate::upstream::HeadLimits;
 use crate::upstream::io::Io;
 
@@ -24,16 +26,26 @@ use crate::upstream::io::Io;
 pub(in crate::upstream) const ASSUMED_STREAMS: usize = 100;
 /// Maximum number of streams on a connection, if the peer allows more.
 const MAX_STREAMS: usize = 1024;
-/// Flow-control window of a stream.
+/// Flow-control windows of streams. Streams that are not read must not delay others: the window of
+/// the connection is their sum.
+const WINDOWS: Windows = Windows {
+    initial: STREAM_WINDOW,
+    full: STREAM_WINDOW,
+    max_unread: 4 * 1024 * 1024,
+};
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// Flow-control window of a connection.
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// The flow-control windows limit unread frames. h2's own limit counts the small frames of all
-/// streams together, and ends them together.
-const FRAME_BUDGET: usize = usize::MAX;
+const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
 /// Number of locally reset streams whose late frames are ignored, so that they do not fail the
 /// shared connection (h2 #856).
 const MAX_LOCAL_RESETS: usize = 1000;
+/// Number of streams that h2 resets because of malformed responses before it ends the connection.
+const MAX_ERRORS: usize = 16 * 1024;
+/// Malformed responses after which a connection gets no new requests. Late frames of cancelled
+/// streams count for h2 too, and are not visible.
+const MALFORMED_RESPONSES: u32 = 256;
+/// Empty DATA frames, counted by h2, after which a connection gets no new requests. h2 ends it
+/// after 100.
+const EMPTY_FRAMES: u32 = 32;
 /// Idle time of a connection with requests before a PING.
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// Timeout of a PING response.
@@ -50,6 +62,8 @@ pub(in crate::upstream) struct Http2Connection {
     load: Rc<Load>,
     /// Whether a response was received.
     has_responded: Cell<bool>,
+    malformed: Cell<u32>,
+    bodies: Rc<Bodies>,
     clock: Rc<Clock>,
     /// The header blocks that were received.
     pub(super) blocks: Rc<RefCell<HeaderBlocks>>,
@@ -83,13 +97,16 @@ impl Http2Connection {
             last_read: last_read.clone(),
             is_broken: false,
         };
+        let bodies = Bodies::new(WINDOWS);
+        let io = bodies.wire(io, false, EmptyFrames::Hide);
         let (sender, mut connection) = client::Builder::new()
             .enable_push(false)
             .initial_max_send_streams(assumed_streams)
-            .initial_window_size(STREAM_WINDOW)
+            .initial_window_size(bodies.window())
             .initial_connection_window_size(CONNECTION_WINDOW)
             .data_frame_budget(FRAME_BUDGET)
             .max_concurrent_reset_streams(MAX_LOCAL_RESETS)
+            .max_local_error_reset_streams(Some(MAX_ERRORS))
             .max_header_list_size(u32::try_from(limits.bytes).unwrap_or(u32::MAX))
             .handshake(io)
             .await?;
@@ -109,6 +126,7 @@ impl Http2Connection {
                 clock: clock.clone(),
                 last_read,
                 load: load.clone(),
+                bodies: bodies.clone(),
             });
         }
         Ok(Rc::new(Self {
@@ -116,15 +134,22 @@ impl Http2Connection {
             sender: RefCell::new(sender),
             load,
             has_responded: Cell::new(false),
+            malformed: Cell::new(0),
+            bodies,
             clock: clock.clone(),
             blocks,
             is_tls,
         }))
     }
 
-    /// Reports whether the connection accepts new requests: it has not failed, and the peer has not
-    /// sent GOAWAY.
+    /// Reports whether the connection accepts new requests: it has not failed, the peer has not
+    /// sent GOAWAY, and it is far from the limits of h2.
     pub(in crate::upstream) fn is_open(&self) -> bool {
+        if self.malformed.get() >= MALFORMED_RESPONSES
+            || self.bodies.counted_empty_frames() >= EMPTY_FRAMES
+        {
+            return false;
+        }
         let mut cx = Context::from_waker(Waker::noop());
         let ready = self.sender.borrow_mut().poll_ready(&mut cx);
         matches!(ready, Poll::Ready(Ok(())))
@@ -167,6 +192,16 @@ impl Slot {
         self.0.sender.borrow().clone()
     }
 
+    /// Returns the reader of a response body.
+    pub(super) fn read(&self, incoming: RecvStream) -> Body {
+        self.0.bodies.read(incoming)
+    }
+
+    /// Records that h2 has reset the stream because of the response.
+    pub(super) fn on_malformed(&self) {
+        self.0.malformed.set(self.0.malformed.get() + 1);
+    }
+
     /// Records a response.
     pub(super) fn on_response(&self) {
         self.0.has_responded.set(true);
@@ -188,13 +223,14 @@ impl Drop for Slot {
 
 /// Drives the connection until it ends, and closes it if the peer is dead.
 struct Driver {
-    connection: client::Connection<WatchedIo, Bytes>,
+    connection: client::Connection<Wire<WatchedIo>, Bytes>,
     pings: PingPong,
     awaits_pong: bool,
     deadline: Deadline,
     clock: Rc<Clock>,
     last_read: Rc<Cell<u64>>,
     load: Rc<Load>,
+    bodies: Rc<Bodies>,
 }
 
 impl Driver {
@@ -227,6 +263,11 @@ impl Future for Driver {
                 }
                 return Poll::Ready(());
             }
+            let connection = &mut this.connection;
+            let resize = |window| connection.set_initial_window_size(window);
+            if this.bodies.on_driven(resize) {
+                cx.waker().wake_by_ref();
+            }
             if this.awaits_pong && this.pings.poll_pong(cx).is_ready() {
                 this.awaits_pong = false;
                 this.deadline.set(PING_AFTER);
@@ -248,7 +289,7 @@ impl Future for Driver {
 /// # Errors
 /// When the connection ends meanwhile.
 async fn learn_settings(
-    connection: &mut client::Connection<WatchedIo, Bytes>,
+    connection: &mut client::Connection<Wire<WatchedIo>, Bytes>,
     pings: &mut PingPong,
 ) -> Result<bool, h2::Error> {
     pings.send_ping(Ping::opaque())?;

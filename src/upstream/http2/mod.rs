@@ -22,12 +22,13 @@ pub(super) use self::connection::{ASSUMED_STREAMS, Http2Connection, Slot};
 use super::exchange::{Head, InformationalHeads};
 use super::exchange_error::ExchangeError;
 use super::{HeadLimits, Informational, Outgoing, Replay, Semantics};
+use crate::http2::{Body, BodyError};
 
 /// An exchange in progress. After the head it is the response body.
 pub(super) struct Exchange<B> {
     response: Option<ResponseFuture>,
     /// The response body, after the head.
-    incoming: Option<RecvStream>,
+    incoming: Option<Body>,
     /// The send half, until the request is complete or the backend needs no more of it.
     outgoing: Option<SendStream<Bytes>>,
     /// Kept until the response head arrives, for a replay.
@@ -103,15 +104,15 @@ impl<B: Replay> Exchange<B> {
         let response = self.response.as_mut().ok_or(ExchangeError::Truncated)?;
         // Informational heads first: h2 requires this order of its caller.
         while let Some(head) = ready!(response.poll_informational(cx)) {
-            let head = head.map_err(|error| exchange_error(&error))?;
+            let head = head.map_err(|error| exchange_error(&error, &self.slot))?;
             if head.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Poll::Ready(Err(ExchangeError::Protocol("101 over HTTP/2")));
             }
             self.informational
                 .forward(head.status(), head.headers(), informational)?;
         }
-        let response =
-            ready!(Pin::new(response).poll(cx)).map_err(|error| exchange_error(&error))?;
+        let response = ready!(Pin::new(response).poll(cx))
+            .map_err(|error| exchange_error(&error, &self.slot))?;
         Poll::Ready(self.accept(response))
     }
 
@@ -138,7 +139,7 @@ impl<B: Replay> Exchange<B> {
             _ if is_described => None,
             length => length,
         };
-        self.incoming = Some(incoming);
+        self.incoming = (!self.ended).then(|| self.slot.read(incoming));
         if !self.keeps_body {
             self.forget_body();
         }
@@ -225,10 +226,7 @@ impl<B: Replay> Exchange<B> {
             return Poll::Ready(None);
         }
         while let Some(data) = ready!(incoming.poll_data(cx)) {
-            let data = data.map_err(|error| exchange_error(&error))?;
-            // The reader takes one part at a time. Each part that was read frees capacity for the
-            // next.
-            let _ = incoming.flow_control().release_capacity(data.len());
+            let data = data.map_err(|error| body_error(&error, &self.slot))?;
             self.ended = incoming.is_end_stream();
             if let Some(remaining) = &mut self.remaining {
                 *remaining = remaining.saturating_sub(data.len() as u64);
@@ -238,7 +236,7 @@ impl<B: Replay> Exchange<B> {
             }
         }
         let trailers =
-            ready!(incoming.poll_trailers(cx)).map_err(|error| exchange_error(&error))?;
+            ready!(incoming.poll_trailers(cx)).map_err(|error| body_error(&error, &self.slot))?;
         self.ended = true;
         let blocks = &self.slot.connection().blocks;
         Poll::Ready(trailers.map(|trailers| {
@@ -321,12 +319,24 @@ impl<B: Replay> Exchange<B> {
     }
 }
 
-/// Classifies an h2 error of a stream without a response.
-fn exchange_error(error: &h2::Error) -> ExchangeError {
+/// Classifies an error of a response body.
+fn body_error(error: &BodyError, slot: &Slot) -> ExchangeError {
+    match error {
+        BodyError::Http2(error) => exchange_error(error, slot),
+        BodyError::TooSlow => ExchangeError::Protocol("the response was read too slowly"),
+        BodyError::EmptyFrames => ExchangeError::Protocol("too many empty DATA frames"),
+    }
+}
+
+/// Classifies an h2 error of a stream, and records it if h2 counts it.
+fn exchange_error(error: &h2::Error, slot: &Slot) -> ExchangeError {
     if let Some(io) = error.get_io() {
         return ExchangeError::Io(io.kind());
     }
     if !error.is_remote() {
+        if error.is_reset() {
+            slot.on_malformed();
+        }
         return ExchangeError::Protocol(if error.is_reset() {
             "a response that violates HTTP/2 or whose head exceeds --max-header-bytes"
         } else {

@@ -1,0 +1,388 @@
+//! Bodies that arrive on one connection. A frame that its reader leaves in h2 takes an event and
+//! pins a read buffer, whatever its size, and flow control counts neither. The task that drives the
+//! connection therefore collects what readers leave, into buffers of its size. Window is granted
+//! only for bytes that a reader has taken.
+
+use std::cell::{Cell, RefCell};
+use std::mem;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http::HeaderMap;
+use slab::Slab;
+
+use super::held;
+use super::wire::{Arrived, Counts, EmptyFrames, Wire};
+use crate::byte_chain::ByteChain;
+
+/// Maximum empty frames of a stream without data in between. Each costs time, but no memory.
+const MAX_EMPTY: u32 = 1000;
+/// Bytes that readers must take before a connection gets its full windows.
+const PROVEN: u64 = 256 * 1024;
+/// Stream window while much is unread.
+const MIN_WINDOW: u32 = 16 * 1024;
+
+/// Why a body ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// The stream or its connection failed.
+    #[error(transparent)]
+    Http2(#[from] h2::Error),
+    /// The worker holds too much, and this reader was idle for the longest time.
+    #[error("it was read too slowly while too much memory was in use")]
+    TooSlow,
+    /// The peer sends nothing but empty frames.
+    #[error("too many empty DATA frames")]
+    EmptyFrames,
+}
+
+/// Flow-control windows of the streams of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows {
+    /// At first.
+    pub(crate) initial: u32,
+    /// Once bodies are read.
+    pub(crate) full: u32,
+    /// Unread bytes of the connection above which windows become small.
+    pub(crate) max_unread: usize,
+}
+
+/// The bodies of one connection.
+pub(crate) struct Bodies {
+    streams: RefCell<Slab<Stream>>,
+    counts: Rc<Counts>,
+    /// Allocated bytes of what was collected.
+    held: Cell<usize>,
+    /// Time of the last collection.
+    collected: Cell<u64>,
+    /// Bytes that readers have taken since the window changed last.
+    taken: Cell<u64>,
+    windows: Windows,
+    window: Cell<u32>,
+    /// Whether a smaller window is not acknowledged yet.
+    is_shrinking: Cell<bool>,
+    key: usize,
+}
+
+/// The body of one stream.
+struct Stream {
+    /// `None` after it has failed.
+    incoming: Option<RecvStream>,
+    collected: ByteChain,
+    /// The end of the data was collected.
+    has_ended: bool,
+    error: Option<BodyError>,
+    /// Time of the last read ([`held::now`]).
+    read: u64,
+    /// The task that waits for data, or waited last.
+    reader: Option<Waker>,
+    is_awaited: bool,
+    /// Empty frames since the last data.
+    empty: u32,
+}
+
+/// Reads a body. Releases it on drop.
+pub(crate) struct Body {
+    bodies: Rc<Bodies>,
+    key: usize,
+}
+
+impl Bodies {
+    /// Creates the bodies of a connection.
+    pub(crate) fn new(windows: Windows) -> Rc<Self> {
+        Rc::new_cyclic(|this| Self {
+            streams: RefCell::default(),
+            counts: Rc::default(),
+            held: Cell::new(0),
+            collected: Cell::new(held::now()),
+            taken: Cell::new(0),
+            windows,
+            window: Cell::new(windows.initial),
+            is_shrinking: Cell::new(false),
+            key: held::register(this.clone()),
+        })
+    }
+
+    /// Wraps the byte stream from which h2 reads the frames of the connection.
+    pub(crate) fn wire<T>(&self, io: T, is_server: bool, empty: EmptyFrames) -> Wire<T> {
+        Wire::new(io, is_server, empty, self.counts.clone())
+    }
+
+    /// Returns the stream window that the connection has.
+    pub(crate) fn window(&self) -> u32 {
+        self.window.get()
+    }
+
+    /// Returns the number of empty frames of the connection that h2 may have counted.
+    pub(crate) fn counted_empty_frames(&self) -> u32 {
+        self.counts.counted()
+    }
+
+    /// Returns the reader of a stream's body.
+    pub(crate) fn read(self: &Rc<Self>, incoming: RecvStream) -> Body {
+        let key = self.streams.borrow_mut().insert(Stream {
+            incoming: Some(incoming),
+            collected: ByteChain::default(),
+            has_ended: false,
+            error: None,
+            read: held::now(),
+            reader: None,
+            is_awaited: false,
+            empty: 0,
+        });
+        Body {
+            bodies: self.clone(),
+            key,
+        }
+    }
+
+    /// Collects what readers have left, if much has arrived. To be called by the task that drives
+    /// the connection, after h2 has returned. `resize` announces another stream window, and fails
+    /// while an earlier one is not acknowledged. Returns whether h2 has to be polled again.
+    pub(crate) fn on_driven(&self, resize: impl FnOnce(u32) -> Result<(), h2::Error>) -> bool {
+        match self.counts.take() {
+            Arrived::Little => {}
+            Arrived::Bytes => self.collect(false),
+            Arrived::SmallFrames => self.collect(true),
+        }
+        if self.counts.has_empty() {
+            self.limit_empty_frames();
+        }
+        let current = self.window.get();
+        let next = self.next_window();
+        if next == current && !self.is_shrinking.get() || resize(next).is_err() {
+            return false;
+        }
+        // The same window is announced again to learn that it is acknowledged.
+        if self.is_shrinking.replace(next < current) {
+            self.grant_released();
+        }
+        if next != current {
+            self.window.set(next);
+            self.taken.set(0);
+        }
+        true
+    }
+
+    /// Makes h2 grant what readers have released. It waits until that is half of a window, and
+    /// misses that this is so when the window shrinks: the stream would stall.
+    fn grant_released(&self) {
+        for (_, stream) in self.streams.borrow_mut().iter_mut() {
+            if let Some(incoming) = &mut stream.incoming {
+                // Releasing nothing does not fail.
+                let _ = incoming.flow_control().release_capacity(0);
+            }
+        }
+    }
+
+    fn collect(&self, is_small: bool) {
+        let last = self.collected.replace(held::advance());
+        let mut added = 0;
+        for (_, stream) in self.streams.borrow_mut().iter_mut() {
+            // h2 has woken a reader that waits. A reader that was active takes large frames from
+            // h2 without a copy.
+            let is_idle = !stream.is_awaited && stream.read < last;
+            if is_small || is_idle {
+                let before = stream.collected.allocated();
+                stream.collect();
+                added += stream.collected.allocated() - before;
+            }
+        }
+        self.held.set(self.held.get() + added);
+        held::add(added);
+        held::enforce();
+    }
+
+    fn limit_empty_frames(&self) {
+        for (id, count) in self.counts.take_empty() {
+            let mut excess = None;
+            for (key, stream) in self.streams.borrow_mut().iter_mut() {
+                let incoming = stream.incoming.as_ref();
+                if incoming.is_some_and(|it| it.stream_id().as_u32() == id) {
+                    stream.empty += count;
+                    excess = (stream.empty > MAX_EMPTY).then_some(key);
+                }
+            }
+            if let Some(key) = excess {
+                self.fail(key, BodyError::EmptyFrames);
+            }
+        }
+    }
+
+    /// Returns the stream window that the connection should have.
+    fn next_window(&self) -> u32 {
+        let is_much = held::total() > held::HIGH;
+        let max = self.windows.max_unread / if is_much { 16 } else { 1 };
+        let (held, current) = (self.held.get(), self.window.get());
+        if held > max {
+            MIN_WINDOW
+        } else if held > max / 2 {
+            current
+        } else if self.taken.get() >= PROVEN {
+            self.windows.full
+        } else {
+            current.max(self.windows.initial)
+        }
+    }
+
+    /// Returns the allocated bytes of what was collected.
+    pub(super) fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// Returns the streams for which something is held, first those that were read longest ago.
+    pub(super) fn by_idle_time(&self) -> Vec<usize> {
+        let streams = self.streams.borrow();
+        let holders = streams.iter().filter(|(_, it)| !it.collected.is_empty());
+        let mut reads: Vec<_> = holders.map(|(key, it)| (it.read, key)).collect();
+        reads.sort_unstable();
+        reads.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Fails a stream and frees what was collected.
+    pub(super) fn fail(&self, key: usize, error: BodyError) {
+        let mut streams = self.streams.borrow_mut();
+        let Some(stream) = streams.get_mut(key) else {
+            return;
+        };
+        let incoming = stream.incoming.take();
+        let collected = mem::take(&mut stream.collected);
+        stream.error = Some(error);
+        let reader = stream.reader.take();
+        self.release(collected.allocated());
+        drop(streams);
+        // h2 resets the stream, unless the request is still being sent.
+        drop((incoming, collected));
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn release(&self, bytes: usize) {
+        self.held.set(self.held.get() - bytes);
+        held::remove(bytes);
+    }
+}
+
+impl Drop for Bodies {
+    fn drop(&mut self) {
+        held::unregister(self.key);
+    }
+}
+
+impl Stream {
+    /// Moves the frames of h2 to buffers.
+    fn collect(&mut self) {
+        if self.has_ended || self.error.is_some() {
+            return;
+        }
+        let Some(incoming) = &mut self.incoming else {
+            return;
+        };
+        let reader = self.reader.as_ref().filter(|_| self.is_awaited);
+        let mut cx = Context::from_waker(reader.unwrap_or(Waker::noop()));
+        loop {
+            match incoming.poll_data(&mut cx) {
+                Poll::Ready(Some(Ok(data))) => {
+                    if !data.is_empty() {
+                        self.collected.push(&data);
+                        self.empty = 0;
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    self.error = Some(error.into());
+                    return;
+                }
+                Poll::Ready(None) => {
+                    self.has_ended = true;
+                    return;
+                }
+                Poll::Pending => return,
+            }
+        }
+    }
+}
+
+impl Body {
+    /// Returns the next data.
+    pub(crate) fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let bodies = &*self.bodies;
+        let mut streams = bodies.streams.borrow_mut();
+        let stream = &mut streams[self.key];
+        stream.read = held::now();
+        let before = stream.collected.allocated();
+        let data = if let Some(data) = stream.collected.pop() {
+            bodies.release(before - stream.collected.allocated());
+            data
+        } else {
+            if let Some(error) = stream.error.take() {
+                return Poll::Ready(Some(Err(error)));
+            }
+            let Some(incoming) = &mut stream.incoming else {
+                return Poll::Ready(None);
+            };
+            let Poll::Ready(next) = incoming.poll_data(cx) else {
+                let reader = stream.reader.as_ref();
+                if !reader.is_some_and(|reader| reader.will_wake(cx.waker())) {
+                    stream.reader = Some(cx.waker().clone());
+                }
+                stream.is_awaited = true;
+                return Poll::Pending;
+            };
+            stream.empty = 0;
+            match next {
+                Some(Ok(data)) => data,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None => return Poll::Ready(None),
+            }
+        };
+        stream.is_awaited = false;
+        bodies.taken.set(bodies.taken.get() + data.len() as u64);
+        if let Some(incoming) = &mut stream.incoming {
+            // Fails only if the stream has just ended, and then no window is needed.
+            let _ = incoming.flow_control().release_capacity(data.len());
+        }
+        Poll::Ready(Some(Ok(data)))
+    }
+
+    /// Returns the trailers, after the data.
+    pub(crate) fn poll_trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<HeaderMap>, BodyError>> {
+        let mut streams = self.bodies.streams.borrow_mut();
+        let stream = &mut streams[self.key];
+        if let Some(error) = stream.error.take() {
+            return Poll::Ready(Err(error));
+        }
+        match &mut stream.incoming {
+            Some(incoming) => incoming.poll_trailers(cx).map_err(BodyError::from),
+            None => Poll::Ready(Ok(None)),
+        }
+    }
+
+    /// Reports whether the body is complete, without trailers that are still to be read.
+    pub(crate) fn is_end_stream(&self) -> bool {
+        let streams = self.bodies.streams.borrow();
+        let stream = &streams[self.key];
+        let incoming = stream.incoming.as_ref();
+        stream.collected.is_empty()
+            && stream.error.is_none()
+            && incoming.is_some_and(RecvStream::is_end_stream)
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        // h2 may drop wakers: the borrow ends before.
+        let stream = self.bodies.streams.borrow_mut().try_remove(self.key);
+        if let Some(stream) = &stream {
+            self.bodies.release(stream.collected.allocated());
+        }
+    }
+}

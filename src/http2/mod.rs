@@ -1,0 +1,13 @@
+//! What HTTP/2 connections to clients and to backends share: bodies that their readers have not
+//! taken yet, in bounded memory, and frames on the wire that h2 does not report.
+
+mod bodies;
+mod held;
+mod wire;
+
+pub(crate) use self::bodies::{Bodies, Body, BodyError, Windows};
+pub(crate) use self::wire::{EmptyFrames, Wire};
+
+/// Limit for h2's own count of small frames. That count spans all streams of a connection, ends
+/// them together, and is not needed here: [`Bodies`] bounds the memory of small frames.
+pub(crate) const FRAME_BUDGET: usize = usize::MAX;
