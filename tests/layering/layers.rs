@@ -141,6 +141,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("dns/guard", &[], PURE),
     layer("byte_chain", &[], PURE),
     layer("clock", &[], NO_CLUSTER),
+    layer("descriptors", &[], PURE),
     layer("uptime", &[], PURE),
     layer("per_worker", &[], PURE),
     layer("session_key", &[], PURE),
@@ -199,6 +200,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "upstream",
             "byte_chain",
+            "descriptors",
             "ir",
             "table",
             "tls",
@@ -214,6 +216,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "proxy",
             "byte_chain",
+            "descriptors",
             "ir",
             "table",
             "filter",
