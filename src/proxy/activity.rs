@@ -258,6 +258,8 @@ impl Activity {
     /// Records that a request head is complete.
     pub(crate) fn on_request(&self) {
         self.requests.set(self.requests.get() + 1);
+        // The request has come before the connection could close.
+        self.evicted.set(false);
         self.received.set(0);
         self.body_open.set(false);
         self.ended_by.set(None);

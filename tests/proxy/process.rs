@@ -1,7 +1,7 @@
 //! The program in its own process under bad conditions: nobody reads its output, or it may open few
 //! files.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -195,6 +195,26 @@ fn error_that_ends_the_program_reaches_its_log() {
     assert!(log.contains(&expected), "{log}");
 }
 
+#[test]
+fn says_how_far_a_long_start_is_and_ends_at_once() {
+    let controller = format!("https://{}", closed_address());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .args(["run", "--admin", "off", "--gateway", "infra/edge"])
+        .args(["--controller", &controller, "--drain-delay", "1h"])
+        .env("RUST_LOG", "info")
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let log = BufReader::new(child.stderr.take().expect("piped"));
+    let mut lines = log.lines().map(|line| line.expect("text"));
+    let line = lines.find(|line| line.contains("not ready after"));
+    assert!(line.is_some_and(|line| line.contains("not configured yet")));
+    let id = child.id().to_string();
+    let told = Command::new("kill").args(["-TERM", &id]).status();
+    assert!(told.expect("told").success());
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+}
+
 /// Idle clients: some have sent nothing, and the others wait after a response.
 async fn idle_clients(address: SocketAddr, count: usize) -> (Vec<TcpStream>, Vec<Client>) {
     let (mut silent, mut waiting) = (Vec::new(), Vec::new());
@@ -219,15 +239,17 @@ fn serves_neighbours_of_many_idle_clients_with_few_descriptors() {
         let origin = origin().await;
         let (objects, address) = objects(&origin);
         let objects = objects.route("route", &[to("origin")]);
-        let mut program = Program::start(&objects, "ulimit -n 256; ", &["--access-log", "off"]);
+        let mut program = Program::start(&objects, "ulimit -n 256; ", &["--drain-deadline", "0s"]);
         program.until("/readyz", 200, "ready").await;
         let _idle = idle_clients(address, 300).await;
         for _ in 0..60 {
             assert_eq!(get(address, "a.com", "/").await.status, 200);
         }
         let mut neighbours = Vec::new();
-        for _ in 0..60 {
-            neighbours.push(Client::http1(address).await);
+        for _ in 0..20 {
+            let mut client = Client::http1(address).await;
+            assert_eq!(client.get("a.com", "/").await.status, 200);
+            neighbours.push(client);
         }
         for client in &mut neighbours {
             assert_eq!(client.get("a.com", "/").await.status, 200);
