@@ -112,6 +112,12 @@ impl Deadline {
         &self.clock
     }
 
+    /// Makes the deadline due at once, and wakes the task that waits for it.
+    pub fn expire(&self) {
+        self.slot.due.set(0);
+        self.slot.wake();
+    }
+
     /// Clears the deadline.
     pub fn clear(&self) {
         self.slot.due.set(NEVER);

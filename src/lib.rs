@@ -14,6 +14,7 @@ pub mod cli;
 pub mod clock;
 pub mod controller;
 pub mod data_plane;
+pub mod descriptors;
 pub mod dns;
 pub mod events;
 pub mod filter;

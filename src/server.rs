@@ -3,9 +3,12 @@
 
 mod announce;
 pub mod controller;
+mod objects;
+mod readiness;
 mod serves;
 mod session_key;
 mod stream;
+mod supervised;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,24 +21,21 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 use self::announce::Announced;
+use self::objects::{Objects, options};
+use self::readiness::Readiness;
 use self::serves::serves;
-use crate::admin::{self, AdminState};
-use crate::api::Key;
+use self::supervised::{Supervised, Tasks};
+use crate::admin::{AdminState, AdminThread};
 use crate::controller::{Outcome, Outputs};
 use crate::dns::{AllowedAddresses, Names, SystemLookup};
-use crate::ir::BindReport;
-use crate::provider::{
-    FileProvider, KubernetesProvider, Load, StreamEvent, StreamProvider, StreamSettings,
-};
+use crate::provider::Progress;
 use crate::proxy::Proxy;
-use crate::session_key::SessionKey;
-use crate::settings::{Settings, Source, StreamSource};
+use crate::settings::Settings;
 use crate::shutdown::{self, Shutdown, Trigger};
-use crate::stream::message::Serves;
-use crate::table::{Table, set_stale};
+use crate::table::Table;
 use crate::telemetry::metrics::StreamStats;
 use crate::telemetry::{AccessLog, ProcessStats};
-use crate::translate::{Mode, Options, watched_kinds};
+use crate::translate::Options;
 
 /// A data plane that serves its first configuration.
 pub struct Server {
@@ -44,16 +44,33 @@ pub struct Server {
     admin: Option<SocketAddr>,
     trigger: Trigger,
     reload: mpsc::Sender<()>,
-    control: thread::JoinHandle<()>,
+    progress: Arc<Progress>,
+    control: Supervised,
 }
 
 /// Serves until a signal starts a shutdown, and returns when it is complete.
 ///
 /// # Errors
 /// When the configuration folder cannot be read, when threads, the admin address or signal handlers
-/// cannot be set up, or when the control thread panics.
+/// cannot be set up, when the control thread panics, or when work does not end at the deadline of the
+/// shutdown.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
-    Server::launch(settings, true)?.wait()
+    let server = Server::launch(settings)?;
+    let (outcome, state) = (server.outcome, server.state.clone());
+    let (progress, logs) = (server.progress, state.clone());
+    let starting = || {
+        let waiting = state.waiting.load_full();
+        let progress = || waiting.map_or_else(|| progress.to_string(), |it| it.to_string());
+        outcome.borrow().is_none().then(progress)
+    };
+    let tasks = Tasks {
+        reload: server.reload,
+        on_user_signal: move || logs.access_log.reopen(),
+        starting,
+    };
+    let result = server.control.supervise(&server.trigger, tasks);
+    state.access_log.finish();
+    result
 }
 
 impl Server {
@@ -63,12 +80,17 @@ impl Server {
     /// # Errors
     /// The same as for [`run`].
     pub fn start(settings: &Settings) -> anyhow::Result<Self> {
-        let mut server = Self::launch(settings, false)?;
-        // The control thread owns the sender. If that thread has ended, `start` fails.
-        tokio::runtime::Builder::new_current_thread()
+        let mut server = Self::launch(settings)?;
+        let started = tokio::runtime::Builder::new_current_thread()
             .build()?
             .block_on(server.outcome.wait_for(Option::is_some))
-            .context("the control thread ended")?;
+            .is_ok();
+        if !started {
+            // The control thread owns the sender, and has ended.
+            server.trigger.force();
+            server.control.join()?;
+            anyhow::bail!("the control thread ended");
+        }
         Ok(server)
     }
 
@@ -126,27 +148,19 @@ impl Server {
         self.end();
     }
 
-    /// Waits until shutdown is complete.
-    ///
-    /// # Errors
-    /// When the control thread has panicked: the process does not follow changes any more and must
-    /// be restarted.
-    pub fn wait(self) -> anyhow::Result<()> {
-        ended(self.control.join())
-    }
-
     fn end(self) {
-        if let Err(error) = self.wait() {
+        if let Err(error) = self.control.join() {
             tracing::error!("{error}");
         }
     }
 
-    fn launch(settings: &Settings, signals: bool) -> anyhow::Result<Self> {
+    fn launch(settings: &Settings) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let session_key = session_key::open(settings)?;
-        let objects = Objects::open(settings, &runtime, &session_key)?;
+        let progress = Arc::<Progress>::default();
+        let objects = Objects::open(settings, &runtime, &session_key, &progress)?;
         let stream = matches!(objects, Objects::Stream(..)).then(Arc::<StreamStats>::default);
         let access_log =
             AccessLog::start(&settings.access_log).context("cannot start the access log")?;
@@ -167,21 +181,14 @@ impl Server {
         )
         .context("cannot start a worker")?;
         let state = Arc::new(AdminState::new(table, stats, access_log));
-        let admin = settings.admin.map(admin::bind).transpose();
-        let admin =
-            admin.with_context(|| format!("cannot bind the admin address {:?}", settings.admin))?;
-        let admin_address = admin
-            .as_ref()
-            .map(std::net::TcpListener::local_addr)
-            .transpose()?;
-        if signals {
-            // tokio registers signal handlers with the runtime of the current context.
-            let _within = runtime.enter();
-            let logs = state.clone();
-            shutdown::on_signals(trigger.clone(), reload.clone())
-                .and_then(|()| shutdown::on_user_signal(move || logs.access_log.reopen()))
-                .context("cannot install signal handlers")?;
-        }
+        let admin = match settings.admin {
+            Some(address) => Some(
+                AdminThread::start(address, state.clone(), shutdown.clone())
+                    .with_context(|| format!("cannot serve on the admin address {address}"))?,
+            ),
+            None => None,
+        };
+        let admin_address = admin.as_ref().map(AdminThread::address);
         let (publish, outcome) = watch::channel(None);
         let names = Names::new(
             SystemLookup::new(settings.dns_servers.clone()),
@@ -197,188 +204,24 @@ impl Server {
             state: state.clone(),
             shutdown,
             publish,
+            progress: progress.clone(),
         };
-        let control = thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || {
-                control.run(&runtime, admin);
-                // A pending DNS lookup must not delay the exit.
-                runtime.shutdown_timeout(Duration::from_secs(1));
-            })?;
+        let control = Supervised::spawn("control", move || {
+            let result = control.run(&runtime);
+            // A pending DNS lookup must not delay the exit.
+            runtime.shutdown_timeout(Duration::from_secs(1));
+            drop(admin);
+            result
+        })?;
         Ok(Self {
             outcome,
             state,
             admin: admin_address,
             trigger,
             reload,
+            progress,
             control,
         })
-    }
-}
-
-/// Converts a panic of the control thread into an error.
-fn ended(control: thread::Result<()>) -> anyhow::Result<()> {
-    control.map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        anyhow::anyhow!(
-            "the control thread panicked and no longer follows changes: {}",
-            text.unwrap_or("see the log")
-        )
-    })
-}
-
-/// Source of objects.
-enum Objects {
-    /// A folder and its initial content.
-    Folder(FileProvider, Load),
-    /// A Kubernetes API server.
-    Cluster(KubernetesProvider),
-    /// A controller, and the session key that it sets, unless a key file is configured.
-    Stream(StreamProvider, Option<Arc<SessionKey>>),
-}
-
-impl Objects {
-    fn open(
-        settings: &Settings,
-        runtime: &tokio::runtime::Runtime,
-        session_key: &Arc<SessionKey>,
-    ) -> anyhow::Result<Self> {
-        match &settings.source {
-            Source::Folder(folder) => {
-                let mut provider = FileProvider::new(folder.clone());
-                let first = provider.load()?;
-                Ok(Self::Folder(provider, first))
-            }
-            Source::Kubernetes {
-                gateway,
-                namespaces,
-            } => {
-                let provider = runtime.block_on(KubernetesProvider::from_environment())?;
-                let provider =
-                    provider.of_kinds(watched_kinds(&options(settings, Mode::Kubernetes)));
-                let provider = provider.within(namespaces.iter().cloned());
-                Ok(Self::Cluster(match gateway {
-                    Some(only) => provider.only(&only.namespace, &only.name),
-                    None => provider,
-                }))
-            }
-            Source::Stream(source) => {
-                let follows = settings.session_key_file.is_none();
-                let key = follows.then(|| session_key.clone());
-                Ok(Self::Stream(stream_provider(source), key))
-            }
-        }
-    }
-
-    /// Returns the operating mode, which follows from the source of objects.
-    fn mode(&self) -> Mode {
-        match self {
-            Self::Folder(..) => Mode::Standalone,
-            Self::Cluster(_) => Mode::Kubernetes,
-            Self::Stream(..) => Mode::Dedicated,
-        }
-    }
-
-    /// Runs the loop on the current objects and on every change.
-    async fn drive<F, P>(
-        self,
-        options: Options,
-        names: Names<SystemLookup>,
-        reloads: mpsc::Receiver<()>,
-        reports: watch::Receiver<Option<Serves>>,
-        outputs: Outputs<F, P>,
-        state: &AdminState,
-    ) where
-        F: FnMut(&Table) -> BindReport,
-        P: FnMut(Outcome),
-    {
-        match self {
-            Self::Folder(provider, first) => {
-                let (sender, loads) = watch::channel(Arc::new(first));
-                tokio::select! {
-                    () = crate::controller::run(loads, options, names, outputs) => {}
-                    () = provider.watch(sender, reloads) => {}
-                }
-            }
-            Self::Cluster(provider) => {
-                let (sender, loads) = watch::channel(Arc::default());
-                tokio::select! {
-                    () = run_from_first(loads, options, names, outputs) => {}
-                    () = provider.watch(sender, || state.stats.config.contacted()) => {}
-                }
-            }
-            Self::Stream(provider, key) => {
-                let (sender, loads) = watch::channel(Arc::default());
-                // Objects of a previous container are served before the controller confirms them.
-                set_stale(true);
-                let on_event = |event: StreamEvent<'_>| match (event, &key) {
-                    (StreamEvent::SessionSecret(secret), Some(key)) => {
-                        session_key::follow(key, secret)
-                    }
-                    (event, _) => record_stream_event(event, state),
-                };
-                tokio::select! {
-                    () = run_from_first(loads, options, names, outputs) => {}
-                    () = provider.watch(sender, reports, on_event) => {}
-                }
-            }
-        }
-    }
-}
-
-/// Returns the translation options for objects of this source.
-fn options(settings: &Settings, mode: Mode) -> Options {
-    Options {
-        mode,
-        permissions: settings.permissions.clone(),
-        location: settings.location.clone(),
-        ..Options::default()
-    }
-}
-
-fn stream_provider(source: &StreamSource) -> StreamProvider {
-    StreamProvider::new(StreamSettings {
-        host: source.controller.host.clone(),
-        port: source.controller.port,
-        gateway: Key::new(&source.gateway.namespace, &source.gateway.name),
-        ca_file: source.ca_file.clone(),
-        token_file: source.token_file.clone(),
-        state_dir: source.state_dir.clone(),
-    })
-}
-
-/// Runs the loop once the first objects are known. Serves nothing before.
-async fn run_from_first<F, P>(
-    mut loads: watch::Receiver<Arc<Load>>,
-    options: Options,
-    names: Names<SystemLookup>,
-    outputs: Outputs<F, P>,
-) where
-    F: FnMut(&Table) -> BindReport,
-    P: FnMut(Outcome),
-{
-    if loads.changed().await.is_ok() {
-        crate::controller::run(loads, options, names, outputs).await;
-    }
-}
-
-/// Records the state of the connection to the controller for metrics and readiness.
-fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
-    match event {
-        StreamEvent::CaughtUp => set_stale(false),
-        StreamEvent::Disconnected => set_stale(true),
-        _ => {}
-    }
-    let Some(stats) = &state.stats.stream else {
-        return;
-    };
-    match event {
-        StreamEvent::Connected => stats.connected(),
-        StreamEvent::Disconnected => stats.disconnected(),
-        StreamEvent::Committed(position) => stats.committed(position.revision),
-        StreamEvent::SessionSecret(_) | StreamEvent::CaughtUp => {}
-        StreamEvent::Waiting(reason) => state.waiting.store(Some(Arc::new(reason))),
     }
 }
 
@@ -391,34 +234,19 @@ struct Control {
     state: Arc<AdminState>,
     shutdown: Shutdown,
     publish: watch::Sender<Option<Outcome>>,
+    progress: Arc<Progress>,
     options: Options,
 }
 
 impl Control {
-    fn run(self, runtime: &tokio::runtime::Runtime, admin: Option<std::net::TcpListener>) {
-        let proxy = runtime.block_on(async {
-            if let Some(listener) = admin {
-                match tokio::net::TcpListener::from_std(listener) {
-                    Ok(listener) => drop(tokio::spawn(admin::serve(
-                        listener,
-                        self.state.clone(),
-                        self.shutdown.clone(),
-                    ))),
-                    Err(error) => {
-                        tracing::error!(%error, "cannot accept connections on the admin address")
-                    }
-                }
-            }
-            let proxy = self.configure().await;
-            tokio::task::spawn_blocking(move || proxy.join()).await
-        });
-        if proxy.is_err() {
-            tracing::error!("cannot wait for the workers");
-        }
+    fn run(self, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
+        let proxy = runtime.block_on(self.configure())?;
+        proxy.join();
+        Ok(())
     }
 
     /// Follows configuration changes until draining begins.
-    async fn configure(self) -> Proxy {
+    async fn configure(self) -> anyhow::Result<Proxy> {
         let Self {
             objects,
             names,
@@ -427,10 +255,12 @@ impl Control {
             state,
             mut shutdown,
             publish,
+            progress,
             options,
         } = self;
         let mut terminating = shutdown.clone();
         let mut announced = Announced::default();
+        let mut readiness = Readiness::default();
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
             table: state.table.clone(),
@@ -440,7 +270,9 @@ impl Control {
                 announce_binds(&outcome, publish.borrow().as_ref());
                 state.report.store(outcome.report.clone());
                 state.stats.config.loaded(outcome.generation, problems);
-                state.ready.store(true, Release);
+                let unready = readiness.follow(&outcome.binds, &state.table.load().ir.ports);
+                state.ready.store(unready.is_none(), Release);
+                state.waiting.store(unready.map(Arc::new));
                 report.send_replace(serves(&outcome));
                 publish.send_replace(Some(outcome));
             },
@@ -451,12 +283,12 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = objects.drive(options, names, reloads, reports, outputs, &state) => {}
+            ended = objects.drive(options, names, reloads, reports, outputs, (&state, &progress)) => ended?,
             () = not_ready => {}
             () = shutdown.draining() => {}
         }
         state.ready.store(false, Release);
-        proxy
+        Ok(proxy)
     }
 }
 
@@ -482,21 +314,5 @@ fn announce_binds(outcome: &Outcome, last: Option<&Outcome>) {
     }
     if last.is_none_or(|last| last.generation != outcome.generation) {
         tracing::info!("configuration {} is served", outcome.generation);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reports_panic_of_the_control_thread() {
-        assert!(ended(thread::spawn(|| {}).join()).is_ok());
-        let panicked = |message: &'static str| ended(Err(Box::new(message)));
-        let error = panicked("index out of bounds").unwrap_err().to_string();
-        assert!(error.contains("index out of bounds"), "{error}");
-        let error = ended(Err(Box::new("made".to_owned()))).unwrap_err();
-        assert!(error.to_string().ends_with(": made"), "{error}");
-        assert!(ended(Err(Box::new(7))).is_err());
     }
 }

@@ -265,7 +265,7 @@ pub struct Limits {
     pub upstream_idle_timeout: Duration,
     /// Idle time after which a client connection releases its buffers. Default: 1 s.
     pub park_after: Duration,
-    /// Maximum client connections of the process. Default: 65,536.
+    /// Maximum client connections of the process; at the limit, a new one replaces an idle one. Default: 65,536.
     pub max_connections: usize,
     /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest. Default: 4,096.
     pub max_handshakes: usize,

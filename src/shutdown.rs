@@ -129,44 +129,67 @@ impl Shutdown {
     }
 }
 
-/// Installs signal handlers. The first SIGTERM or SIGINT starts a graceful shutdown, and a second
-/// one forces it. SIGHUP requests a reload. Must be called within a runtime that lives until
-/// shutdown is complete.
-pub fn on_signals(trigger: Trigger, reload: mpsc::Sender<()>) -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let hangup = signal(SignalKind::hangup())?;
-    tokio::spawn(forward_reloads(hangup, reload));
-    tokio::spawn(async move {
-        let name = stop_signal(&mut terminate, &mut interrupt).await;
-        info!(signal = name, drain = ?trigger.drain, "shutting down");
-        tokio::select! {
-            () = trigger.shut_down() => {}
-            name = stop_signal(&mut terminate, &mut interrupt) => {
-                info!(signal = name, "shutting down by force");
-                trigger.force();
+/// The signals that end the process.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Installs handlers: SIGHUP requests a reload, and SIGUSR1, which otherwise would end the
+    /// process, calls `on_user`. Must be called within a runtime that is polled until shutdown is
+    /// complete.
+    ///
+    /// # Errors
+    /// When the system refuses a handler.
+    pub fn install(
+        reload: mpsc::Sender<()>,
+        on_user: impl Fn() + Send + 'static,
+    ) -> io::Result<Self> {
+        let signals = Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        };
+        let hangup = signal(SignalKind::hangup())?;
+        let mut user = signal(SignalKind::user_defined1())?;
+        tokio::spawn(forward_reloads(hangup, reload));
+        tokio::spawn(async move {
+            while user.recv().await.is_some() {
+                on_user();
             }
-        }
-    });
-    Ok(())
-}
+        });
+        Ok(signals)
+    }
 
-/// Calls `action` at each SIGUSR1, which otherwise would end the process. Must be called within a
-/// runtime.
-pub fn on_user_signal(action: impl Fn() + Send + 'static) -> io::Result<()> {
-    let mut user = signal(SignalKind::user_defined1())?;
-    tokio::spawn(async move {
-        while user.recv().await.is_some() {
-            action();
+    /// Waits for SIGTERM or SIGINT and shuts down gracefully; a second one forces it. Returns when
+    /// the forced phase has begun, or when every receiver is dropped. A process that is not serving
+    /// yet has nothing to drain.
+    pub async fn shut_down(mut self, trigger: &Trigger, is_serving: impl Fn() -> bool) {
+        let name = self.next().await;
+        if !is_serving() {
+            info!(signal = name, "shutting down before anything is served");
+            return trigger.force();
         }
-    });
-    Ok(())
-}
+        let Drain { delay, deadline } = trigger.drain;
+        info!(
+            signal = name,
+            "shutting down: closing the listeners in {delay:?}, and connections at most {deadline:?} later"
+        );
+        let forced = tokio::select! {
+            () = trigger.shut_down() => None,
+            name = self.next() => Some(name),
+        };
+        if let Some(name) = forced {
+            info!(signal = name, "shutting down by force");
+            trigger.force();
+        }
+    }
 
-async fn stop_signal(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod config;
 mod connections;
 mod page;
+mod thread;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use self::connections::RequestSeen;
+pub use self::thread::AdminThread;
 use crate::shutdown::Shutdown;
 use crate::status::StatusReport;
 use crate::table::Table;
@@ -42,9 +44,9 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct AdminState {
     /// The table in service.
     pub table: Arc<ArcSwap<Table>>,
-    /// Whether the first configuration is complete and its ports are bound.
+    /// Whether the first configuration is complete, and its ports are bound as far as they must be.
     pub ready: AtomicBool,
-    /// What the first configuration waits for, if known.
+    /// Why the process is not ready, if known.
     pub waiting: ArcSwapOption<String>,
     /// Conditions of all objects, after binding.
     pub report: ArcSwap<StatusReport>,
@@ -205,11 +207,9 @@ fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
     } else if state.ready.load(Ordering::Acquire) {
         text(StatusCode::OK, "ready\n")
     } else {
-        let reason = match &*state.waiting.load() {
-            Some(waiting) => format!("not configured yet: {waiting}\n"),
-            None => "not configured yet\n".to_owned(),
-        };
-        text(StatusCode::SERVICE_UNAVAILABLE, &reason)
+        let waiting = state.waiting.load();
+        let reason = waiting.as_deref().map_or("not configured yet", |it| it);
+        text(StatusCode::SERVICE_UNAVAILABLE, &format!("{reason}\n"))
     }
 }
 

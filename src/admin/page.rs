@@ -13,11 +13,13 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;mar
 /// The whole page.
 pub(super) fn html(state: &AdminState) -> String {
     let table = state.table.load();
-    let ready = if state.ready.load(Ordering::Acquire) {
-        "ready"
-    } else {
-        "not configured yet"
+    let waiting = state.waiting.load();
+    let ready = match &*waiting {
+        _ if state.ready.load(Ordering::Acquire) => "ready",
+        Some(reason) => reason.as_str(),
+        None => "not configured yet",
     };
+    let ready = escape(ready);
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Portcullis</title><style>{STYLE}</style>\
          <h1>Portcullis {version}</h1><p>{ready}; generation {generation}; {problems} problems; {open} client connections</p>\

@@ -22,7 +22,7 @@ use crate::telemetry;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  portcullis controller --image ghcr.io/portcullis/portcullis:0.1.0
+  portcullis controller --image ghcr.io/portcullis/portcullis:0.2.0
   portcullis controller --image localhost/portcullis --lease-namespace default --admin off
 
 Connects to the cluster of the pod's service account, or else of the kubeconfig.
@@ -86,7 +86,7 @@ pub struct Args {
 
 /// Runs the controller until a signal.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    telemetry::start_log(args.log.log_format, &args.log.filter())?;
+    telemetry::log::start(args.log.log_format, &args.log.filter())?;
     let own = || {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         format!("{}-{}", host.trim(), std::process::id())

@@ -246,7 +246,7 @@ limit_flags! {
     upstream_idle_timeout: Span, "TIME", "PORTCULLIS_UPSTREAM_IDLE_TIMEOUT";
     /// Idle time after which a client connection releases its buffers
     park_after: Span, "TIME", "PORTCULLIS_PARK_AFTER";
-    /// Maximum client connections of the process
+    /// Maximum client connections of the process; at the limit, a new one replaces an idle one
     max_connections: usize, "N", "PORTCULLIS_MAX_CONNECTIONS";
     /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";

@@ -22,6 +22,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::telemetry::log;
+
 /// Version, commit and profile of the build.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -87,10 +89,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("portcullis: {error:#}");
+    let code = result.unwrap_or_else(|error| {
+        log::write_line(&format!("portcullis: {error:#}"));
         ExitCode::FAILURE
-    })
+    });
+    log::finish();
+    code
 }
 
 /// Waits for SIGTERM or SIGINT.

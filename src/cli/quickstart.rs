@@ -58,7 +58,7 @@ pub struct Args {
 
 /// Serves until a signal.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    telemetry::start_log(args.log.log_format, &args.log.filter())?;
+    telemetry::log::start(args.log.log_format, &args.log.filter())?;
     args.require_free_ports()?;
     let backends = start_backends()?;
     let folder = Folder::new()?;

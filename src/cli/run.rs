@@ -144,7 +144,7 @@ fn namespace(text: &str) -> Result<String, &'static str> {
 
 /// Serves until the process is terminated.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    telemetry::start_log(args.serve.log.log_format, &args.serve.log.filter())?;
+    telemetry::log::start(args.serve.log.log_format, &args.serve.log.filter())?;
     let mut settings = args.serve.settings(args.source());
     if args.stream.provisioned == Some(Provisioned::Service) {
         settings.ports = Ports::Unprivileged;

@@ -263,7 +263,7 @@ where
                 state.warn(gateway, REPLICA_BEHIND, message.clone(), &outputs.events);
             }
             Verdict::Confirmed(_) => outputs.events.clear(gateway, REPLICA_BEHIND),
-            Verdict::Awaited(_) | Verdict::Absent => {}
+            Verdict::Awaited(_) | Verdict::Absent(_) => {}
         }
     }
     let version = seen.bundle_version.as_deref();

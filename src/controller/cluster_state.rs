@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::addresses::{self, Replica};
-use super::confirmation::{Confirmations, Verdict};
+use super::confirmation::{self, Confirmations, Verdict};
 use crate::api::Resource;
 use crate::events::{Events, Warning};
 use crate::ir::ObjectRef;
@@ -113,6 +113,14 @@ impl ClusterState {
             // Every Gateway of this controller has been streamed, so it has a revision.
             let revision = self.published.revisions.get(gateway).copied();
             let verdict = confirmations.evaluate(gateway, revision.unwrap_or(0), &replicas, now);
+            let verdict = match verdict {
+                // A replica that cannot bind its ports is not ready, and says why.
+                Verdict::Absent(_) => {
+                    let reports = reports.into_iter().flat_map(BTreeMap::values);
+                    Verdict::Absent(confirmation::unbound(reports))
+                }
+                other => other,
+            };
             (gateway.clone(), verdict)
         };
         self.translation
@@ -178,7 +186,8 @@ impl ClusterState {
                     let message = format!("{message}{}", failure.unwrap_or_default());
                     state.fault = Some((Reason::Pending, message));
                 }
-                Verdict::Absent => {
+                Verdict::Absent(unbound) => {
+                    state.unbound = unbound.clone();
                     let failure = failure.map(|failure| failure.message.clone());
                     let message = failure
                         .unwrap_or_else(|| "no replica of its data plane is ready yet".to_owned());

@@ -24,8 +24,8 @@ pub(super) enum Verdict {
     Awaited(Instant),
     /// Some replicas have not confirmed in time. Names them.
     Lagging(String),
-    /// There is no ready replica.
-    Absent,
+    /// There is no ready replica. Those that are not ready could not bind these ports.
+    Absent(BTreeMap<u16, String>),
 }
 
 impl Verdict {
@@ -82,7 +82,7 @@ impl Confirmations {
         let state = self.gateways.entry(gateway.clone()).or_default();
         if replicas.is_empty() {
             *state = State::default();
-            return Verdict::Absent;
+            return Verdict::Absent(BTreeMap::new());
         }
         let current: Vec<&PodReport> = replicas
             .iter()
@@ -94,7 +94,7 @@ impl Confirmations {
         }
         if state.confirmed >= Some(wanted) {
             state.awaited = None;
-            return Verdict::Confirmed(unbound(&current));
+            return Verdict::Confirmed(unbound(current));
         }
         // Replicas that are one change behind in a series of changes do not lag.
         let has = |revision| {
@@ -133,8 +133,11 @@ fn lag_reason(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Opt
     }
 }
 
-fn unbound(reports: &[&PodReport]) -> BTreeMap<u16, String> {
-    let ports = reports.iter().flat_map(|report| &report.unbound);
+/// Returns the ports that some replica could not bind, with the error of one of them.
+pub(super) fn unbound<'a>(
+    reports: impl IntoIterator<Item = &'a PodReport>,
+) -> BTreeMap<u16, String> {
+    let ports = reports.into_iter().flat_map(|report| &report.unbound);
     ports.map(|(port, error)| (*port, error.clone())).collect()
 }
 
@@ -189,7 +192,8 @@ mod tests {
     #[test]
     fn confirmed_only_when_every_ready_replica_serves_the_revision() {
         let mut fixture = Fixture::new();
-        assert_eq!(fixture.evaluate(0, &[]), Verdict::Absent);
+        let absent = Verdict::Absent(BTreeMap::new());
+        assert_eq!(fixture.evaluate(0, &[]), absent);
         for revisions in [[WANTED, WANTED - 1], [WANTED, 0]] {
             let verdict = fixture.evaluate(0, &revisions);
             assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
@@ -206,7 +210,8 @@ mod tests {
             fixture.evaluate(60, &[WANTED, 0]),
             Verdict::Confirmed(_)
         ));
-        assert_eq!(fixture.evaluate(61, &[]), Verdict::Absent);
+        let absent = Verdict::Absent(BTreeMap::new());
+        assert_eq!(fixture.evaluate(61, &[]), absent);
         assert!(matches!(fixture.evaluate(62, &[0]), Verdict::Awaited(_)));
     }
 

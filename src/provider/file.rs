@@ -16,7 +16,7 @@ use std::sync::Arc;
 use self::locate::Lines;
 use self::parse::SyntaxError;
 use self::scan::Scan;
-use super::{Load, Problem};
+use super::{Load, Problem, Progress};
 use crate::api::{self, Admission, Finding, Object, ObjectRef, Severity};
 use crate::snapshot::Snapshot;
 use anyhow::Context;
@@ -34,6 +34,7 @@ pub struct FileProvider {
     directory: PathBuf,
     files: BTreeMap<PathBuf, Arc<Entry>>,
     served: BTreeMap<ObjectRef, Object>,
+    progress: Arc<Progress>,
 }
 
 /// A load that has not been committed yet.
@@ -122,7 +123,14 @@ impl FileProvider {
             directory,
             files: BTreeMap::new(),
             served: BTreeMap::new(),
+            progress: Arc::default(),
         }
+    }
+
+    /// Reports how far a read is.
+    #[must_use]
+    pub fn reporting(self, progress: Arc<Progress>) -> Self {
+        Self { progress, ..self }
     }
 
     /// Reads the directory. Fails only if the directory itself cannot be read. Any other failure is
@@ -199,6 +207,7 @@ impl FileProvider {
             )
         })?;
         let mut files = BTreeMap::new();
+        self.progress.reading(scan.files.len());
         for (path, real) in &scan.files {
             let before = self.files.get(path);
             let entry = if unfinished.contains(real) {
@@ -207,6 +216,7 @@ impl FileProvider {
                 read_entry(path, real, before)
             };
             files.extend(entry.map(|entry| (path.clone(), entry)));
+            self.progress.has_read();
         }
         Ok((scan, files))
     }

@@ -4,6 +4,7 @@
 pub mod file;
 pub mod kubernetes;
 pub mod problem;
+mod progress;
 pub mod stream;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ pub use kubernetes::bundle::follow_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
 pub use kubernetes::{KubernetesProvider, Timing};
 pub use problem::Problem;
+pub use progress::Progress;
 pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 
 use crate::snapshot::Snapshot;

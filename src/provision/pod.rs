@@ -133,7 +133,11 @@ fn container(plan: &Plan<'_>) -> Value {
             "timeoutSeconds": timeout,
         })
     };
-    let resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    // docs/sizing.md: the request fits 5,000 routes, and the limit 50,000.
+    let resources = json!({
+        "requests": {"cpu": "100m", "memory": "128Mi"},
+        "limits": {"memory": "1Gi"},
+    });
     let resources = workload.resources.clone().map_or(resources, Value::Object);
     let mut container = json!({
         "name": "portcullis",

@@ -9,9 +9,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::idle::{Registered, Registration};
 use crate::clock::{Clock, Deadline};
 use crate::settings::Limits;
 use crate::telemetry::metrics::TimeoutKind;
+
+/// Time without a byte after which a client that has sent a part of its first request is idle.
+const PARTIAL_HEAD: Duration = Duration::from_secs(1);
 
 /// What a connection or stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub(crate) enum Phase {
     Write,
     /// The end of an exchange that is limited by its route's timeout.
     Exchange,
+    /// Nothing: the connection is idle, and a new client needs its place.
+    Evicted,
 }
 
 /// Whether a client that pauses in its request body stalls the request.
@@ -51,11 +57,15 @@ pub(crate) struct Activity {
     received: Cell<u64>,
     /// Clock time of the last bytes from the client.
     last_read: Cell<u64>,
+    /// Whether the client has sent anything.
+    has_read: Cell<bool>,
     pace: Cell<BodyPace>,
     body_open: Cell<bool>,
     ended_by: Cell<Option<TimeoutKind>>,
     expiry: RefCell<Option<Pin<Box<Sleep>>>>,
     multiplexed: bool,
+    evicted: Cell<bool>,
+    registration: Registration,
 }
 
 impl Activity {
@@ -73,14 +83,24 @@ impl Activity {
             requests: Cell::new(0),
             received: Cell::new(0),
             last_read: Cell::new(clock.now()),
+            has_read: Cell::new(false),
             pace: Cell::new(BodyPace::Steady),
             body_open: Cell::new(false),
             ended_by: Cell::new(None),
             expiry: RefCell::new(None),
             multiplexed,
+            evicted: Cell::new(false),
+            registration: Registration::default(),
         };
         activity.deadline.set(limits.header_timeout);
         Rc::new(activity)
+    }
+
+    /// Creates the state of a TLS handshake, which another timeout limits.
+    pub(crate) fn handshake(clock: &Rc<Clock>, limits: &Rc<Limits>) -> Rc<Self> {
+        let activity = Self::connection(clock, limits, false);
+        activity.deadline.clear();
+        activity
     }
 
     /// Creates the state of a stream whose request has arrived.
@@ -104,10 +124,45 @@ impl Activity {
             self.deadline.set(Duration::ZERO);
         }
         self.deadline.poll_due(cx).map(|()| {
+            if self.evicted.take() {
+                self.phase.set(Phase::Evicted);
+            }
             let phase = self.phase.get();
             self.ended_by.set(phase.timeout());
             phase
         })
+    }
+
+    /// Remembers the entry of this connection among those of its worker.
+    pub(super) fn set_registration(&self, registered: Registered) {
+        self.registration.set(Some(registered));
+    }
+
+    /// Returns the time since which this connection is idle: no request is in progress, and none is
+    /// arriving.
+    pub(super) fn idle_since(&self) -> Option<u64> {
+        let is_idle = match self.phase.get() {
+            Phase::Idle => true,
+            Phase::Head => !self.has_read.get() || self.quiet_for() >= PARTIAL_HEAD,
+            _ => false,
+        };
+        (is_idle && self.requests.get() == 0 && !self.evicted.get()).then(|| self.last_read.get())
+    }
+
+    /// Makes the connection close, if it is idle.
+    pub(super) fn evict(&self) -> bool {
+        let is_idle = self.idle_since().is_some();
+        if is_idle {
+            self.evicted.set(true);
+            self.deadline.expire();
+        }
+        is_idle
+    }
+
+    /// Reports whether the connection must close.
+    #[cfg(test)]
+    pub(super) fn is_evicted(&self) -> bool {
+        self.evicted.get()
     }
 
     /// Sets a deadline for the whole exchange up to its last byte. No other step moves it.
@@ -158,10 +213,11 @@ impl Activity {
     /// Records that bytes arrived from the client.
     pub(crate) fn on_read(&self) {
         self.last_read.set(self.deadline.clock().now());
+        self.has_read.set(true);
         match self.phase.get() {
             Phase::Idle if !self.multiplexed => self.enter(Phase::Head),
             Phase::Backend | Phase::RequestBody => self.restart(),
-            Phase::Head | Phase::Idle | Phase::Write | Phase::Exchange => {}
+            Phase::Head | Phase::Idle | Phase::Write | Phase::Exchange | Phase::Evicted => {}
         }
     }
 
@@ -170,7 +226,7 @@ impl Activity {
         match self.phase.get() {
             Phase::Write => self.end_write(),
             Phase::Backend => self.restart(),
-            Phase::Head | Phase::Idle | Phase::RequestBody | Phase::Exchange => {}
+            Phase::Head | Phase::Idle | Phase::RequestBody | Phase::Exchange | Phase::Evicted => {}
         }
     }
 
@@ -202,6 +258,8 @@ impl Activity {
     /// Records that a request head is complete.
     pub(crate) fn on_request(&self) {
         self.requests.set(self.requests.get() + 1);
+        // The request has come before the connection could close.
+        self.evicted.set(false);
         self.received.set(0);
         self.body_open.set(false);
         self.ended_by.set(None);
@@ -284,7 +342,7 @@ impl Activity {
             Phase::RequestBody => self.limits.body_timeout,
             Phase::Backend => self.limits.stream_idle_timeout,
             Phase::Write => self.limits.write_timeout,
-            Phase::Exchange => Duration::ZERO,
+            Phase::Exchange | Phase::Evicted => Duration::ZERO,
         });
     }
 
@@ -300,11 +358,11 @@ impl Activity {
 
 impl Phase {
     /// Returns the kind of timeout in this phase; `None` for an idle connection, which closes
-    /// without one.
+    /// without one, or for a new client.
     pub(crate) fn timeout(self) -> Option<TimeoutKind> {
         match self {
             Self::Head => Some(TimeoutKind::Header),
-            Self::Idle => None,
+            Self::Idle | Self::Evicted => None,
             Self::RequestBody => Some(TimeoutKind::Body),
             Self::Backend => Some(TimeoutKind::StreamIdle),
             Self::Write => Some(TimeoutKind::Write),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
-use super::activity::Phase;
+use super::activity::{Activity, Phase};
 use super::budget::Share;
 use super::forwarding::Forwarding;
 use super::headers::{Host, LastHost};
@@ -88,6 +88,14 @@ impl Client {
             host: RefCell::default(),
             injection: Rc::default(),
         })
+    }
+
+    /// Creates the state of this connection. While it is idle, a new client may get its place.
+    pub(crate) fn activity(&self, multiplexed: bool) -> Rc<Activity> {
+        let worker = &self.worker;
+        let activity = Activity::connection(&worker.clock, &worker.limits, multiplexed);
+        worker.connections.register(self.peer.ip(), &activity);
+        activity
     }
 
     /// Returns the `Host` for a request without one: the local address.

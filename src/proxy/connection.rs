@@ -1,6 +1,7 @@
 //! Selects the protocol of an accepted socket: plain HTTP, or TLS with the certificate for the
 //! server name. Decides once per connection.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -49,7 +50,7 @@ pub(crate) async fn serve(
 async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
     // its largest state for its whole life.
-    let outcome = Box::pin(timed_handshake(&open, &port, socket)).await;
+    let outcome = Box::pin(timed_handshake(&open, &port, socket, peer)).await;
     let Some((stream, tls)) = outcome else {
         open.stats.handshake_failures.fetch_add(1, Relaxed);
         return;
@@ -61,18 +62,22 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     if http2 {
         Box::pin(http2::serve(io, Bytes::new(), client)).await;
     } else {
-        let activity = Activity::connection(&client.worker.clock, &client.worker.limits, false);
+        let activity = client.activity(false);
         http1::serve(io, Bytes::new(), activity, client).await;
     }
 }
 
-/// Runs a handshake until its timeout or until a newer handshake evicts it.
+/// Runs a handshake until its timeout or until a newer handshake or a new client evicts it.
 async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
+    peer: SocketAddr,
 ) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
     let mut entry = worker.handshakes.begin();
+    let activity = Activity::handshake(&worker.clock, &worker.limits);
+    let peer = peer.ip().to_canonical();
+    worker.connections.register(peer, &activity);
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
         worker.limits.handshake_timeout,
@@ -86,6 +91,8 @@ async fn timed_handshake(
             None
         }),
         () = entry.evicted() => None,
+        // A new client gets the place of the connection.
+        _ = poll_fn(|cx| activity.poll_due(cx)) => None,
     }
 }
 

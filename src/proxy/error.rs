@@ -106,7 +106,7 @@ impl Error {
             }
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
-                UpstreamFault::NoEndpoint | UpstreamFault::Connect => {
+                UpstreamFault::NoEndpoint | UpstreamFault::Connect | UpstreamFault::Descriptors => {
                     StatusCode::SERVICE_UNAVAILABLE
                 }
                 UpstreamFault::ConnectTimeout | UpstreamFault::Timeout => {

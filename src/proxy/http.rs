@@ -20,7 +20,7 @@ const FIRST_READ: usize = 2048;
 
 /// Serves a plain-text client with the HTTP version that its first bytes show.
 pub(crate) async fn serve_plain(mut io: ClientIo, client: Rc<Client>) {
-    let activity = Activity::connection(&client.worker.clock, &client.worker.limits, false);
+    let activity = client.activity(false);
     let mut first = BytesMut::with_capacity(FIRST_READ);
     let read = async {
         while PREFACE.starts_with(&first) && first.len() < PREFACE.len() {

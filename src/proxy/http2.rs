@@ -75,7 +75,7 @@ impl Drop for OpenTunnel {
 /// Serves HTTP/2 on a connection whose first bytes were read as `prefix`.
 pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
     let worker = &client.worker;
-    let activity = Activity::connection(&worker.clock, &worker.limits, true);
+    let activity = client.activity(true);
     let observed = Observed::new(io, prefix, activity.clone(), client.injection.clone());
     let bodies = Bodies::new(WINDOWS);
     let wire = bodies.wire(observed, true, EmptyFrames::Pass);
@@ -177,6 +177,15 @@ impl Server {
                 // Limits the remaining writes like any other write.
                 activity.on_write_blocked();
                 self.begin_graceful_end();
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // The last stream id of this GOAWAY tells the client that a request on its way was not
+            // processed.
+            Poll::Ready(Phase::Evicted) => {
+                activity.on_write_blocked();
+                self.goaway = GoAway::Graceful;
+                self.h2.abrupt_shutdown(Reason::NO_ERROR);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -11,6 +11,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::ir::{Bind, BindReport, Transport};
 use crate::settings::{Ports, container_port};
 
+/// Ports below this one need a permission.
+const PRIVILEGED: u16 = 1024;
 /// Accept backlog.
 const BACKLOG: i32 = 4096;
 
@@ -71,7 +73,7 @@ impl Listeners {
             };
             changes
                 .report
-                .insert(*bind, result.map_err(|error| Arc::from(describe(&error))));
+                .insert(*bind, result.map_err(|error| explain(*bind, ports, &error)));
         }
         changes
     }
@@ -178,12 +180,30 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(97 | 99))
 }
 
-fn describe(error: &io::Error) -> String {
+fn explain(bind: Bind, ports: Ports, error: &io::Error) -> Arc<str> {
+    let port = match ports {
+        Ports::Unprivileged => container_port(bind.port),
+        Ports::AsDeclared | Ports::Ephemeral => bind.port,
+    };
+    describe(error, port).into()
+}
+
+/// Describes why a port cannot be bound, and what to do about it.
+fn describe(error: &io::Error, port: u16) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another process uses the port".to_owned(),
-        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
+        io::ErrorKind::AddrInUse => {
+            format!("another process uses the port (address already in use): stop it, or use another port than {port}")
+        }
+        io::ErrorKind::PermissionDenied if port < PRIVILEGED => format!(
+            "permission denied: ports below {PRIVILEGED} need the capability NET_BIND_SERVICE, or the sysctl \
+             net.ipv4.ip_unprivileged_port_start={port}"
+        ),
+        io::ErrorKind::PermissionDenied => {
+            format!("permission denied: a security policy of this system forbids port {port}")
+        }
         io::ErrorKind::AddrNotAvailable => {
-            "no interface of this machine has the address".to_owned()
+            "no interface of this machine has the address (address not available): use addresses of this machine"
+                .to_owned()
         }
         _ => error.to_string(),
     }
@@ -247,9 +267,21 @@ mod tests {
         let wanted = [bind(LOCAL, taken.local_addr().unwrap().port())];
         let mut listeners = Listeners::default();
         let report = listeners.follow(&wanted, Ports::AsDeclared).report;
-        assert_eq!(
-            report.values().next(),
-            Some(&Err("another process uses the port".into()))
-        );
+        let error = report.values().next().unwrap().clone().unwrap_err();
+        assert!(error.contains("address already in use"), "{error}");
+    }
+
+    #[test]
+    fn advice_fits_the_error_of_a_bind() {
+        let advice = |kind: io::ErrorKind, port| describe(&kind.into(), port);
+        let denied = advice(io::ErrorKind::PermissionDenied, 80);
+        assert!(denied.contains("NET_BIND_SERVICE"), "{denied}");
+        assert!(denied.contains("ip_unprivileged_port_start=80"), "{denied}");
+        let denied = advice(io::ErrorKind::PermissionDenied, 8080);
+        assert!(!denied.contains("NET_BIND_SERVICE"), "{denied}");
+        let missing = advice(io::ErrorKind::AddrNotAvailable, 80);
+        assert!(missing.contains("addresses of this machine"), "{missing}");
+        let taken = advice(io::ErrorKind::AddrInUse, 80);
+        assert!(!taken.contains("addresses of this machine"), "{taken}");
     }
 }

@@ -24,6 +24,7 @@ mod headers;
 mod http;
 mod http1;
 mod http2;
+mod idle;
 mod in_place;
 mod incoming;
 mod injection;
@@ -57,6 +58,7 @@ use tokio::sync::mpsc;
 
 use self::listener::Listeners;
 use self::worker::{Command, Common};
+use crate::descriptors::Descriptors;
 use crate::ir::{Bind, BindReport, PortProtocol};
 use crate::session_key::SessionKey;
 use crate::settings::{Ports, Settings};
@@ -92,8 +94,13 @@ impl Proxy {
         let loads: Arc<[_]> = (0..count).map(|_| AtomicUsize::new(0)).collect();
         // Fails only if the workers were started before, which sets the same counters again.
         let _ = stats.by_worker.set(loads.clone());
+        let descriptors = Descriptors::claim(settings.limits.max_connections, count);
+        if let Some(shortage) = descriptors.shortage() {
+            tracing::warn!("{shortage}");
+        }
         let common = Common {
             table,
+            descriptors: Arc::new(descriptors),
             limits: settings.limits.clone(),
             trusted_proxies: settings.trusted_proxies.clone(),
             access_log: access_log.clone(),

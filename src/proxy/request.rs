@@ -374,7 +374,7 @@ fn poll_stalled(activity: &Activity, client: &Client, cx: &mut Context<'_>) -> P
         Phase::RequestBody => Error::BodyTimeout,
         Phase::Exchange => Error::RequestTimeout,
         // Handled by the connection.
-        Phase::Head | Phase::Idle | Phase::Write => return Poll::Pending,
+        Phase::Head | Phase::Idle | Phase::Write | Phase::Evicted => return Poll::Pending,
     };
     client.timed_out(phase);
     Poll::Ready(error)

@@ -99,7 +99,9 @@ impl<'a> Retries<'a> {
         let is_connection_failure = match fault {
             UpstreamFault::Connect | UpstreamFault::ConnectTimeout | UpstreamFault::Refused => true,
             UpstreamFault::Reset | UpstreamFault::Timeout => method.is_idempotent(),
-            UpstreamFault::Protocol | UpstreamFault::NoEndpoint => false,
+            UpstreamFault::Protocol | UpstreamFault::NoEndpoint | UpstreamFault::Descriptors => {
+                false
+            }
         };
         self.are_left() && (is_connection_failure || self.allow_status(Error::Send(error).status()))
     }

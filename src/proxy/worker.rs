@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -25,9 +25,11 @@ use super::connection;
 use super::current_table::CurrentTable;
 use super::date::Date;
 use super::handshakes::Handshakes;
+use super::idle::Connections;
 use super::listener::Listener;
 use super::port::Ports;
 use crate::clock::Clock;
+use crate::descriptors::{self, Descriptors};
 use crate::ir::Bind;
 use crate::per_worker::WorkerId;
 use crate::session_key::SessionKey;
@@ -38,6 +40,11 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
 use crate::upstream::Upstream;
 
+/// Number of connections above the limit, which wait for evicted ones to close, before accepting
+/// pauses.
+const OVERSHOOT: usize = 16;
+/// Minimum interval of warnings about failed accepts of a port.
+const ACCEPT_WARNING: Duration = Duration::from_secs(10);
 /// Delay after a failed accept when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Interval of the sweep over idle upstream connections.
@@ -47,6 +54,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct Common {
     pub(super) table: Arc<ArcSwap<Table>>,
+    pub(super) descriptors: Arc<Descriptors>,
     pub(super) limits: Limits,
     pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) access_log: AccessLog,
@@ -69,6 +77,8 @@ pub(super) enum Command {
     Follow { closes: bool },
     /// Assign this connection to a worker, like an accepted one.
     Accept(Bind, std::net::TcpStream, SocketAddr),
+    /// Serve this connection instead of an idle one. The number of workers that have none.
+    Replace(Bind, std::net::TcpStream, SocketAddr, usize),
     /// Serve this connection, which is already counted.
     Serve(Counted, Bind, std::net::TcpStream, SocketAddr),
 }
@@ -103,6 +113,11 @@ pub(crate) struct Worker {
     pub(crate) terminating: Cell<bool>,
     /// Whether connections must end.
     pub(crate) draining: Cell<bool>,
+    /// Client connections, some of which may be idle.
+    pub(super) connections: Rc<Connections>,
+    descriptors: Arc<Descriptors>,
+    /// The worker that evicts next.
+    turn: Cell<usize>,
     ports: Ports,
     loads: Arc<[AtomicUsize]>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
@@ -135,7 +150,10 @@ pub(super) fn start(
 async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver<Command>) {
     let clock = Clock::new();
     let worker = Rc::new(Worker {
-        upstream: Upstream::new(&clock, &common.limits),
+        upstream: Upstream::new(&clock, &common.limits, &common.descriptors),
+        connections: Rc::default(),
+        descriptors: common.descriptors,
+        turn: Cell::new(0),
         kept_bytes: Budget::of_worker(common.loads.len()),
         handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
         date: Date::default(),
@@ -175,7 +193,7 @@ async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver
             () = forced.forced() => break,
             // The worker that handed over the connection has counted it as open.
             Some(command) = commands.recv() => {
-                if let Command::Serve(..) = command {
+                if let Command::Serve(..) | Command::Replace(..) = command {
                     worker.handle(command, &mut accepting);
                 }
             }
@@ -214,41 +232,108 @@ impl Worker {
                 }
             }
             Command::Accept(bind, socket, peer) => match TcpStream::from_std(socket) {
-                Ok(socket) => self.assign(bind, socket, peer),
+                Ok(socket) => drop(self.assign(bind, socket, peer)),
                 Err(error) => tracing::warn!(%error, "cannot poll an accepted connection"),
             },
-            Command::Serve(counted, bind, socket, peer) => match TcpStream::from_std(socket) {
-                Ok(socket) => self.serve(counted, bind, socket, peer),
-                Err(error) => tracing::warn!(%error, "cannot poll an accepted connection"),
-            },
+            Command::Replace(bind, socket, peer, refusals) => {
+                self.replace(bind, socket, peer, refusals);
+            }
+            Command::Serve(counted, bind, socket, peer) => {
+                self.handle_serve(counted, bind, socket, peer);
+            }
         }
     }
 
     /// Accepts on behalf of all workers.
     async fn accept(self: Rc<Self>, bind: Bind, listener: Listener) {
+        let mut warned = None::<Instant>;
         loop {
             match listener.accept().await {
-                Ok((socket, peer)) => self.assign(bind, socket, peer),
+                Ok((socket, peer)) => match self.assign(bind, socket, peer) {
+                    Assigned::Free => {}
+                    // Lets the evicted connection close before the next one is accepted.
+                    Assigned::ByEviction => tokio::task::yield_now().await,
+                    Assigned::TooSoon => tokio::time::sleep(ACCEPT_PAUSE).await,
+                },
                 Err(error) if is_transient(&error) => {}
                 // The socket is closed.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Err(error) => {
-                    tracing::warn!(%bind, %error, "accept failed, pausing");
+                    if warned.is_none_or(|last| last.elapsed() >= ACCEPT_WARNING) {
+                        tracing::warn!(%bind, %error, "accept failed, pausing");
+                        warned = Some(Instant::now());
+                    }
+                    if descriptors::are_exhausted(&error) {
+                        self.evict();
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Assigns a new connection to the worker with the fewest connections.
-    fn assign(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {
+    /// Assigns a new connection to the worker with the fewest connections. At the limit, it replaces
+    /// an idle one.
+    fn assign(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) -> Assigned {
         self.stats.accepted.fetch_add(1, Relaxed);
         let total: usize = self.loads.iter().map(|load| load.load(Relaxed)).sum();
-        if total >= self.limits.max_connections {
-            self.stats.refused.fetch_add(1, Relaxed);
-            self.stats.closed.fetch_add(1, Relaxed);
-            return;
+        if total >= self.descriptors.clients() {
+            // In turn, so that idle connections of all workers end.
+            let target = self.turn.replace((self.turn.get() + 1) % self.queues.len());
+            match socket.into_std() {
+                Ok(socket) if target == self.id.index() => self.replace(bind, socket, peer, 0),
+                Ok(socket) => {
+                    let command = Command::Replace(bind, socket, peer, 0);
+                    if self.queues[target].send(command).is_err() {
+                        self.refuse();
+                    }
+                }
+                Err(_) => self.refuse(),
+            }
+            return match total >= self.descriptors.clients() + OVERSHOOT {
+                true => Assigned::TooSoon,
+                false => Assigned::ByEviction,
+            };
         }
+        self.hand_over(bind, socket, peer);
+        Assigned::Free
+    }
+
+    /// Serves a connection in the place of an idle one, here or at the next worker that has one.
+    fn replace(
+        self: &Rc<Self>,
+        bind: Bind,
+        socket: std::net::TcpStream,
+        peer: SocketAddr,
+        refusals: usize,
+    ) {
+        if self.evict() {
+            let counted = Counted::new(self.id.index(), &self.loads, &self.stats);
+            self.handle_serve(counted, bind, socket, peer);
+        } else if refusals + 1 < self.queues.len() {
+            let next = (self.id.index() + 1) % self.queues.len();
+            let command = Command::Replace(bind, socket, peer, refusals + 1);
+            if self.queues[next].send(command).is_err() {
+                self.refuse();
+            }
+        } else {
+            self.refuse();
+        }
+    }
+
+    /// Makes an idle connection close.
+    fn evict(&self) -> bool {
+        let evicted = self.connections.evict();
+        self.stats.evicted.fetch_add(u64::from(evicted), Relaxed);
+        evicted
+    }
+
+    fn refuse(&self) {
+        self.stats.refused.fetch_add(1, Relaxed);
+        self.stats.closed.fetch_add(1, Relaxed);
+    }
+
+    fn hand_over(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {
         let target = self.least_loaded();
         let counted = Counted::new(target, &self.loads, &self.stats);
         if target == self.id.index() {
@@ -260,6 +345,19 @@ impl Worker {
                 let _ = self.queues[target].send(Command::Serve(counted, bind, socket, peer));
             }
             Err(error) => tracing::warn!(%error, "cannot hand over an accepted connection"),
+        }
+    }
+
+    fn handle_serve(
+        self: &Rc<Self>,
+        counted: Counted,
+        bind: Bind,
+        socket: std::net::TcpStream,
+        peer: SocketAddr,
+    ) {
+        match TcpStream::from_std(socket) {
+            Ok(socket) => self.serve(counted, bind, socket, peer),
+            Err(error) => tracing::warn!(%error, "cannot poll an accepted connection"),
         }
     }
 
@@ -317,6 +415,17 @@ impl Worker {
             ticks.tick().await;
         }
     }
+}
+
+/// How a new connection got its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Assigned {
+    /// The limit was not reached.
+    Free,
+    /// An idle connection closes, if there is one.
+    ByEviction,
+    /// The same, and many that are to close are still open.
+    TooSoon,
 }
 
 /// An open connection of this worker.

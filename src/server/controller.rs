@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Duration;
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
@@ -14,7 +15,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::announce::Announced;
 use super::stream::StreamThread;
-use crate::admin::{self, AdminState};
+use super::supervised::{Supervised, Tasks};
+use crate::admin::{AdminState, AdminThread};
 use crate::controller::cluster::{self, Inputs, Outputs, PodSettings};
 use crate::events::{self, Events, Publisher};
 use crate::ir::ObjectRef;
@@ -22,7 +24,7 @@ use crate::permissions::{InfrastructurePermissions, Permissions};
 use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
 use crate::settings::{ControllerUrl, Drain};
-use crate::shutdown;
+use crate::shutdown::{self, Shutdown};
 use crate::status::lease::{Candidate, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
@@ -36,6 +38,11 @@ use crate::translate::{Mode, Options};
 
 /// Name of the Lease for leader election.
 const LEASE: &str = "portcullis-controller";
+/// Deadline of the shutdown, within which the Lease is released. There is nothing to drain.
+const END: Drain = Drain {
+    delay: Duration::ZERO,
+    deadline: Duration::from_secs(5),
+};
 
 /// Static configuration of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,10 +99,24 @@ pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(control(settings))
+    let (trigger, shutdown) = shutdown::new(END);
+    let settings = settings.clone();
+    let control = Supervised::spawn("control", move || {
+        let result = runtime.block_on(control(&settings, shutdown));
+        // A pending DNS lookup must not delay the exit.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        result
+    })?;
+    let tasks = Tasks {
+        // Without effect, since there is no folder to reload and no file to reopen.
+        reload: mpsc::channel(1).0,
+        on_user_signal: || {},
+        starting: || None,
+    };
+    control.supervise(&trigger, tasks)
 }
 
-async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
+async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (stored, mut changes) = Stored::new();
     let stored = Arc::new(stored);
     let client = KubernetesProvider::from_environment().await?.client();
@@ -109,17 +130,14 @@ async fn control(settings: &ControllerSettings) -> anyhow::Result<()> {
         },
         AccessLog::disabled(),
     ));
-    let (trigger, shutdown) = shutdown::new(Drain::default());
     let mut terminating = shutdown.clone();
-    // SIGHUP has no effect, since there is no folder to reload.
-    let (reload, _) = mpsc::channel(1);
-    shutdown::on_signals(trigger, reload).context("cannot install signal handlers")?;
-    if let Some(address) = settings.admin {
-        let listener = admin::bind(address).and_then(tokio::net::TcpListener::from_std);
-        let listener =
-            listener.with_context(|| format!("cannot bind the admin address {address}"))?;
-        tokio::spawn(admin::serve(listener, state.clone(), shutdown));
-    }
+    let _admin = match settings.admin {
+        Some(address) => Some(
+            AdminThread::start(address, state.clone(), shutdown)
+                .with_context(|| format!("cannot serve on the admin address {address}"))?,
+        ),
+        None => None,
+    };
     let mut candidate = Candidate::new(
         client.clone(),
         &settings.namespace,

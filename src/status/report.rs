@@ -448,11 +448,18 @@ fn apply_binds_to_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
     }
     let of_programmed = |condition: &&mut Condition| condition.kind == ConditionType::Programmed;
     if let Some(condition) = gateway.conditions.iter_mut().find(of_programmed) {
-        let bad: Vec<_> = bad.iter().map(Address::to_string).collect();
-        let message = format!(
-            "spec.addresses: cannot bind any port on {}; use addresses of this machine",
-            bad.join(", ")
-        );
+        let failure = |address: &Address| {
+            let mut failed = binds.iter().filter_map(|(bind, result)| {
+                let is_own = bind.address.map(Address::IPAddress).as_ref() == Some(address);
+                is_own.then_some((bind.port, result.as_ref().err()?))
+            });
+            let (port, error) = failed.next()?;
+            Some(format!(
+                "no port is bound on {address}: port {port}: {error}"
+            ))
+        };
+        let failures: Vec<_> = bad.iter().filter_map(failure).collect();
+        let message = format!("spec.addresses: {}", failures.join("; "));
         let generation = condition.observed_generation;
         *condition = Condition::fails(
             condition.kind,

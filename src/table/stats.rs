@@ -23,11 +23,13 @@ pub enum UpstreamFault {
     Timeout,
     /// There was no endpoint to send to.
     NoEndpoint,
+    /// The process had no file descriptor left for a connection.
+    Descriptors,
 }
 
 impl UpstreamFault {
     /// Every fault, in the order of their counters.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Reset,
@@ -35,6 +37,7 @@ impl UpstreamFault {
         Self::Protocol,
         Self::Timeout,
         Self::NoEndpoint,
+        Self::Descriptors,
     ];
 
     /// Its name in metrics and logs.
@@ -47,6 +50,7 @@ impl UpstreamFault {
             Self::Protocol => "protocol",
             Self::Timeout => "timeout",
             Self::NoEndpoint => "no_endpoint",
+            Self::Descriptors => "descriptors",
         }
     }
 }

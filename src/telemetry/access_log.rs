@@ -1,41 +1,39 @@
-//! The access log: one JSON line per request. Each worker formats lines into a buffer of its own; a
-//! separate thread writes whole buffers. Nothing here blocks a worker: buffers that the writer has no
-//! room for are dropped and their lines counted.
+//! The access log: one JSON line per request. Each worker formats lines into a buffer of its own, and
+//! passes whole buffers to a [`LineWriter`], which never blocks it.
 
 mod escape;
 mod line;
-mod queue;
-mod sink;
 mod time;
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use http::request;
 use rand::RngExt;
 
-use self::line::write_line;
 pub use self::line::{Completion, RequestTexts};
-use self::queue::{BUFFER, FULL, Queue};
-use self::sink::Sink;
+use self::line::{LONGEST_LINE, write_line};
 use self::time::{TimestampText, WallClock};
+use super::lines::{BUFFER, LineWriter, Sink};
 use crate::settings::{self, AccessLogFilter, AccessLogTarget};
 
+/// What messages call this log.
+const NAME: &str = "access log";
+/// Length at which a buffer is full: another line could exceed its size.
+const FULL: usize = BUFFER - LONGEST_LINE;
 /// Maximum number of unused [`RequestTexts`] that a worker keeps for reuse.
 const MAX_UNUSED: usize = 256;
 
 /// Handle to the access log. Clones share one writer. Dropping the last clone and the last
-/// [`WorkerLog`] waits until their lines are written.
+/// [`WorkerLog`] waits until their lines are written, unless the reader of the log is stuck.
 #[derive(Clone, Debug)]
 pub struct AccessLog(Option<Arc<Writer>>);
 
 #[derive(Debug)]
 struct Writer {
-    queue: Arc<Queue>,
-    thread: Option<JoinHandle<()>>,
+    lines: LineWriter,
     filter: AccessLogFilter,
 }
 
@@ -47,25 +45,18 @@ impl AccessLog {
     pub fn start(settings: &settings::AccessLog) -> io::Result<Self> {
         let sink = match &settings.target {
             AccessLogTarget::Off => return Ok(Self::disabled()),
-            AccessLogTarget::Stdout => Sink::stdout()?,
-            AccessLogTarget::File(path) => Sink::file(path)?,
+            AccessLogTarget::Stdout => Sink::stdout(NAME)?,
+            AccessLogTarget::File(path) => Sink::file(NAME, path)?,
         };
         Self::to(sink, settings.filter)
     }
 
     fn to(sink: Sink, filter: AccessLogFilter) -> io::Result<Self> {
-        let queue = Arc::new(Queue::default());
-        let thread = std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn({
-                let queue = queue.clone();
-                move || queue.write_to(sink)
-            })?;
-        Ok(Self(Some(Arc::new(Writer {
-            queue,
-            thread: Some(thread),
-            filter,
-        }))))
+        let notice = |dropped| {
+            tracing::warn!("{dropped} lines of the {NAME} were dropped: its reader was too slow");
+        };
+        let lines = LineWriter::start("access-log", sink, notice)?;
+        Ok(Self(Some(Arc::new(Writer { lines, filter }))))
     }
 
     /// Creates a disabled access log.
@@ -87,23 +78,21 @@ impl AccessLog {
     /// Reopens the file of the log, if it has one.
     pub fn reopen(&self) {
         if let Some(writer) = &self.0 {
-            writer.queue.reopen();
+            writer.lines.reopen();
+        }
+    }
+
+    /// Waits until all lines are written, unless the reader of the log is stuck. Later lines are
+    /// dropped.
+    pub fn finish(&self) {
+        if let Some(writer) = &self.0 {
+            writer.lines.finish();
         }
     }
 
     /// Number of dropped lines.
     pub fn dropped(&self) -> u64 {
-        self.0.as_ref().map_or(0, |writer| writer.queue.dropped())
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.queue.close();
-        if let Some(thread) = self.thread.take() {
-            // The result is ignored: an error means that the sink has panicked.
-            let _ = thread.join();
-        }
+        self.0.as_ref().map_or(0, |writer| writer.lines.dropped())
     }
 }
 
@@ -148,7 +137,7 @@ impl WorkerLog {
             }
             write_line(text, &texts, end, times);
             if text.len() >= FULL {
-                self.writer.queue.push(text);
+                self.writer.lines.push(text);
             }
         }
         let mut unused = self.unused.borrow_mut();
@@ -162,7 +151,7 @@ impl WorkerLog {
     pub fn flush(&self) {
         let text = &mut self.lines.borrow_mut().text;
         if !text.is_empty() {
-            self.writer.queue.push(text);
+            self.writer.lines.push(text);
         }
     }
 

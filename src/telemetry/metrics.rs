@@ -24,6 +24,8 @@ pub struct ConnectionStats {
     pub closed: AtomicU64,
     /// Connections rejected by the connection limit.
     pub refused: AtomicU64,
+    /// Idle connections that were closed in favor of new ones.
+    pub evicted: AtomicU64,
     /// Currently parked connections: idle and without buffers.
     pub parked: AtomicU64,
     /// Completed TLS handshakes.

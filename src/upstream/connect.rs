@@ -21,6 +21,7 @@ use super::io::Io;
 use super::pool::{Avoid, ConnectionKey, Pool, Ready};
 use super::release::candidates;
 use super::slow_start::SlowStart;
+use crate::descriptors::{BackendDescriptor, are_exhausted};
 use crate::ir::UpstreamProtocol;
 use crate::table::{
     Backend, BackendStats, Endpoint, Release, TlsFailure, Transport, UpstreamFault,
@@ -109,19 +110,25 @@ impl Target {
     }
 
     /// Connects within `limit`, including TLS.
-    pub(super) async fn connect(&self, limit: Duration) -> Result<Io, SendError> {
+    pub(super) async fn connect(
+        &self,
+        limit: Duration,
+        descriptor: BackendDescriptor,
+    ) -> Result<Io, SendError> {
         let begin = Instant::now();
-        let io = timeout(limit, self.establish()).await.map_err(|_| {
-            SendError::Backend(
-                UpstreamFault::ConnectTimeout,
-                "connecting to the backend timed out",
-            )
-        })??;
+        let io = timeout(limit, self.establish(descriptor))
+            .await
+            .map_err(|_| {
+                SendError::Backend(
+                    UpstreamFault::ConnectTimeout,
+                    "connecting to the backend timed out",
+                )
+            })??;
         self.stats.connected(begin.elapsed());
         Ok(io)
     }
 
-    async fn establish(&self) -> Result<Io, SendError> {
+    async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {
         if matches!(self.transport, Transport::Unusable) {
             return Err(SendError::Backend(
                 UpstreamFault::Connect,
@@ -133,18 +140,19 @@ impl Target {
             None => TcpStream::connect(address).await,
             Some(hostname) => TcpStream::connect((&**hostname, address.port())).await,
         };
-        let io = io.map_err(|_| {
-            SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend")
+        let io = io.map_err(|error| match are_exhausted(&error) {
+            true => SendError::NO_DESCRIPTOR,
+            false => SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend"),
         })?;
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
         let Transport::Tls(tls) = &self.transport else {
-            return Ok(Io::Plain(io));
+            return Ok(Io::plain(io, descriptor));
         };
         let connector = TlsConnector::from(tls.config.clone());
         match connector.connect(tls.server_name.clone(), io).await {
-            Ok(io) => Ok(Io::Tls(Box::new(io))),
+            Ok(io) => Ok(Io::tls(io, descriptor)),
             Err(error) => {
                 tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
                 let failure = tls_failure(&error);
@@ -272,8 +280,8 @@ pub(super) async fn connect(
         biased;
         outcome = &mut first => match outcome {
             Ok(ready) => Ok((ready, selected)),
-            Err(_) => {
-                health::on_connect_failure(backend, selected.endpoint());
+            Err(error) => {
+                on_failure(backend, &selected, error);
                 let outcome = second.await;
                 finish(backend, hedge, outcome, id)
             }
@@ -288,14 +296,21 @@ pub(super) async fn connect(
                 }
                 Ok((ready, hedge))
             }
-            Err(_) => {
-                health::on_connect_failure(backend, hedge.endpoint());
+            Err(error) => {
+                on_failure(backend, &hedge, error);
                 let id = hedge.endpoint().id;
                 drop(hedge);
                 let outcome = first.await;
                 finish(backend, selected, outcome, id)
             }
         },
+    }
+}
+
+/// Counts a failed connect against its endpoint, unless the process is the cause.
+fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) {
+    if error != SendError::NO_DESCRIPTOR {
+        health::on_connect_failure(backend, in_flight.endpoint());
     }
 }
 
@@ -309,7 +324,7 @@ fn finish(
     match outcome {
         Ok(ready) => Ok((ready, in_flight)),
         Err(error) => {
-            health::on_connect_failure(backend, in_flight.endpoint());
+            on_failure(backend, &in_flight, error);
             Err(ConnectFailure {
                 error,
                 endpoints: [other, in_flight.endpoint().id],

@@ -10,26 +10,55 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::descriptors::BackendDescriptor;
+
 /// A connected stream.
 #[derive(Debug)]
-pub enum Io {
-    /// Plain text.
+pub struct Io {
+    stream: Stream,
+    /// Counts the socket until it is closed.
+    _descriptor: BackendDescriptor,
+}
+
+#[derive(Debug)]
+enum Stream {
     Plain(TcpStream),
-    /// TLS after its handshake.
+    /// After its handshake.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Io {
+    /// A stream in plain text.
+    pub(super) fn plain(stream: TcpStream, descriptor: BackendDescriptor) -> Self {
+        Self {
+            stream: Stream::Plain(stream),
+            _descriptor: descriptor,
+        }
+    }
+
+    /// A stream with TLS, after its handshake.
+    pub(super) fn tls(stream: TlsStream<TcpStream>, descriptor: BackendDescriptor) -> Self {
+        Self {
+            stream: Stream::Tls(Box::new(stream)),
+            _descriptor: descriptor,
+        }
+    }
+
+    /// Reports whether the stream has TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.stream, Stream::Tls(_))
+    }
+
     /// Reports whether the stream is open and has received nothing. Makes a system call only after
     /// an event.
     pub(super) fn is_idle(&mut self) -> bool {
         let mut byte = [0];
-        match self {
-            Self::Plain(io) => io
+        match &mut self.stream {
+            Stream::Plain(io) => io
                 .try_read(&mut byte)
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
             // A readable TLS socket may contain only session tickets, which the read consumes.
-            Self::Tls(io) => Pin::new(io)
+            Stream::Tls(io) => Pin::new(io)
                 .poll_read(
                     &mut Context::from_waker(Waker::noop()),
                     &mut ReadBuf::new(&mut byte),
@@ -40,9 +69,9 @@ impl Io {
 
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
     pub fn abort(&self) {
-        let socket = match self {
-            Self::Plain(io) => io,
-            Self::Tls(io) => io.get_ref().0,
+        let socket = match &self.stream {
+            Stream::Plain(io) => io,
+            Stream::Tls(io) => io.get_ref().0,
         };
         // Without the reset, the backend would read EOF.
         let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
@@ -50,9 +79,9 @@ impl Io {
 
     /// Reports whether ALPN selected HTTP/2.
     pub(super) fn has_negotiated_http2(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(io) => io.get_ref().1.alpn_protocol() == Some(b"h2"),
+        match &self.stream {
+            Stream::Plain(_) => false,
+            Stream::Tls(io) => io.get_ref().1.alpn_protocol() == Some(b"h2"),
         }
     }
 }
@@ -63,9 +92,9 @@ impl AsyncRead for Io {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Self::Tls(io) => Pin::new(io).poll_read(cx, buffer),
+        match &mut self.get_mut().stream {
+            Stream::Plain(io) => Pin::new(io).poll_read(cx, buffer),
+            Stream::Tls(io) => Pin::new(io).poll_read(cx, buffer),
         }
     }
 }
@@ -76,9 +105,9 @@ impl AsyncWrite for Io {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Self::Tls(io) => Pin::new(io).poll_write(cx, bytes),
+        match &mut self.get_mut().stream {
+            Stream::Plain(io) => Pin::new(io).poll_write(cx, bytes),
+            Stream::Tls(io) => Pin::new(io).poll_write(cx, bytes),
         }
     }
 
@@ -87,30 +116,30 @@ impl AsyncWrite for Io {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_write_vectored(cx, slices),
-            Self::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
+        match &mut self.get_mut().stream {
+            Stream::Plain(io) => Pin::new(io).poll_write_vectored(cx, slices),
+            Stream::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(io) => io.is_write_vectored(),
-            Self::Tls(io) => io.is_write_vectored(),
+        match &self.stream {
+            Stream::Plain(io) => io.is_write_vectored(),
+            Stream::Tls(io) => io.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_flush(cx),
-            Self::Tls(io) => Pin::new(io).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(io) => Pin::new(io).poll_flush(cx),
+            Stream::Tls(io) => Pin::new(io).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(io) => Pin::new(io).poll_shutdown(cx),
+            Stream::Tls(io) => Pin::new(io).poll_shutdown(cx),
         }
     }
 }

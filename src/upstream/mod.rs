@@ -18,6 +18,7 @@ mod response;
 mod slow_start;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +32,7 @@ pub use self::io::Io;
 use self::pool::Pool;
 pub use self::response::{Response, ResponseBody, Upgraded};
 use crate::clock::Clock;
+use crate::descriptors::Descriptors;
 use crate::settings::Limits;
 use crate::table::UpstreamFault;
 
@@ -53,6 +55,10 @@ impl SendError {
     const NO_ENDPOINT_OF_RELEASE: Self = Self::Backend(
         UpstreamFault::NoEndpoint,
         "the selected release of the backend has no ready endpoint",
+    );
+    const NO_DESCRIPTOR: Self = Self::Backend(
+        UpstreamFault::Descriptors,
+        "the proxy has no file descriptor left for a connection to the backend",
     );
     const TIMEOUT: Self = Self::Backend(
         UpstreamFault::Timeout,
@@ -167,9 +173,9 @@ pub struct Upstream {
 
 impl Upstream {
     /// Creates an empty set of connections.
-    pub fn new(clock: &Rc<Clock>, limits: &Limits) -> Self {
+    pub fn new(clock: &Rc<Clock>, limits: &Limits, descriptors: &Arc<Descriptors>) -> Self {
         Self {
-            pool: Rc::new(Pool::new(clock.clone(), limits)),
+            pool: Rc::new(Pool::new(clock.clone(), limits, descriptors.clone())),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -14,6 +15,7 @@ use super::http2::{ASSUMED_STREAMS, Http2Connection, Slot};
 use super::io::Io;
 use super::{HeadLimits, SendError};
 use crate::clock::Clock;
+use crate::descriptors::{BackendDescriptor, Descriptors};
 use crate::settings::Limits;
 use crate::table::TlsIdentity;
 
@@ -21,6 +23,9 @@ use crate::table::TlsIdentity;
 const MAX_OPENING: usize = 4;
 /// Maximum number of HTTP/2 connections to one endpoint. When all are full, requests queue on them.
 const MAX_HTTP2: usize = 64;
+
+/// Idle timeout in milliseconds while few descriptors are left.
+const TIGHT_IDLE_TIMEOUT: u64 = 1000;
 
 /// Everything that distinguishes connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +55,7 @@ pub(super) struct Pool {
     pub(super) buffers: Rc<Buffers>,
     pub(super) head_limits: HeadLimits,
     connect_timeout: Duration,
+    descriptors: Arc<Descriptors>,
     entries: RefCell<FxHashMap<ConnectionKey, Entry>>,
     max_idle: usize,
     idle_timeout: u64,
@@ -108,7 +114,7 @@ impl Drop for Waiting {
 }
 
 impl Pool {
-    pub(super) fn new(clock: Rc<Clock>, limits: &Limits) -> Self {
+    pub(super) fn new(clock: Rc<Clock>, limits: &Limits, descriptors: Arc<Descriptors>) -> Self {
         Self {
             clock,
             buffers: Rc::default(),
@@ -117,6 +123,7 @@ impl Pool {
                 headers: limits.max_headers,
             },
             connect_timeout: limits.connect_timeout,
+            descriptors,
             entries: RefCell::default(),
             max_idle: limits.upstream_max_idle,
             idle_timeout: limits.upstream_idle_timeout.as_millis() as u64,
@@ -132,7 +139,7 @@ impl Pool {
     pub(super) fn put(&self, key: ConnectionKey, connection: Connection) {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(key).or_default();
-        if entry.idle.len() < self.max_idle {
+        if entry.idle.len() < self.max_idle && !self.descriptors.is_tight() {
             entry.idle.push(Idle {
                 connection,
                 since: self.clock.now(),
@@ -142,7 +149,11 @@ impl Pool {
 
     /// Closes connections that were idle for too long or that the backend has closed. Called periodically.
     pub(super) fn sweep(&self) {
-        let oldest = self.clock.now().saturating_sub(self.idle_timeout);
+        let timeout = match self.descriptors.is_tight() {
+            true => TIGHT_IDLE_TIMEOUT.min(self.idle_timeout),
+            false => self.idle_timeout,
+        };
+        let oldest = self.clock.now().saturating_sub(timeout);
         self.entries.borrow_mut().retain(|_, entry| {
             entry
                 .idle
@@ -168,7 +179,7 @@ impl Pool {
             }
             if self.is_http1(target) {
                 target.await_since(Instant::now());
-                let io = target.connect(self.connect_timeout).await?;
+                let io = self.connect(target).await?;
                 if target.protocol_of(&io) == Protocol::Http1 {
                     return Ok(Ready::Http1(Connection::new(io, self.buffers.clone())));
                 }
@@ -229,7 +240,7 @@ impl Pool {
 
     /// Opens a connection for the waiting requests. Continues when some of them stop waiting.
     async fn open(&self, target: &Target, opening: &Rc<Opening>) {
-        let outcome = match target.connect(self.connect_timeout).await {
+        let outcome = match self.connect(target).await {
             Ok(io) => self.add(target, io, opening.capacity).await,
             Err(error) => Err(error),
         };
@@ -238,6 +249,25 @@ impl Pool {
         }
         opening.outcome.set(Some(outcome));
         opening.is_done.notify_waiters();
+    }
+
+    /// Connects, unless the process has no descriptor left.
+    async fn connect(&self, target: &Target) -> Result<Io, SendError> {
+        let descriptor = BackendDescriptor::take(&self.descriptors)
+            .or_else(|| {
+                self.close_idle();
+                BackendDescriptor::take(&self.descriptors)
+            })
+            .ok_or(SendError::NO_DESCRIPTOR)?;
+        target.connect(self.connect_timeout, descriptor).await
+    }
+
+    /// Closes all idle connections.
+    #[cold]
+    fn close_idle(&self) {
+        for entry in self.entries.borrow_mut().values_mut() {
+            entry.idle.clear();
+        }
     }
 
     async fn add(&self, target: &Target, io: Io, assumed: usize) -> Result<(), SendError> {

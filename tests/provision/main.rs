@@ -23,7 +23,7 @@ const NEEDS: &str = "--- # Needs:\n";
 /// Begins the line with the arguments that the controller has for all pods.
 const ARGUMENTS: &str = "# Arguments: ";
 /// The image that a controller gives its pods.
-const IMAGE: &str = "ghcr.io/portcullis/portcullis:0.1.0";
+const IMAGE: &str = "ghcr.io/portcullis/portcullis:0.2.0";
 /// The uid of every Gateway.
 const UID: &str = "00000000-0000-0000-0000-000000000001";
 

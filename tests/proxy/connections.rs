@@ -1,8 +1,11 @@
 //! Idle client connections: distribution over workers, parking, and limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::client::{Client, connect, get, read_all};
 use crate::harness::tls::{self, Certificate};
@@ -127,23 +130,57 @@ async fn parked_connections_close_after_the_keep_alive_timeout() {
     }
 }
 
+/// Responds when the gate opens.
+async fn gated(gate: &Arc<Semaphore>) -> Origin {
+    let gate = gate.clone();
+    Origin::new(move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.expect("open").forget();
+            Response::new(full("done"))
+        }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn closes_connections_over_the_limit() {
+    let gate = Arc::new(Semaphore::new(0));
+    let origin = gated(&gate).await;
+    let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
+    let mut busy = JoinSet::new();
+    for _ in 0..4 {
+        let mut client = Client::http1(scene.at(80)).await;
+        busy.spawn(async move { client.get("a.com", "/").await.text().to_owned() });
+    }
+    origin.until_requests(4).await;
+    assert_eq!(read_all(&mut connect(scene.at(80)).await).await, b"");
+    gate.add_permits(5);
+    while let Some(text) = busy.join_next().await {
+        assert_eq!(text.expect("no panic"), "done");
+    }
+    assert_eq!(get(scene.at(80), "a.com", "/").await.text(), "done");
+}
+
+#[tokio::test]
+async fn new_connections_replace_idle_ones_at_the_limit() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
+    let config = tls::client(&["http/1.1"]);
+    let mut http2 = Client::http2(scene.at(80)).await;
+    assert_eq!(http2.get("a.com", "/").await.text(), "done");
+    let mut tls = Client::tls(scene.at(443), "a.com", &config).await;
+    assert_eq!(tls.get("a.com", "/").await.text(), "done");
+    let mut silent = connect(scene.at(80)).await;
+    let mut handshaking = connect(scene.at(443)).await;
     let mut clients = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..8 {
         let mut client = Client::http1(scene.at(80)).await;
         assert_eq!(client.get("a.com", "/").await.text(), "done");
         clients.push(client);
     }
-    assert_eq!(read_all(&mut connect(scene.at(80)).await).await, b"");
-    for client in &mut clients {
-        assert_eq!(client.get("a.com", "/").await.text(), "done");
-    }
-    clients.pop();
-    scene
-        .until_stats("one is gone", |stats| stats.open == 3)
-        .await;
-    assert_eq!(get(scene.at(80), "a.com", "/").await.text(), "done");
+    http2.ended().await;
+    tls.ended().await;
+    assert_eq!(read_all(&mut silent).await, b"");
+    assert_eq!(read_all(&mut handshaking).await, b"");
 }

@@ -33,6 +33,7 @@ mod lifecycle;
 mod mirror;
 mod mirror_bodies;
 mod mirror_conformance;
+mod process;
 mod release_backends;
 mod releases;
 mod reload;

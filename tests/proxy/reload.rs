@@ -217,11 +217,30 @@ async fn reports_and_retries_port_in_use() {
             .any(|message| message.contains("another process uses the port")),
         "{problems:?}"
     );
+    let readiness = async |scene: &Scene| {
+        let answer = get(scene.admin_address(), "admin", "/readyz").await;
+        (answer.status, answer.text().to_owned())
+    };
+    let (status, reason) = readiness(&scene).await;
+    assert_eq!(status, 503, "{reason}");
+    assert!(
+        reason.contains(&format!("port {port} on 127.0.0.1 is not bound")),
+        "{reason}"
+    );
+    assert!(reason.contains("address already in use"), "{reason}");
+    let advice = problems
+        .iter()
+        .find(|message| message.contains("spec.addresses"));
+    assert!(
+        advice.is_some_and(|it| !it.contains("use addresses")),
+        "{problems:?}"
+    );
     drop(taken);
     let outcome = scene
         .outcome_with(|outcome| outcome.binds.values().all(Result::is_ok))
         .await;
     assert_eq!(outcome.report.problems().count(), 0);
+    assert_eq!(readiness(&scene).await.0, 200);
     assert_eq!(get(scene.at(port), "a.com", "/").await.name(), "one");
 }
 

@@ -51,7 +51,7 @@ impl Worker {
         let mut limits = Limits::default();
         tune(&mut limits);
         let clock = Clock::new();
-        let upstream = Upstream::new(&clock, &limits);
+        let upstream = Upstream::new(&clock, &limits, &Arc::default());
         spawn_local(async move { clock.run().await });
         Rc::new(Self { upstream })
     }

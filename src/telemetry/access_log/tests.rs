@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::Request;
 
-use super::queue::QUEUE_BYTES;
 use super::*;
+use crate::telemetry::lines::QUEUE_BYTES;
 
 /// Sends what is written to a channel.
 struct Channel(mpsc::Sender<Vec<u8>>);
@@ -25,7 +25,7 @@ impl Write for Channel {
 
 fn channel(filter: AccessLogFilter) -> (AccessLog, mpsc::Receiver<Vec<u8>>) {
     let (sender, receiver) = mpsc::channel();
-    let log = AccessLog::to(Sink::new(Channel(sender)), filter);
+    let log = AccessLog::to(Sink::new(NAME, Channel(sender)), filter);
     (log.unwrap(), receiver)
 }
 
@@ -155,16 +155,15 @@ fn samples_a_share_of_the_requests() {
 
 #[test]
 fn counts_lines_that_cannot_be_written() {
-    let sink = Sink::file(std::path::Path::new("/dev/full")).unwrap();
+    let sink = Sink::file(NAME, std::path::Path::new("/dev/full")).unwrap();
     let log = AccessLog::to(sink, AccessLogFilter::ALL).unwrap();
     let worker = log.worker().unwrap();
     for _ in 0..3 {
         log_path(&worker, "/a", &end(200, None));
     }
-    let writer = Arc::clone(log.0.as_ref().unwrap());
-    let queue = writer.queue.clone();
-    drop((worker, log, writer));
-    assert_eq!(queue.dropped(), 3);
+    worker.flush();
+    log.finish();
+    assert_eq!(log.dropped(), 3);
 }
 
 #[test]
@@ -172,7 +171,11 @@ fn drops_and_counts_lines_while_the_sink_is_stuck() {
     const REQUESTS: u64 = 100_000;
     let (release, released) = mpsc::channel();
     let (began, has_begun) = mpsc::channel();
-    let log = AccessLog::to(Sink::new(Stuck { released, began }), AccessLogFilter::ALL).unwrap();
+    let log = AccessLog::to(
+        Sink::new(NAME, Stuck { released, began }),
+        AccessLogFilter::ALL,
+    )
+    .unwrap();
     let worker = log.worker().unwrap();
     // Dropped before the log, which waits for its sink.
     let release = release;
@@ -190,5 +193,22 @@ fn drops_and_counts_lines_while_the_sink_is_stuck() {
     // A line takes about 200 bytes.
     assert!(kept * 150 <= QUEUE_BYTES as u64, "{kept}");
     assert!(kept * 250 > QUEUE_BYTES as u64 / 2, "{kept}");
+    drop(release);
+}
+
+#[test]
+fn does_not_wait_for_a_stuck_sink_at_the_end() {
+    let (release, released) = mpsc::channel();
+    let (began, has_begun) = mpsc::channel();
+    let sink = Sink::new(NAME, Stuck { released, began });
+    let log = AccessLog::to(sink, AccessLogFilter::ALL).unwrap();
+    let worker = log.worker().unwrap();
+    log_path(&worker, "/a", &end(200, None));
+    worker.flush();
+    has_begun.recv().unwrap();
+    log_path(&worker, "/b", &end(200, None));
+    // Each of them would wait for the sink, which is released only afterwards.
+    log.finish();
+    drop((worker, log));
     drop(release);
 }

@@ -119,6 +119,11 @@ impl Metrics {
                 &stats.refused,
             ),
             (
+                "connections_evicted",
+                "Idle client connections closed in favor of new ones",
+                &stats.evicted,
+            ),
+            (
                 "tls_handshakes",
                 "Completed TLS handshakes",
                 &stats.handshakes,
@@ -151,7 +156,9 @@ impl Metrics {
             "access_log_dropped_lines",
             "Dropped lines of the access log",
             self.dropped,
-        )
+        )?;
+        let help = "Dropped lines of the log on standard error";
+        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
     }
 
     fn configuration(&self, page: &mut Page<'_>) -> fmt::Result {

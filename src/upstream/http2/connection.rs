@@ -87,7 +87,7 @@ impl Http2Connection {
         assumed_streams: usize,
     ) -> Result<Rc<Self>, h2::Error> {
         thread_local!(static NEXT: Cell<u64> = const { Cell::new(1) });
-        let is_tls = matches!(io, Io::Tls(_));
+        let is_tls = io.is_tls();
         let last_read = Rc::new(Cell::new(clock.now()));
         let blocks = Rc::<RefCell<HeaderBlocks>>::default();
         let io = WatchedIo {

@@ -1,5 +1,5 @@
-//! Where lines go: standard output, or a file that is reopened when it was moved or on request. A
-//! sink that fails is tried again with the next lines.
+//! Where lines go: standard output or error, or a file that is reopened when it was moved or on
+//! request. A sink that fails is tried again with the next lines.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 /// Interval of the checks whether the file was moved or deleted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The target of the log.
-pub(super) struct Sink {
+/// The target of a log.
+pub(in crate::telemetry) struct Sink {
+    /// What the messages about this sink call its log.
+    log: &'static str,
     output: Box<dyn Write + Send>,
     file: Option<LogFile>,
     /// Whether the last line was written in part.
@@ -32,8 +34,12 @@ struct LogFile {
 
 impl Sink {
     /// A sink that is neither checked nor reopened.
-    pub(super) fn new(output: impl Write + Send + 'static) -> Self {
+    pub(in crate::telemetry) fn new(
+        log: &'static str,
+        output: impl Write + Send + 'static,
+    ) -> Self {
         Self {
+            log,
             output: Box::new(output),
             file: None,
             is_torn: false,
@@ -42,13 +48,19 @@ impl Sink {
     }
 
     /// Standard output, without the buffer of [`io::stdout`], since lines come in buffers.
-    pub(super) fn stdout() -> io::Result<Self> {
+    pub(in crate::telemetry) fn stdout(log: &'static str) -> io::Result<Self> {
         let output = io::stdout().as_fd().try_clone_to_owned()?;
-        Ok(Self::new(File::from(output)))
+        Ok(Self::new(log, File::from(output)))
+    }
+
+    /// Standard error.
+    pub(in crate::telemetry) fn stderr(log: &'static str) -> io::Result<Self> {
+        let output = io::stderr().as_fd().try_clone_to_owned()?;
+        Ok(Self::new(log, File::from(output)))
     }
 
     /// Opens a file to append to.
-    pub(super) fn file(path: &Path) -> io::Result<Self> {
+    pub(in crate::telemetry) fn file(log: &'static str, path: &Path) -> io::Result<Self> {
         let (output, id) = open(path)?;
         Ok(Self {
             file: Some(LogFile {
@@ -57,8 +69,13 @@ impl Sink {
                 checked: Instant::now(),
                 is_failing: false,
             }),
-            ..Self::new(output)
+            ..Self::new(log, output)
         })
+    }
+
+    /// Reports whether the last write failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.is_failing
     }
 
     /// Reopens the file, if this is one. Keeps the open one if that fails.
@@ -72,10 +89,10 @@ impl Sink {
                 file.is_failing = false;
             }
             Err(error) if file.is_failing => {
-                tracing::debug!("the access log goes to the former file: {error}");
+                tracing::debug!("the {} goes to the former file: {error}", self.log);
             }
             Err(error) => {
-                tracing::warn!("the access log goes to the former file: {error}");
+                tracing::warn!("the {} goes to the former file: {error}", self.log);
                 file.is_failing = true;
             }
         }
@@ -87,9 +104,9 @@ impl Sink {
         let mut written = 0;
         let result = self.write_from(text, &mut written);
         match result {
-            Ok(()) if self.is_failing => tracing::info!("the access log is written again"),
+            Ok(()) if self.is_failing => tracing::info!("the {} is written again", self.log),
             Err(error) if !self.is_failing => {
-                tracing::warn!("cannot write the access log, lines are dropped: {error}");
+                tracing::warn!("cannot write the {}, lines are dropped: {error}", self.log);
             }
             _ => {}
         }
@@ -178,10 +195,13 @@ mod tests {
     #[test]
     fn line_after_a_failed_write_begins_a_line() {
         let written = Arc::<Mutex<Vec<u8>>>::default();
-        let mut sink = Sink::new(Faulty {
-            takes: [3, 6, 0, 0].into(),
-            written: written.clone(),
-        });
+        let mut sink = Sink::new(
+            "log",
+            Faulty {
+                takes: [3, 6, 0, 0].into(),
+                written: written.clone(),
+            },
+        );
         assert_eq!(sink.write(b"one\ntwo\nthree\n"), 9);
         assert_eq!(sink.write(b"four\n"), 0);
         assert_eq!(sink.write(b"five\n"), 5);
@@ -192,7 +212,7 @@ mod tests {
     fn names_the_file_that_cannot_be_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("missing/access.log");
-        let error = Sink::file(&path).err().unwrap().to_string();
+        let error = Sink::file("log", &path).err().unwrap().to_string();
         assert!(error.contains("missing/access.log"), "{error}");
         assert!(error.contains("No such file"), "{error}");
     }
@@ -202,7 +222,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, moved) = (folder.path().join("log"), folder.path().join("log.1"));
         fs::write(&path, "before\n").unwrap();
-        let mut sink = Sink::file(&path).unwrap();
+        let mut sink = Sink::file("log", &path).unwrap();
         let mut write = |text: &str, is_due: bool| {
             if let Some(file) = sink.file.as_mut().filter(|_| is_due) {
                 file.checked -= CHECK_INTERVAL;
@@ -225,7 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (old, new) = (folder.path().join("old"), folder.path().join("new"));
         fs::create_dir(&old).unwrap();
-        let mut sink = Sink::file(&old.join("log")).unwrap();
+        let mut sink = Sink::file("log", &old.join("log")).unwrap();
         fs::rename(&old, &new).unwrap();
         sink.reopen();
         assert_eq!(sink.write(b"one\n"), 4);

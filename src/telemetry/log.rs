@@ -1,0 +1,163 @@
+//! The log of the process on standard error. No thread waits for its reader: lines go through a
+//! [`LineWriter`]. Panics are lines of the log too.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal, Write};
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+
+use tracing_subscriber::EnvFilter;
+
+use super::lines::{LineWriter, Sink};
+use crate::settings::LogFormat;
+
+/// The log, of which a process has one, like its subscriber.
+static LOG: OnceLock<LineWriter> = OnceLock::new();
+
+/// What messages call this log.
+const NAME: &str = "log";
+
+/// Why the log cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The level or the directives are invalid.
+    #[error("the log level `{filter}` cannot be read: {source}")]
+    Filter {
+        /// The given filter.
+        filter: String,
+        /// The parse error.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// A log was started already.
+    #[error("the log is started already")]
+    Started,
+    /// Standard error is closed, or a thread cannot be started.
+    #[error("cannot write to standard error: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Libraries that log errors which the process logs itself, or events that any client can cause,
+/// such as rustls' warnings about server names. Explicit directives override this.
+const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error,rustls::msgs=error";
+
+/// Starts logging to standard error. `filter` is a level such as `info`, or directives such as
+/// `info,portcullis::proxy=debug`. The process must call [`finish`] before it exits.
+pub fn start(format: LogFormat, filter: &str) -> Result<(), LogError> {
+    let directives = directives(filter)?;
+    let writer = LineWriter::start("log", Sink::stderr(NAME)?, |dropped| {
+        tracing::warn!("{dropped} lines of this log were dropped: its reader was too slow");
+    })?;
+    LOG.set(writer).map_err(|_| LogError::Started)?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(directives)
+        .with_writer(|| Line)
+        .with_ansi(io::stderr().is_terminal());
+    match format {
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => builder.try_init(),
+    }
+    .map_err(|_| LogError::Started)?;
+    std::panic::set_hook(Box::new(log_panic));
+    Ok(())
+}
+
+/// Writes a line that is not an event, such as the error that ends the process.
+pub fn write_line(line: &str) {
+    match LOG.get() {
+        Some(log) => log.push_line(format!("{line}\n").as_bytes()),
+        None => eprintln!("{line}"),
+    }
+}
+
+/// Waits until all lines are written, unless the reader of the log is stuck.
+pub fn finish() {
+    if let Some(log) = LOG.get() {
+        log.finish();
+    }
+}
+
+/// Number of dropped lines.
+pub fn dropped() -> u64 {
+    LOG.get().map_or(0, LineWriter::dropped)
+}
+
+/// The standard hook would write to standard error itself, and block.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("unnamed").to_owned();
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => tracing::error!("thread {thread} {panic}\n{backtrace}"),
+        _ => tracing::error!("thread {thread} {panic}"),
+    }
+}
+
+/// Passes on an event, which the subscriber writes at once.
+struct Line;
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(log) = LOG.get() {
+            log.push_line(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn directives(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::builder()
+        .parse(format!("{NOISY},{filter}"))
+        .map_err(|source| LogError::Filter {
+            filter: filter.to_owned(),
+            source,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(filter: &str) -> String {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(directives(filter).expect("directives"))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "rustls::msgs::handshake", "Illegal SNI hostname received");
+            tracing::warn!("something of ours");
+        });
+        let bytes = written.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn suppresses_client_caused_messages_by_default() {
+        let usual = logged("info");
+        assert!(usual.contains("ours") && !usual.contains("SNI"), "{usual}");
+        let asked = logged("info,rustls::msgs=warn");
+        assert!(asked.contains("ours") && asked.contains("SNI"), "{asked}");
+    }
+}
