@@ -3,6 +3,7 @@
 
 mod announce;
 pub mod controller;
+mod election;
 mod serves;
 mod session_key;
 mod stream;
