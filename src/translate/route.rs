@@ -15,6 +15,7 @@ use super::attachment::{Attachment, ListenerIndex, Parents};
 use super::backend::{Backends, Resolution};
 use super::backend_tls::{Consumer, Requests};
 use super::listener::Protocol;
+use super::patterns::RoutePatterns;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::{Input, priority};
 
@@ -66,6 +67,8 @@ pub(super) struct Built {
     pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether or not they exist. A change of one requires a new translation.
     pub(super) references: Box<[ObjectRef]>,
+    /// Upper bound for the memory of its compiled patterns, in bytes.
+    pub(super) pattern_cost: usize,
 }
 
 impl Built {
@@ -86,6 +89,7 @@ impl Built {
             targetable: Vec::new(),
             with_status: Vec::new(),
             depends_on_consumer: false,
+            patterns: RoutePatterns::default(),
             usable: 0,
             faults: Vec::new(),
             unresolved: Vec::new(),
@@ -179,6 +183,8 @@ pub(super) struct RouteBuilder<'a> {
     /// Permitted references to backends with a status.
     with_status: Vec<ObjectRef>,
     depends_on_consumer: bool,
+    /// The patterns of all matches.
+    pub(super) patterns: RoutePatterns,
     /// Number of rules that can be served at least in part.
     usable: usize,
     faults: Vec<Fault>,
@@ -370,6 +376,7 @@ impl RouteBuilder<'_> {
             targetable: self.targetable.into(),
             with_status: self.with_status.into(),
             depends_on_consumer: self.depends_on_consumer,
+            pattern_cost: self.patterns.cost(),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::attachment::{ListenerIndex, Parents};
 use super::super::backend_tls::{Senders, TlsPolicies, Use, Uses};
-use super::{Entry, Routes};
+use super::Routes;
+use super::entry::Entry;
 use crate::ir::ObjectRef;
 
 /// The Gateways that send requests to backends with a status.
