@@ -161,7 +161,8 @@ impl Built {
     }
 }
 
-fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
+/// Returns the fault of the first hostname that is none.
+pub(super) fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
     let index = hostnames
         .iter()
         .position(|name| !Hostname::is_valid(name))?;
