@@ -14,7 +14,7 @@ use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason};
-use super::{Input, selector};
+use super::{Input, priority, selector};
 
 /// The value of `defaultScope` that makes a Gateway a default one, and of `useDefaultGateways` (GEP-3793).
 pub(super) const DEFAULT_SCOPE: &str = "All";
@@ -294,6 +294,7 @@ impl Parent {
                 gateway: gateway.name.clone(),
                 listener: listener.key.clone(),
                 client_certificate: identity.map(|identity| identity.certificate.clone()),
+                permits_priorities: priority::is_permitted(&gateway.object.metadata),
             },
             key: listener.key.clone(),
             port: listener.spec.port,

@@ -69,6 +69,8 @@ pub(super) struct Built {
     pub(super) references: Box<[ObjectRef]>,
     /// Upper bound for the memory of its compiled patterns, in bytes.
     pub(super) pattern_cost: usize,
+    /// Why its priority is ignored, if it is.
+    pub(super) ignored_priority: Option<String>,
 }
 
 impl Built {
@@ -106,7 +108,11 @@ impl Built {
         };
         let created = object.meta().creation_timestamp;
         let created = created.map(jiff::Timestamp::as_second);
-        let priority = priority::read(object.meta()).unwrap_or_default();
+        let priority = consumer.map_or(Ok(0), |consumer| {
+            let (gateway, is_permitted) = (&consumer.gateway, consumer.permits_priorities);
+            priority::on_gateway(object.meta(), gateway, is_permitted)
+        });
+        builder.depends_on_consumer |= priority::is_set(object.meta());
         builder.finish(priority, created, rules)
     }
 
@@ -139,6 +145,11 @@ impl Built {
             accepted.message =
                 "attached, but none of its listeners is served: see the Gateway's conditions"
                     .into();
+        }
+        if let (None, Some(why)) = (refused, &self.ignored_priority) {
+            let former = std::mem::take(&mut accepted.message);
+            let separator = if former.is_empty() { "" } else { "; " };
+            accepted.message = format!("{former}{separator}{why}");
         }
         let unresolved = self.unresolved.as_ref();
         let resolved = judge(
@@ -353,7 +364,16 @@ impl RouteBuilder<'_> {
         }
     }
 
-    fn finish(self, priority: i16, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+    fn finish(
+        self,
+        priority: Result<i16, String>,
+        created: Option<i64>,
+        rules: Vec<Arc<Rule>>,
+    ) -> Built {
+        let (priority, ignored_priority) = match priority {
+            Ok(priority) => (priority, None),
+            Err(why) => (0, Some(why)),
+        };
         let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
@@ -378,6 +398,7 @@ impl RouteBuilder<'_> {
             with_status: self.with_status.into(),
             depends_on_consumer: self.depends_on_consumer,
             pattern_cost: self.patterns.cost(),
+            ignored_priority,
         }
     }
 }

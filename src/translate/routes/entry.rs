@@ -7,7 +7,6 @@ use super::super::attachment::{self, Attachment, Candidate, ListenerIndex, Paren
 use super::super::backend::Backends;
 use super::super::backend_tls::Consumer;
 use super::super::patterns::{Demand, PatternBudgets};
-use super::super::priority;
 use super::super::route::{Built, RouteObject};
 use super::{RouteChange, defaults};
 use crate::api::Key;
@@ -118,9 +117,6 @@ impl Entry {
         if reached.is_empty() {
             return entry;
         }
-        entry
-            .notes
-            .extend(priority::note(object.meta(), &entry.name));
         let mut variants = Variants::default();
         let known = former.map(|former| &former.built);
         let mut build = |consumer: Option<&Consumer>| {
@@ -153,6 +149,14 @@ impl Entry {
                 conditions: built.conditions(attachment, parents, object.meta().generation),
             });
         }
+        let ignored: BTreeSet<_> = attached
+            .iter()
+            .filter_map(|(_, _, built)| built.ignored_priority.clone())
+            .collect();
+        entry.notes.extend(ignored.into_iter().map(|message| Note {
+            object: entry.name.clone(),
+            message,
+        }));
         for (listener, hostnames, built) in attached {
             entry.is_usable |= built.unusable.is_none();
             entry.attach(listener, hostnames, &built, former);
