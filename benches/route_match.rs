@@ -14,7 +14,6 @@ use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
     Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
-use portcullis::per_worker::WorkerId;
 use portcullis::table::{RequestView, Table};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -218,7 +217,6 @@ fn find(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (host, path) = requests.next().expect("cycles");
                 let view = RequestView {
-                    worker: WorkerId::ONLY,
                     host,
                     method: &Method::GET,
                     path,

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::dns::{Lookup, Names};
-use crate::ir::BindReport;
+use crate::ir::{BindReport, Pattern};
 use crate::provider::Load;
 use crate::status::StatusReport;
 use crate::table::Table;
@@ -110,12 +110,17 @@ fn serve(
     if translation.ir == *previous.ir && previous.generation > 0 {
         return (translation.report, None);
     }
-    let table = Table::build(Arc::new(translation.ir), Some(&previous));
+    let mut table = Table::build(Arc::new(translation.ir), Some(&previous));
+    let patterns = table.take_new_patterns();
     let backends = table.ir.backends.iter();
     // Before the swap, so that the first request finds the addresses that are already resolved.
     names.follow(backends.filter_map(|backend| backend.endpoints.hostname()));
     table.set_addresses(|name| names.addresses(name));
     current.store(Arc::new(table));
+    if !patterns.is_empty() {
+        // Not here, where the changes of all wait for each other; a request that comes first compiles what it needs.
+        tokio::task::spawn_blocking(move || patterns.iter().for_each(Pattern::compile));
+    }
     (translation.report, Some(previous))
 }
 

@@ -3,6 +3,7 @@
 
 mod announce;
 pub mod controller;
+mod election;
 mod objects;
 mod readiness;
 mod serves;

@@ -99,3 +99,33 @@ fn version_names_commit_and_profile() {
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.contains(", profile "), "{text}");
 }
+
+#[test]
+fn check_and_explain_say_that_a_gateway_does_not_permit_a_priority() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = |annotations: &str| {
+        let text = format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: web, annotations: {{{annotations}}}}}\n\
+             spec: {{gatewayClassName: portcullis, listeners: [{{name: http, port: 80, protocol: HTTP}}]}}\n---\n\
+             apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+             metadata: {{name: wide, annotations: {{portcullis.dev/priority: \"10\"}}}}\n\
+             spec: {{parentRefs: [{{name: web}}], rules: [{{}}]}}\n"
+        );
+        fs::write(folder.path().join("web.yaml"), text).unwrap();
+    };
+    let path = folder.path().to_str().unwrap();
+    let texts = || {
+        let explained = output(&["explain", path, "http://a.example/"]);
+        [stdout(&output(&["check", path])), stdout(&explained)]
+    };
+    let ignored = "annotation portcullis.dev/priority is ignored (priority 0): Gateway default/web has no annotation \
+                   portcullis.dev/allow-route-priority: \"true\"";
+    gateway("");
+    for text in texts() {
+        assert!(text.contains(ignored), "{text}");
+    }
+    gateway("portcullis.dev/allow-route-priority: \"true\"");
+    for text in texts() {
+        assert!(!text.contains(ignored), "{text}");
+    }
+}

@@ -334,3 +334,75 @@ fn unread_responses_of_small_frames_take_little_more_than_their_length() {
         "{taken} bytes for 3 MiB that are not read"
     );
 }
+
+/// A route with 4224 different regular expressions, the most that the API permits, each close to the limit of its size.
+fn patterns(namespace: &str) -> String {
+    let mut text = format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: patterns, namespace: {namespace}}}
+spec:
+  parentRefs: [{{name: edge, namespace: default}}]
+  rules:
+"
+    );
+    for rule in 0..16 {
+        text.push_str("  - matches:\n");
+        for number in 0..8 {
+            let id = format!("{rule}-{number}");
+            let value = |kind: char, index: usize| {
+                format!(
+                    r"{{name: {kind}{index}, type: RegularExpression, value: '\w{{11}}{id}{kind}{index}'}}"
+                )
+            };
+            let list = |kind: char| {
+                (0..16)
+                    .map(|index| value(kind, index))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            let (headers, query) = (list('h'), list('q'));
+            writeln!(
+                text,
+                r"    - path: {{type: RegularExpression, value: '/\w{{11}}{id}'}}"
+            )
+            .unwrap();
+            writeln!(
+                text,
+                "      headers: [{headers}]\n      queryParams: [{query}]"
+            )
+            .unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn regular_expressions_of_one_route_take_little_memory_whether_or_not_it_is_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let [port] = ports::free_ports();
+    fs::write(directory.path().join("gateway.yaml"), gateway(port)).unwrap();
+    let file = directory.path().join("routes.yaml");
+    fs::write(&file, routes(1)).unwrap();
+    let mut running = Running::start(directory.path());
+    running.served();
+    // The first change reads the schemas of the API.
+    fs::write(&file, routes(2)).unwrap();
+    running.served();
+    let before = running.heap();
+    for namespace in ["other", "default"] {
+        // What is served is logged when it changes, so a served route goes with each.
+        let text = routes(1) + "---" + &patterns(namespace);
+        fs::write(&file, text).unwrap();
+        running.served();
+        let growth = running.heap().saturating_sub(before);
+        assert!(
+            growth < 32 << 20,
+            "{growth} bytes for the route in {namespace}"
+        );
+        fs::write(&file, routes(2)).unwrap();
+        running.served();
+    }
+}

@@ -4,8 +4,10 @@
 pub(crate) const PREFIX: &str = "portcullis.dev/";
 /// Moves the matches of a route before or after those of other routes.
 pub(crate) const PRIORITY: &str = "portcullis.dev/priority";
+/// Permits, on a Gateway, the priorities of the routes that attach to it or to its ListenerSets.
+pub(crate) const ALLOW_ROUTE_PRIORITY: &str = "portcullis.dev/allow-route-priority";
 /// Gives new endpoints of a Service a share of the requests that grows with time.
 pub(crate) const SLOW_START: &str = "portcullis.dev/slow-start";
 
 /// All annotations that authors of objects may set.
-pub(super) const ALL: [&str; 2] = [PRIORITY, SLOW_START];
+pub(super) const ALL: [&str; 3] = [PRIORITY, ALLOW_ROUTE_PRIORITY, SLOW_START];

@@ -77,7 +77,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ir: &ir,
         translator: &translator,
     };
-    let explanation = explain(configuration, &request);
+    let mut explanation = explain(configuration, &request);
+    explanation.add_notes(&translation.report.notes);
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&explanation, &mut out)?,

@@ -159,6 +159,31 @@ pub struct Match {
     pub query: Vec<QueryMatch>,
 }
 
+impl Route {
+    /// Returns the patterns of all matches.
+    pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        let matches = self.rules.iter().flat_map(|rule| &rule.matches);
+        matches.flat_map(Match::patterns)
+    }
+}
+
+impl Match {
+    /// Returns the patterns of all conditions.
+    fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        let path = match &self.path {
+            PathMatch::Regex(pattern) => Some(pattern),
+            PathMatch::Exact(_) | PathMatch::Prefix(_) => None,
+        };
+        let headers = self.headers.iter().map(|header| &header.value);
+        let query = self.query.iter().map(|parameter| &parameter.value);
+        let values = headers.chain(query).filter_map(|value| match value {
+            ValueMatch::Regex(pattern) => Some(pattern),
+            ValueMatch::Exact(_) => None,
+        });
+        path.into_iter().chain(values)
+    }
+}
+
 /// How specific a match of a GRPCRoute is. Its condition on service and method is a path condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcMatch {

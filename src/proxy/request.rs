@@ -332,7 +332,6 @@ fn admit(
         query: parts.uri.query(),
         headers: &parts.headers,
         added: added.as_slice(),
-        worker: client.worker.id,
     };
     let rule = client.listener(port, &normalized.host)?.find(&view);
     let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;

@@ -14,6 +14,7 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 
 use super::announce::Announced;
+use super::election::ElectionThread;
 use super::stream::StreamThread;
 use super::supervised::{Supervised, Tasks};
 use crate::admin::{AdminState, AdminThread};
@@ -25,7 +26,7 @@ use crate::provider::{KubernetesProvider, Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures, RolloutOptions};
 use crate::settings::{ControllerUrl, Drain};
 use crate::shutdown::{self, Shutdown};
-use crate::status::lease::{Candidate, Leadership};
+use crate::status::lease::{self, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{Statuses, Writer};
 use crate::status::{SUPPORTED_FEATURES, StatusReport};
@@ -36,8 +37,6 @@ use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::{Mode, Options};
 
-/// Name of the Lease for leader election.
-const LEASE: &str = "portcullis-controller";
 /// Deadline of the shutdown, within which the Lease is released. There is nothing to drain.
 const END: Drain = Drain {
     delay: Duration::ZERO,
@@ -138,15 +137,9 @@ async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::R
         ),
         None => None,
     };
-    let mut candidate = Candidate::new(
-        client.clone(),
-        &settings.namespace,
-        LEASE,
-        &settings.identity,
-        settings.stream.advertised.clone(),
-    );
     let (events, mut publisher) = events::channel(&settings.identity);
     let channels = Channels::new(events);
+    let mut election = ElectionThread::start(settings, channels.leadership.clone())?;
     let mut stream = StreamThread::start(
         settings,
         Arc::new(StoredStatuses(stored.clone())),
@@ -158,19 +151,20 @@ async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::R
     let (outputs, reports) = (stream.outputs.clone(), stream.reports.clone());
     let mut has_failed = false;
     tokio::select! {
-        // After a suspension, the process must first notice that it has lost the Lease, before it
-        // writes.
         biased;
         () = terminating.terminating() => {}
-        () = candidate.campaign(&channels.leadership) => {}
+        () = election.ended() => has_failed = !terminating.is_terminating(),
         // Polled before `lead`, so that a new leader knows the CRD version that it writes.
         () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
         () = follow(&outputs, reports, settings, &channels, &state) => {}
         () = lead(&client, settings, &channels, stored, &stats, &mut changes, &mut publisher) => {}
         () = stream.ended() => has_failed = !terminating.is_terminating(),
     }
-    candidate.resign().await;
-    anyhow::ensure!(!has_failed, "the configuration stream has ended");
+    election.resign().await;
+    anyhow::ensure!(
+        !has_failed,
+        "the election or the configuration stream has ended"
+    );
     Ok(())
 }
 
@@ -283,7 +277,7 @@ async fn lead(
     loop {
         tokio::select! {
             // The senders outlive this function, so that an error is impossible.
-            _ = leadership.wait_for(|leadership| leadership.is_leader) => {}
+            _ = leadership.wait_for(Leadership::may_act) => {}
             // Discards changes, since a new leader compares every object.
             () = async { while changes.recv().await.is_some() {} } => {}
         }
@@ -292,17 +286,17 @@ async fn lead(
             desired: channels.desired.subscribe(),
             serving: channels.serving.subscribe(),
         };
-        tokio::select! {
-            // Leadership first: after its loss, no other task may write.
-            biased;
-            _ = leadership.wait_for(|known| !known.is_leader) => {}
-            () = writer.run(channels.statuses.subscribe(), changes) => {}
-            () = provision::reconcile(client, inputs, &channels.failures, settings.rollouts, &channels.events) => {}
-            () = publisher.run(client) => {}
-            () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
-            () = provision::keep_finalizers(client, channels.class_usage.subscribe()) => {}
-            () = stream::trust::maintain(client, &settings.namespace) => {}
-        }
+        let tasks = async {
+            tokio::select! {
+                () = writer.run(channels.statuses.subscribe(), changes) => {}
+                () = provision::reconcile(client, inputs, &channels.failures, settings.rollouts, &channels.events) => {}
+                () = publisher.run(client) => {}
+                () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
+                () = provision::keep_finalizers(client, channels.class_usage.subscribe()) => {}
+                () = stream::trust::maintain(client, &settings.namespace) => {}
+            }
+        };
+        lease::lead(&mut leadership, tasks).await;
         stats.leading.store(false, Relaxed);
     }
 }

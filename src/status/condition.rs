@@ -194,6 +194,7 @@ pub enum Reason {
     OverlappingHostnames,
     ParentNotAccepted,
     ParentNotProgrammed,
+    PatternLimitExceeded,
     Pending,
     PinsOnly,
     PortUnavailable,

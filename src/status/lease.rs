@@ -3,7 +3,10 @@
 //! measured on the local clock.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -39,6 +42,37 @@ pub struct Leadership {
     /// Address where the leader serves streams, as `ADDRESS:PORT`; `None` while this candidate
     /// leads or the address is unknown.
     pub leader_address: Option<String>,
+    /// Until when this candidate may act as the leader, unless it renews the Lease before.
+    pub until: Option<Instant>,
+}
+
+impl Leadership {
+    /// Reports whether this candidate may act as the leader now. It may not after its deadline, even if it has not
+    /// noticed that yet.
+    pub fn may_act(&self) -> bool {
+        self.is_leader && self.until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// Runs the leader's tasks from when this candidate leads until it may no longer act. The election may run on another
+/// thread: each poll of the tasks first checks the deadline, so that none writes after it, whatever kept this thread or
+/// the process from running.
+pub async fn lead(leadership: &mut watch::Receiver<Leadership>, tasks: impl Future<Output = ()>) {
+    let known = leadership.clone();
+    let mut tasks = pin!(tasks);
+    let tasks = poll_fn(|context| {
+        if known.borrow().may_act() {
+            tasks.as_mut().poll(context)
+        } else {
+            Poll::Ready(())
+        }
+    });
+    tokio::select! {
+        biased;
+        // An error means that there is no candidate any more.
+        _ = leadership.wait_for(|known| !known.is_leader) => {}
+        () = tasks => {}
+    }
 }
 
 /// A candidate in the leader election.
@@ -149,6 +183,10 @@ impl Candidate {
 
     fn publish(&self, leadership: &watch::Sender<Leadership>, known: Leadership) {
         leadership.send_if_modified(|leadership| {
+            // Renewals are no news, except for tasks that have stopped at the deadline.
+            let is_changed = known.is_leader != leadership.is_leader
+                || known.leader_address != leadership.leader_address
+                || known.is_leader && !leadership.may_act();
             if known.is_leader != leadership.is_leader {
                 let what = if known.is_leader {
                     "is the leader now"
@@ -157,7 +195,6 @@ impl Candidate {
                 };
                 tracing::info!("this controller, {}, {what}", self.identity);
             }
-            let is_changed = *leadership != known;
             *leadership = known;
             is_changed
         });
@@ -218,8 +255,8 @@ impl Candidate {
             Some(lease) => {
                 self.held = None;
                 return Ok(Leadership {
-                    is_leader: false,
                     leader_address: self.address_in(&lease),
+                    ..Leadership::default()
                 });
             }
             None => {
@@ -251,11 +288,14 @@ impl Candidate {
     }
 
     fn hold(&mut self, lease: Lease, since: Instant) -> Leadership {
-        self.held = Some(Held { lease, since });
+        let held = Held { lease, since };
+        let until = Some(held.deadline());
+        self.held = Some(held);
         self.observed = None;
         Leadership {
             is_leader: true,
             leader_address: None,
+            until,
         }
     }
 

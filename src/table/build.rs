@@ -25,6 +25,7 @@ pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
             routes: previous.routes.clone(),
             backends: backends.nodes,
             server_configs: previous.server_configs.clone(),
+            new_patterns: Vec::new(),
             ir,
         };
     }
@@ -34,6 +35,7 @@ pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
     Table {
         generation,
         ports,
+        new_patterns: routes.take_new_patterns(),
         routes,
         backends: backends.nodes,
         server_configs,

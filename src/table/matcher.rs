@@ -5,7 +5,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::ir::grpc;
 use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
-use crate::per_worker::WorkerId;
 
 /// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +21,6 @@ pub struct RequestView<'a> {
     pub headers: &'a HeaderMap,
     /// Headers that the proxy adds when it forwards. Their names do not occur in `headers`.
     pub added: &'a [(HeaderName, HeaderValue)],
-    /// Worker that serves the request.
-    pub worker: WorkerId,
 }
 
 /// The first condition that a request does not meet.
@@ -49,7 +46,7 @@ pub(super) fn path_fits(condition: &PathMatch, request: &RequestView<'_>) -> boo
         PathMatch::Prefix(prefix) => path
             .strip_prefix(&**prefix)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
-        PathMatch::Regex(pattern) => pattern.matches(path, request.worker),
+        PathMatch::Regex(pattern) => pattern.matches(path),
     }
 }
 
@@ -108,12 +105,12 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
     match (&condition.value, second) {
         (ValueMatch::Exact(exact), None) => exact.as_bytes() == first.as_bytes(),
         (ValueMatch::Exact(exact), Some(_)) => is_joined(exact.as_bytes(), values),
-        (ValueMatch::Regex(pattern), None) => str::from_utf8(first.as_bytes())
-            .is_ok_and(|value| pattern.matches(value, request.worker)),
+        (ValueMatch::Regex(pattern), None) => {
+            str::from_utf8(first.as_bytes()).is_ok_and(|value| pattern.matches(value))
+        }
         (ValueMatch::Regex(pattern), Some(_)) => {
             let parts: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
-            str::from_utf8(&parts.join(&b','))
-                .is_ok_and(|value| pattern.matches(value, request.worker))
+            str::from_utf8(&parts.join(&b',')).is_ok_and(|value| pattern.matches(value))
         }
     }
 }
@@ -141,9 +138,9 @@ fn query_fits(condition: &QueryMatch, request: &RequestView<'_>) -> bool {
         ValueMatch::Exact(exact) => decode(value).eq(exact.bytes()),
         ValueMatch::Regex(pattern) if value.contains(['%', '+']) => {
             let decoded: Vec<u8> = decode(value).collect();
-            str::from_utf8(&decoded).is_ok_and(|value| pattern.matches(value, request.worker))
+            str::from_utf8(&decoded).is_ok_and(|value| pattern.matches(value))
         }
-        ValueMatch::Regex(pattern) => pattern.matches(value, request.worker),
+        ValueMatch::Regex(pattern) => pattern.matches(value),
     }
 }
 
@@ -230,7 +227,6 @@ mod tests {
             query: None,
             headers,
             added,
-            worker: WorkerId::ONLY,
         }
     }
 

@@ -36,7 +36,7 @@ pub use traffic::Traffic;
 
 use self::route::Routes;
 use crate::ir;
-use crate::ir::{Bind, Ir};
+use crate::ir::{Bind, Ir, Pattern};
 use crate::tls::ServerConfigs;
 
 /// One whole configuration, ready to serve.
@@ -51,6 +51,8 @@ pub struct Table {
     /// In order of identity, as in the IR.
     backends: Arc<[Arc<Backend>]>,
     server_configs: Arc<ServerConfigs>,
+    /// Patterns that the previous table does not have and that are not compiled.
+    new_patterns: Vec<Pattern>,
 }
 
 impl Table {
@@ -63,6 +65,7 @@ impl Table {
             routes: Routes::default(),
             backends: Arc::default(),
             server_configs: Arc::default(),
+            new_patterns: Vec::new(),
         }
     }
 
@@ -73,6 +76,12 @@ impl Table {
             Some(previous) => build::build(ir, previous),
             None => build::build(ir, &Self::empty()),
         }
+    }
+
+    /// Takes the patterns that this table is the first to use. Requests compile them as they need them; to compile them
+    /// before keeps requests from waiting.
+    pub fn take_new_patterns(&mut self) -> Vec<Pattern> {
+        std::mem::take(&mut self.new_patterns)
     }
 
     /// Returns the ports, in order of [`Bind`].

@@ -8,7 +8,7 @@ use imbl::OrdMap;
 use super::build::Backends;
 use super::rule::Rule;
 use crate::ir;
-use crate::ir::ObjectRef;
+use crate::ir::{ObjectRef, Pattern};
 
 /// A route, shared by all listeners that it is attached to.
 #[derive(Debug)]
@@ -31,7 +31,11 @@ impl Route {
 /// The routes of a table by object, each with the number of listeners that it is attached to. Backed by a persistent
 /// map: a clone is cheap, and an update costs only what it changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Routes(OrdMap<ObjectRef, Arc<[Counted]>>);
+pub(super) struct Routes {
+    by_object: OrdMap<ObjectRef, Arc<[Counted]>>,
+    /// Patterns of new rules that are not compiled.
+    new_patterns: Vec<Pattern>,
+}
 
 /// A route and its number of listeners. While a table is built, an object can have several versions: listeners move to
 /// the new version one after the other.
@@ -44,8 +48,13 @@ struct Counted {
 impl Routes {
     /// Returns each route once, in order of their objects.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Route>> {
-        let all = self.0.values().flat_map(|versions| versions.iter());
+        let all = self.by_object.values().flat_map(|versions| versions.iter());
         all.map(|one| &one.node)
+    }
+
+    /// Takes the patterns of new rules that are not compiled.
+    pub(super) fn take_new_patterns(&mut self) -> Vec<Pattern> {
+        std::mem::take(&mut self.new_patterns)
     }
 
     /// Returns the objects whose routes would get other backends.
@@ -55,7 +64,7 @@ impl Routes {
         }
         let is_outdated = |one: &Counted| !one.node.is_current(backends);
         let outdated = self
-            .0
+            .by_object
             .iter()
             .filter(|(_, versions)| versions.iter().any(is_outdated));
         outdated.map(|(object, _)| object.clone()).collect()
@@ -64,7 +73,10 @@ impl Routes {
     /// Attaches a route to one more listener and returns its node. Reuses a node with equal IR and the same backends,
     /// or else the rules of the known versions.
     pub(super) fn attach(&mut self, ir: &Arc<ir::Route>, backends: &Backends) -> Arc<Route> {
-        let known = self.0.get(&ir.object).map_or(&[][..], |known| known);
+        let known = self
+            .by_object
+            .get(&ir.object)
+            .map_or(&[][..], |known| known);
         let mut versions = known.to_vec();
         let is_same = |one: &&mut Counted| {
             (Arc::ptr_eq(&one.node.ir, ir) || one.node.ir == *ir) && one.node.is_current(backends)
@@ -76,6 +88,8 @@ impl Routes {
             }
             None => {
                 let node = renew(ir, known, backends);
+                let patterns = ir.patterns().filter(|it| !it.is_compiled());
+                self.new_patterns.extend(patterns.cloned());
                 versions.push(Counted {
                     node: node.clone(),
                     listeners: 1,
@@ -83,14 +97,14 @@ impl Routes {
                 node
             }
         };
-        self.0.insert(ir.object.clone(), versions.into());
+        self.by_object.insert(ir.object.clone(), versions.into());
         node
     }
 
     /// Detaches a route from one listener.
     pub(super) fn detach(&mut self, node: &Arc<Route>) {
         let object = &node.ir.object;
-        let Some(known) = self.0.get(object) else {
+        let Some(known) = self.by_object.get(object) else {
             return;
         };
         let mut versions = known.to_vec();
@@ -101,9 +115,9 @@ impl Routes {
             }
         }
         if versions.is_empty() {
-            self.0.remove(object);
+            self.by_object.remove(object);
         } else {
-            self.0.insert(object.clone(), versions.into());
+            self.by_object.insert(object.clone(), versions.into());
         }
     }
 }

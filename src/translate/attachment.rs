@@ -14,7 +14,7 @@ use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
 use super::listener_set::SetDraft;
 use super::reason::{ConditionType, Fault, Reason};
-use super::{Input, selector};
+use super::{Input, priority, selector};
 
 /// The value of `defaultScope` that makes a Gateway a default one, and of `useDefaultGateways` (GEP-3793).
 pub(super) const DEFAULT_SCOPE: &str = "All";
@@ -122,6 +122,38 @@ impl Parents {
             port: None,
         };
         defaults.map(reference).collect()
+    }
+
+    /// Returns the Gateways and ListenerSets with other listeners than in `before`.
+    pub(super) fn changed_since(&self, before: &Self) -> BTreeSet<ObjectRef> {
+        let names: BTreeSet<_> = self
+            .by_object
+            .keys()
+            .chain(before.by_object.keys())
+            .collect();
+        let names = names.into_iter();
+        let is_changed = |name: &&ObjectRef| self.listeners_of(name) != before.listeners_of(name);
+        names.filter(is_changed).cloned().collect()
+    }
+
+    /// Reports whether listeners of a Gateway or ListenerSet select routes by the labels of their namespaces.
+    pub(super) fn select_by_label(&self, object: &ObjectRef) -> bool {
+        let selects = |index: &ListenerIndex| {
+            let namespaces = self.listeners[*index].namespaces.as_ref();
+            namespaces.is_some_and(|it| it.from.as_deref() == Some("Selector"))
+        };
+        let listeners = self.by_object.get(object);
+        listeners.is_some_and(|listeners| listeners.iter().any(selects))
+    }
+
+    fn listeners_of(&self, object: &ObjectRef) -> Option<Vec<&Parent>> {
+        let indices = self.by_object.get(object)?.iter();
+        Some(indices.map(|index| &self.listeners[*index]).collect())
+    }
+
+    /// Reports whether the default Gateways are the same as in `other`.
+    pub(super) fn have_same_defaults(&self, other: &Self) -> bool {
+        self.defaults == other.defaults
     }
 
     /// Reports whether there are default Gateways.
@@ -262,6 +294,7 @@ impl Parent {
                 gateway: gateway.name.clone(),
                 listener: listener.key.clone(),
                 client_certificate: identity.map(|identity| identity.certificate.clone()),
+                permits_priorities: priority::is_permitted(&gateway.object.metadata),
             },
             key: listener.key.clone(),
             port: listener.spec.port,

@@ -180,6 +180,25 @@ fn bundle(object: &Object, name: &ObjectRef) -> Bundle {
     Ok(certificates.into())
 }
 
+/// Returns the objects with CA certificates that the HTTPS listeners of a Gateway use.
+pub(super) fn used_authorities(gateway: &GatewayDraft<'_>) -> Vec<ObjectReference> {
+    let tls = gateway.object.spec.tls.as_ref();
+    let Some(frontend) = tls.and_then(|tls| tls.frontend.as_ref()) else {
+        return Vec::new();
+    };
+    let listeners = gateway.listeners.iter();
+    let listeners = listeners.filter(|it| it.protocol == Protocol::Https && it.is_accepted());
+    let configs: BTreeMap<_, _> = listeners
+        .map(|listener| config_of(frontend, listener.spec.port))
+        .collect();
+    let validations = configs
+        .into_values()
+        .filter_map(|it| it.validation.as_ref());
+    validations
+        .flat_map(|validation| validation.ca_certificate_refs.iter().cloned())
+        .collect()
+}
+
 /// Returns the configuration of a port, and the port if an entry of `perPort` replaces the default.
 fn config_of(frontend: &FrontendTls, port: u16) -> (Option<u16>, &TlsConfig) {
     let own = frontend.per_port.iter().find(|entry| entry.port == port);

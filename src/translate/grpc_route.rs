@@ -9,8 +9,9 @@ use crate::ir::route::{GrpcMatch, Match, PathMatch};
 use crate::ir::{Filter, RouteKind, Rule};
 use crate::snapshot::{Objects, Snapshot};
 
-use super::http_match::{headers, pattern, unsupported};
+use super::http_match::{headers, unsupported};
 use super::listener::Protocol;
+use super::patterns::RoutePatterns;
 use super::reason::Fault;
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use super::{filter, session_persistence};
@@ -56,7 +57,7 @@ impl RouteObject for GrpcRoute {
 
 fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option<Rule> {
     let field = format!("spec.rules[{index}]");
-    let matches = match matches(&spec.matches, &field) {
+    let matches = match matches(&spec.matches, &field, &mut builder.patterns) {
         Ok(matches) => matches,
         Err(fault) => {
             builder.drop_rule(fault);
@@ -123,32 +124,40 @@ fn filters(
 }
 
 /// Translates the matches of a rule. Without matches, every gRPC request matches.
-fn matches(matches: &[ApiMatch], field: &str) -> Result<Vec<Match>, Fault> {
+fn matches(
+    matches: &[ApiMatch],
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Vec<Match>, Fault> {
     if matches.is_empty() {
-        return Ok(vec![one(&ApiMatch::default(), field)?]);
+        return Ok(vec![one(&ApiMatch::default(), field, patterns)?]);
     }
     let numbered = matches.iter().enumerate();
     numbered
-        .map(|(index, condition)| one(condition, &format!("{field}.matches[{index}]")))
+        .map(|(index, condition)| one(condition, &format!("{field}.matches[{index}]"), patterns))
         .collect()
 }
 
-fn one(condition: &ApiMatch, field: &str) -> Result<Match, Fault> {
+fn one(condition: &ApiMatch, field: &str, patterns: &mut RoutePatterns) -> Result<Match, Fault> {
     let (path, grpc) = match &condition.method {
-        Some(method) => path(method, &format!("{field}.method"))?,
+        Some(method) => path(method, &format!("{field}.method"), patterns)?,
         None => (PathMatch::Prefix("".into()), GrpcMatch::default()),
     };
     Ok(Match {
         path,
         grpc: Some(grpc),
         method: None,
-        headers: headers(&condition.headers, field)?,
+        headers: headers(&condition.headers, field, patterns)?,
         query: Vec::new(),
     })
 }
 
 /// Translates a condition on service and method into one on the path `/service/method`.
-fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatch), Fault> {
+fn path(
+    condition: &GrpcMethodMatch,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<(PathMatch, GrpcMatch), Fault> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (service, method) = (given(&condition.service), given(&condition.method));
     if service.is_none() && method.is_none() {
@@ -170,18 +179,18 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
                     return Err(unsupported(&format!("{field}.{name}"), &message));
                 }
             }
-            exact(service.as_deref(), method.as_deref(), field)?
+            exact(service.as_deref(), method.as_deref(), field, patterns)?
         }
         "RegularExpression" => {
             for (name, text) in parts {
                 if let Some(text) = text {
                     // Compiled alone first, so that an error names the field, and so that no group stays open in the
                     // combined pattern.
-                    pattern(text, &format!("{field}.{name}"))?;
+                    patterns.parse(text, &format!("{field}.{name}"))?;
                 }
             }
             let [service, method] = parts.map(|(_, text)| text.as_deref().unwrap_or(ANY));
-            PathMatch::Regex(pattern(&format!("/(?:{service})/(?:{method})"), field)?)
+            PathMatch::Regex(patterns.parse(&format!("/(?:{service})/(?:{method})"), field)?)
         }
         kind => {
             let message = format!("type {kind} is not supported");
@@ -191,7 +200,12 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
     Ok((path, grpc))
 }
 
-fn exact(service: Option<&str>, method: Option<&str>, field: &str) -> Result<PathMatch, Fault> {
+fn exact(
+    service: Option<&str>,
+    method: Option<&str>,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<PathMatch, Fault> {
     match (service, method) {
         (Some(service), Some(method)) => {
             Ok(PathMatch::Exact(format!("/{service}/{method}").into()))
@@ -199,7 +213,9 @@ fn exact(service: Option<&str>, method: Option<&str>, field: &str) -> Result<Pat
         (Some(service), None) => Ok(PathMatch::Prefix(format!("/{service}").into())),
         (None, Some(method)) => {
             let literal = regex::escape(method);
-            pattern(&format!("/{ANY}/{literal}"), field).map(PathMatch::Regex)
+            patterns
+                .parse(&format!("/{ANY}/{literal}"), field)
+                .map(PathMatch::Regex)
         }
         (None, None) => Ok(PathMatch::Prefix("".into())),
     }

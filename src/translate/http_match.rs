@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 
 use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
-use crate::ir::Pattern;
 use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
+use super::patterns::RoutePatterns;
 use super::reason::{Fault, Reason};
 
 const METHODS: [&str; 9] = [
@@ -15,10 +15,11 @@ const METHODS: [&str; 9] = [
 ];
 
 /// Translates the matches of a rule. Without matches, every path matches.
-///
-/// `ir::Pattern` limits the size of each pattern, and the schema limits their number in a route. There is no limit over
-/// all routes.
-pub(super) fn translate(matches: &[HttpMatch], field: &str) -> Result<Vec<Match>, Fault> {
+pub(super) fn translate(
+    matches: &[HttpMatch],
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Vec<Match>, Fault> {
     if matches.is_empty() {
         return Ok(vec![Match {
             path: PathMatch::Prefix("".into()),
@@ -30,18 +31,22 @@ pub(super) fn translate(matches: &[HttpMatch], field: &str) -> Result<Vec<Match>
     }
     let mut all = Vec::with_capacity(matches.len());
     for (index, condition) in matches.iter().enumerate() {
-        all.push(one(condition, &format!("{field}.matches[{index}]"))?);
+        all.push(one(
+            condition,
+            &format!("{field}.matches[{index}]"),
+            patterns,
+        )?);
     }
     Ok(all)
 }
 
-fn one(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {
+fn one(condition: &HttpMatch, field: &str, patterns: &mut RoutePatterns) -> Result<Match, Fault> {
     Ok(Match {
-        path: path(condition.path.as_ref(), &format!("{field}.path"))?,
+        path: path(condition.path.as_ref(), &format!("{field}.path"), patterns)?,
         grpc: None,
         method: method(condition.method.as_deref(), field)?,
-        headers: headers(&condition.headers, field)?,
-        query: query(&condition.query_params, field)?,
+        headers: headers(&condition.headers, field, patterns)?,
+        query: query(&condition.query_params, field, patterns)?,
     })
 }
 
@@ -49,7 +54,11 @@ pub(super) fn unsupported(field: &str, message: &str) -> Fault {
     Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 
-fn path(path: Option<&ApiPath>, field: &str) -> Result<PathMatch, Fault> {
+fn path(
+    path: Option<&ApiPath>,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<PathMatch, Fault> {
     let kind = path
         .and_then(|path| path.kind.as_deref())
         .unwrap_or("PathPrefix");
@@ -62,18 +71,9 @@ fn path(path: Option<&ApiPath>, field: &str) -> Result<PathMatch, Fault> {
             field,
             &format!("{value:?} does not begin with /"),
         )),
-        "RegularExpression" => pattern(value, field).map(PathMatch::Regex),
+        "RegularExpression" => patterns.parse(value, field).map(PathMatch::Regex),
         _ => Err(unsupported(field, &format!("type {kind} is not supported"))),
     }
-}
-
-pub(super) fn pattern(source: &str, field: &str) -> Result<Pattern, Fault> {
-    Pattern::new(source).map_err(|problem| {
-        unsupported(
-            field,
-            &format!("{source:?} is not a usable regular expression: {problem}"),
-        )
-    })
 }
 
 fn method(name: Option<&str>, field: &str) -> Result<Option<Method>, Fault> {
@@ -95,10 +95,16 @@ fn method(name: Option<&str>, field: &str) -> Result<Option<Method>, Fault> {
     }
 }
 
-fn value(condition: &NameValueMatch, field: &str) -> Result<ValueMatch, Fault> {
+fn value(
+    condition: &NameValueMatch,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<ValueMatch, Fault> {
     match condition.kind.as_deref().unwrap_or("Exact") {
         "Exact" => Ok(ValueMatch::Exact(condition.value.as_str().into())),
-        "RegularExpression" => pattern(&condition.value, field).map(ValueMatch::Regex),
+        "RegularExpression" => patterns
+            .parse(&condition.value, field)
+            .map(ValueMatch::Regex),
         kind => Err(unsupported(field, &format!("type {kind} is not supported"))),
     }
 }
@@ -107,6 +113,7 @@ fn value(condition: &NameValueMatch, field: &str) -> Result<ValueMatch, Fault> {
 pub(super) fn headers(
     conditions: &[NameValueMatch],
     field: &str,
+    patterns: &mut RoutePatterns,
 ) -> Result<Vec<HeaderMatch>, Fault> {
     let mut headers: Vec<HeaderMatch> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {
@@ -118,7 +125,7 @@ pub(super) fn headers(
             )
         })?;
         if headers.iter().all(|known| known.name != name) {
-            let value = value(condition, &field)?;
+            let value = value(condition, &field, patterns)?;
             headers.push(HeaderMatch { name, value });
         }
     }
@@ -126,11 +133,19 @@ pub(super) fn headers(
 }
 
 /// Parses conditions on query parameters. The first of equal names counts (HTTPQueryParamMatch).
-fn query(conditions: &[NameValueMatch], field: &str) -> Result<Vec<QueryMatch>, Fault> {
+fn query(
+    conditions: &[NameValueMatch],
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Vec<QueryMatch>, Fault> {
     let mut query: Vec<QueryMatch> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {
         if query.iter().all(|known| *known.name != *condition.name) {
-            let value = value(condition, &format!("{field}.queryParams[{index}]"))?;
+            let value = value(
+                condition,
+                &format!("{field}.queryParams[{index}]"),
+                patterns,
+            )?;
             let name: Arc<str> = condition.name.as_str().into();
             query.push(QueryMatch { name, value });
         }

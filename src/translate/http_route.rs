@@ -50,7 +50,7 @@ impl RouteObject for HttpRoute {
 
 fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option<Rule> {
     let field = format!("spec.rules[{index}]");
-    let matches = match http_match::translate(&spec.matches, &field) {
+    let matches = match http_match::translate(&spec.matches, &field, &mut builder.patterns) {
         Ok(matches) => matches,
         Err(fault) => {
             builder.drop_rule(fault);

@@ -25,6 +25,7 @@ mod listener_set;
 mod mirror;
 mod overlap;
 mod parameters;
+mod patterns;
 mod policy_status;
 mod priority;
 mod reason;

@@ -15,6 +15,7 @@ use super::attachment::{Attachment, ListenerIndex, Parents};
 use super::backend::{Backends, Resolution};
 use super::backend_tls::{Consumer, Requests};
 use super::listener::Protocol;
+use super::patterns::RoutePatterns;
 use super::reason::{ConditionType, Fault, Reason, judge, merge};
 use super::{Input, priority};
 
@@ -66,6 +67,10 @@ pub(super) struct Built {
     pub(super) depends_on_consumer: bool,
     /// Objects that its references name, whether or not they exist. A change of one requires a new translation.
     pub(super) references: Box<[ObjectRef]>,
+    /// Upper bound for the memory of its compiled patterns, in bytes.
+    pub(super) pattern_cost: usize,
+    /// Why its priority is ignored, if it is.
+    pub(super) ignored_priority: Option<String>,
 }
 
 impl Built {
@@ -86,6 +91,7 @@ impl Built {
             targetable: Vec::new(),
             with_status: Vec::new(),
             depends_on_consumer: false,
+            patterns: RoutePatterns::default(),
             usable: 0,
             faults: Vec::new(),
             unresolved: Vec::new(),
@@ -102,7 +108,11 @@ impl Built {
         };
         let created = object.meta().creation_timestamp;
         let created = created.map(jiff::Timestamp::as_second);
-        let priority = priority::read(object.meta()).unwrap_or_default();
+        let priority = consumer.map_or(Ok(0), |consumer| {
+            let (gateway, is_permitted) = (&consumer.gateway, consumer.permits_priorities);
+            priority::on_gateway(object.meta(), gateway, is_permitted)
+        });
+        builder.depends_on_consumer |= priority::is_set(object.meta());
         builder.finish(priority, created, rules)
     }
 
@@ -136,6 +146,11 @@ impl Built {
                 "attached, but none of its listeners is served: see the Gateway's conditions"
                     .into();
         }
+        if let (None, Some(why)) = (refused, &self.ignored_priority) {
+            let former = std::mem::take(&mut accepted.message);
+            let separator = if former.is_empty() { "" } else { "; " };
+            accepted.message = format!("{former}{separator}{why}");
+        }
         let unresolved = self.unresolved.as_ref();
         let resolved = judge(
             ConditionType::ResolvedRefs,
@@ -157,7 +172,8 @@ impl Built {
     }
 }
 
-fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
+/// Returns the fault of the first hostname that is none.
+pub(super) fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
     let index = hostnames
         .iter()
         .position(|name| !Hostname::is_valid(name))?;
@@ -179,6 +195,8 @@ pub(super) struct RouteBuilder<'a> {
     /// Permitted references to backends with a status.
     with_status: Vec<ObjectRef>,
     depends_on_consumer: bool,
+    /// The patterns of all matches.
+    pub(super) patterns: RoutePatterns,
     /// Number of rules that can be served at least in part.
     usable: usize,
     faults: Vec<Fault>,
@@ -346,7 +364,16 @@ impl RouteBuilder<'_> {
         }
     }
 
-    fn finish(self, priority: i16, created: Option<i64>, rules: Vec<Arc<Rule>>) -> Built {
+    fn finish(
+        self,
+        priority: Result<i16, String>,
+        created: Option<i64>,
+        rules: Vec<Arc<Rule>>,
+    ) -> Built {
+        let (priority, ignored_priority) = match priority {
+            Ok(priority) => (priority, None),
+            Err(why) => (0, Some(why)),
+        };
         let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
@@ -370,6 +397,8 @@ impl RouteBuilder<'_> {
             targetable: self.targetable.into(),
             with_status: self.with_status.into(),
             depends_on_consumer: self.depends_on_consumer,
+            pattern_cost: self.patterns.cost(),
+            ignored_priority,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
 
 mod defaults;
+mod entry;
 mod referrers;
 mod senders;
 mod shadows;
@@ -9,26 +10,26 @@ mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
 use crate::api::Key;
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
-use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
+use crate::ir::ObjectRef;
 use crate::snapshot::{Change, Snapshot};
-use crate::status::{Note, ParentStatus, RouteStatuses};
+use crate::status::RouteStatuses;
 
+use self::entry::{Entry, Work};
 use self::referrers::Referrers;
 use self::shadows::Shadows;
 pub(super) use self::totals::{OnListener, Totals};
-use super::attachment::{self, Candidate, ListenerIndex, Parents};
+use super::Input;
+use super::attachment::Parents;
 use super::backend::Backends;
-use super::backend_tls::Consumer;
 use super::listener::Protocol;
+use super::patterns::PatternBudgets;
 use super::route::{Built, RouteObject};
-use super::{Input, priority};
 
 /// The kinds of routes that are served.
 const KINDS: &[Kind] = &[Kind::of::<HttpRoute>(), Kind::of::<GrpcRoute>()];
@@ -64,6 +65,7 @@ pub(super) struct Routes {
     kinds: Vec<Box<dyn Follow + Send>>,
     pub(super) totals: Totals,
     shadows: Shadows,
+    budgets: PatternBudgets,
     /// Includes routes of unserved kinds.
     pub(super) statuses: RouteStatuses,
 }
@@ -71,13 +73,15 @@ pub(super) struct Routes {
 /// Keeps the routes of one kind current.
 trait Follow {
     /// Applies a change. Returns whether any route was processed.
-    fn follow(
+    fn follow(&mut self, change: &RouteChange<'_>, outputs: &mut Outputs<'_>) -> bool;
+
+    /// Attaches a route again, if it is of this kind, after a decision about it in the same change.
+    fn attach_again(
         &mut self,
         change: &RouteChange<'_>,
-        backends: &mut Backends,
-        totals: &mut Totals,
-        shadows: &mut Shadows,
-    ) -> bool;
+        route: &ObjectRef,
+        outputs: &mut Outputs<'_>,
+    );
 
     /// Returns the translation of an object.
     fn entry(&self, object: &ObjectRef) -> Option<&Entry>;
@@ -102,28 +106,6 @@ struct RoutesOf<R> {
     kind: PhantomData<fn() -> R>,
 }
 
-/// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
-#[derive(Default)]
-struct Variants(Vec<(Option<Consumer>, Arc<Built>)>);
-
-/// The translation of one route object.
-struct Entry {
-    name: ObjectRef,
-    /// The route for each consumer; empty if this controller manages none of its parents.
-    built: Variants,
-    /// The listeners that it is attached to, each once.
-    attached: Vec<(ListenerIndex, Arc<AttachedRoute>)>,
-    /// Whether it counts as attached there.
-    is_usable: bool,
-    /// Whether one of these listeners is served, so that the route's backends are part of the configuration.
-    is_served: bool,
-    /// Its conditions without those of [`Shadows`], if this controller manages one of its parents.
-    status: Option<Arc<[ParentStatus]>>,
-    /// The listeners of each parent in `status`.
-    reached: Vec<Vec<ListenerIndex>>,
-    notes: Vec<Note>,
-}
-
 /// A change that affects routes.
 pub(super) struct RouteChange<'a> {
     pub(super) input: &'a Input<'a>,
@@ -131,6 +113,14 @@ pub(super) struct RouteChange<'a> {
     pub(super) before: &'a Snapshot,
     pub(super) around: &'a Changed,
     pub(super) parents: &'a Parents,
+}
+
+/// What follows from all routes together.
+struct Outputs<'a> {
+    backends: &'a mut Backends,
+    totals: &'a mut Totals,
+    shadows: &'a mut Shadows,
+    budgets: &'a mut PatternBudgets,
 }
 
 /// Changes other than those of routes.
@@ -145,15 +135,6 @@ pub(super) struct Changed {
     pub(super) parents: bool,
 }
 
-/// The work that a change requires for a route.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
-    /// Attach again: its parents changed, or whether they accept it.
-    Attach,
-    /// Translate again: the route changed, or an object that it refers to.
-    Translate,
-}
-
 impl Routes {
     /// Returns an empty set of routes.
     pub(super) fn new() -> Self {
@@ -161,6 +142,7 @@ impl Routes {
             kinds: KINDS.iter().map(|kind| (kind.follower)()).collect(),
             totals: Totals::default(),
             shadows: Shadows::default(),
+            budgets: PatternBudgets::default(),
             statuses: RouteStatuses::new(),
         }
     }
@@ -172,9 +154,21 @@ impl Routes {
             self.totals = Totals::of(change.parents.listeners.len());
             self.shadows = Shadows::of(change.parents);
         }
+        let mut outputs = Outputs {
+            backends,
+            totals: &mut self.totals,
+            shadows: &mut self.shadows,
+            budgets: &mut self.budgets,
+        };
         let mut any = false;
         for kind in &mut self.kinds {
-            any |= kind.follow(change, backends, &mut self.totals, &mut self.shadows);
+            any |= kind.follow(change, &mut outputs);
+        }
+        outputs.shadows.settle();
+        for route in outputs.budgets.decide() {
+            for kind in &mut self.kinds {
+                kind.attach_again(change, &route, &mut outputs);
+            }
         }
         self.replace_statuses();
         any
@@ -207,13 +201,7 @@ impl Routes {
 }
 
 impl<R: RouteObject> Follow for RoutesOf<R> {
-    fn follow(
-        &mut self,
-        change: &RouteChange<'_>,
-        backends: &mut Backends,
-        totals: &mut Totals,
-        shadows: &mut Shadows,
-    ) -> bool {
+    fn follow(&mut self, change: &RouteChange<'_>, outputs: &mut Outputs<'_>) -> bool {
         let routes = R::all(change.input.snapshot);
         let changes = routes.changes_since(R::all(change.before));
         let around = self.affected(change.around, &changes);
@@ -226,26 +214,31 @@ impl<R: RouteObject> Follow for RoutesOf<R> {
             .iter()
             .map(|change| (change.key.clone(), change.after, Work::Translate));
         for (key, object, work) in around.chain(changed) {
-            let former = self.entries.remove(&key);
-            let known = former.as_ref();
-            let entry = object.map(|object| Entry::new(change, &**object, known, work, backends));
-            let attached = known.filter(|_| !change.around.parents);
-            totals.replace(attached, entry.as_ref());
-            shadows.replace(attached, entry.as_ref());
-            shadows.mark_changed(known.or(entry.as_ref()));
-            self.index(&key, known, entry.as_ref());
-            // Claim before release: a backend that both versions use must not be dropped in between.
-            if let Some(entry) = &entry {
-                let claims = entry.claims();
-                claims.for_each(|id| backends.claim(id, entry.is_served));
-            }
-            if let Some(former) = &former {
-                let claims = former.claims();
-                claims.for_each(|id| backends.release(id, former.is_served));
-            }
-            self.entries.extend(entry.map(|entry| (key, entry)));
+            // Indices of listeners of another list of parents mean nothing.
+            let is_attached = !change.around.parents;
+            self.replace(
+                change,
+                key,
+                object.map(|it| &**it),
+                work,
+                is_attached,
+                outputs,
+            );
         }
         any
+    }
+
+    fn attach_again(
+        &mut self,
+        change: &RouteChange<'_>,
+        route: &ObjectRef,
+        outputs: &mut Outputs<'_>,
+    ) {
+        let key = Key::new(&route.namespace, &route.name);
+        let object = R::all(change.input.snapshot).get(&key.namespace, &key.name);
+        if let Some(object) = object.filter(|_| self.entry(route).is_some()) {
+            self.replace(change, key, Some(object), Work::Attach, true, outputs);
+        }
     }
 
     fn entry(&self, object: &ObjectRef) -> Option<&Entry> {
@@ -275,6 +268,46 @@ impl<R: RouteObject> RoutesOf<R> {
             with_status: Referrers::default(),
             kind: PhantomData,
         }
+    }
+
+    /// Replaces a route. `is_attached` says whether the former version is among `outputs`.
+    fn replace(
+        &mut self,
+        change: &RouteChange<'_>,
+        key: Key,
+        object: Option<&R>,
+        work: Work,
+        is_attached: bool,
+        outputs: &mut Outputs<'_>,
+    ) {
+        let Outputs {
+            backends,
+            totals,
+            shadows,
+            budgets,
+        } = outputs;
+        let former = self.entries.remove(&key);
+        let known = former.as_ref();
+        let entry = object.map(|it| Entry::new(change, it, known, work, backends, budgets));
+        let attached = known.filter(|_| is_attached);
+        totals.replace(attached, entry.as_ref());
+        shadows.replace(attached, entry.as_ref());
+        shadows.mark_changed(known.or(entry.as_ref()));
+        if let Some(either) = entry.as_ref().or(known) {
+            let demand = entry.as_ref().and_then(|entry| entry.demand.clone());
+            budgets.replace(&either.name, demand);
+        }
+        self.index(&key, known, entry.as_ref());
+        // Claim before release: a backend that both versions use must not be dropped in between.
+        if let Some(entry) = &entry {
+            let claims = entry.claims();
+            claims.for_each(|id| backends.claim(id, entry.is_served));
+        }
+        if let Some(former) = &former {
+            let claims = former.claims();
+            claims.for_each(|id| backends.release(id, former.is_served));
+        }
+        self.entries.extend(entry.map(|entry| (key, entry)));
     }
 
     fn index(&mut self, key: &Key, former: Option<&Entry>, entry: Option<&Entry>) {
@@ -323,165 +356,5 @@ impl Changed {
             parents,
         } = self;
         objects.is_empty() && granting.is_empty() && labelled.is_empty() && !parents
-    }
-}
-
-impl Variants {
-    fn iter(&self) -> impl Iterator<Item = &Arc<Built>> {
-        self.0.iter().map(|(_, built)| built)
-    }
-
-    /// Returns the route for a consumer. Reuses the known translation, unless `work` requires a new one.
-    fn get(
-        &mut self,
-        consumer: Option<&Consumer>,
-        known: &[(Option<Consumer>, Arc<Built>)],
-        work: Work,
-        build: impl FnOnce() -> Built,
-    ) -> Arc<Built> {
-        let fits = |(of, built): &&(Option<Consumer>, Arc<Built>)| {
-            !built.depends_on_consumer || of.as_ref() == consumer
-        };
-        if let Some((_, built)) = self.0.iter().find(fits) {
-            return built.clone();
-        }
-        let former = known.iter().find(fits).filter(|_| work == Work::Attach);
-        let built = match former {
-            Some((_, built)) => built.clone(),
-            None => Arc::new(build().like(self.0.iter().chain(known).map(|(_, built)| &**built))),
-        };
-        // Most routes have one variant.
-        self.0.reserve_exact(1);
-        self.0.push((consumer.cloned(), built.clone()));
-        built
-    }
-}
-
-impl Entry {
-    /// Attaches a route, and translates it unless its former translation can be reused.
-    fn new<R: RouteObject>(
-        change: &RouteChange<'_>,
-        object: &R,
-        former: Option<&Self>,
-        work: Work,
-        backends: &mut Backends,
-    ) -> Self {
-        let (input, parents) = (change.input, change.parents);
-        let name = former.map_or_else(|| object.object_ref(), |former| former.name.clone());
-        let hostnames = object.hostnames().iter();
-        let hostnames: Vec<_> = hostnames.map(|name| Hostname::new(name)).collect();
-        let candidate = Candidate {
-            name: &name,
-            hostnames: &hostnames,
-        };
-        let defaults = defaults::parents(object, &name, parents);
-        let reached: Vec<_> = object
-            .parent_refs()
-            .iter()
-            .chain(&defaults)
-            .filter_map(|parent| Some((parent, parents.attach(input, &candidate, parent)?)))
-            .collect();
-        let mut entry = Self {
-            notes: defaults::notes(input, object, &name, parents),
-            built: Variants::default(),
-            attached: Vec::new(),
-            is_usable: false,
-            is_served: false,
-            status: None,
-            reached: Vec::new(),
-            name,
-        };
-        if reached.is_empty() {
-            return entry;
-        }
-        entry
-            .notes
-            .extend(priority::note(object.meta(), &entry.name));
-        let mut variants = Variants::default();
-        let known = former.map(|former| &former.built);
-        let mut build = |consumer: Option<&Consumer>| {
-            let known = known.map_or(&[][..], |known| &known.0);
-            variants.get(consumer, known, work, || {
-                Built::new(input, object, &entry.name, consumer, backends)
-            })
-        };
-        let mut status = Vec::with_capacity(reached.len());
-        let mut attached = Vec::new();
-        for (parent, attachment) in &reached {
-            let listeners = attachment.as_ref().map_or(&[][..], Vec::as_slice);
-            let indices = listeners.iter().map(|(listener, _)| *listener);
-            entry.reached.push(indices.collect());
-            let mut first: Option<Arc<Built>> = None;
-            for (listener, hostnames) in listeners {
-                let built = build(Some(&parents.listeners[*listener].consumer));
-                attached.push((*listener, hostnames, built.clone()));
-                // Report unresolved references of any listener in the status of the parent.
-                if first.as_ref().is_none_or(|it| it.unresolved.is_none()) {
-                    first = Some(built);
-                }
-            }
-            let built = first.unwrap_or_else(|| build(None));
-            status.push(ParentStatus {
-                parent_ref: attachment::reported(parent),
-                controller_name: input.options.controller_name.clone(),
-                conditions: built.conditions(attachment, parents, object.meta().generation),
-            });
-        }
-        for (listener, hostnames, built) in attached {
-            entry.is_usable |= built.unusable.is_none();
-            entry.attach(listener, hostnames, &built, former);
-        }
-        let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
-        entry.is_served = listeners.any(|listener| parents.listeners[listener].is_served);
-        let status: Arc<[_]> = status.into();
-        let known = former.and_then(|former| former.status.as_ref());
-        // Reuse the equal status, so that later comparisons see the same pointer.
-        let same = known.filter(|known| **known == status).cloned();
-        entry.status = Some(same.unwrap_or(status));
-        entry.built = variants;
-        entry.attached.shrink_to_fit();
-        entry.reached.shrink_to_fit();
-        entry
-    }
-
-    /// Attaches the route to a listener, once even if two parentRefs select it. A route without rules is not attached.
-    fn attach(
-        &mut self,
-        listener: ListenerIndex,
-        hostnames: &[Hostname],
-        built: &Built,
-        former: Option<&Self>,
-    ) {
-        let is_known = self.attached.iter().any(|(known, _)| *known == listener);
-        if is_known || built.route.rules.is_empty() {
-            return;
-        }
-        let route = AttachedRoute {
-            hostnames: hostnames.to_vec(),
-            route: built.route.clone(),
-        };
-        let known = former.into_iter().flat_map(|former| &former.attached);
-        let same = known
-            .map(|(_, known)| known)
-            .find(|known| ***known == route);
-        let route = same.cloned().unwrap_or_else(|| Arc::new(route));
-        self.attached.push((listener, route));
-    }
-
-    fn claims(&self) -> impl Iterator<Item = &BackendId> {
-        self.built.iter().flat_map(|built| &built.backends)
-    }
-
-    /// Returns any variant. All of them refer to the same objects.
-    fn any_variant(&self) -> Option<&Built> {
-        self.built.iter().next().map(|built| &**built)
-    }
-
-    /// Reports whether the route with this key refers to objects in `namespaces` other than its own.
-    fn refers_into(&self, key: &Key, namespaces: &BTreeSet<String>) -> bool {
-        let references = self.any_variant().map_or(&[][..], |it| &it.references);
-        references.iter().any(|target| {
-            *target.namespace != *key.namespace && namespaces.contains(&*target.namespace)
-        })
     }
 }

@@ -38,13 +38,17 @@ fn https(secret: &str, namespace: Option<&str>) -> Value {
     json!([{"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [reference]}}])
 }
 
-fn gateway(name: &str, listeners: impl Into<Value>) -> Value {
+pub(crate) fn gateway(name: &str, listeners: impl Into<Value>) -> Value {
     let spec = json!({"gatewayClassName": "ours", "listeners": listeners.into()});
     object("Gateway", "infra", name, spec)
 }
 
 pub(crate) fn http(name: &str) -> Value {
-    gateway(name, json!([{"name": "l", "port": 80, "protocol": "HTTP"}]))
+    let all = json!({"namespaces": {"from": "All"}});
+    gateway(
+        name,
+        json!([{"name": "l", "port": 80, "protocol": "HTTP", "allowedRoutes": all}]),
+    )
 }
 
 pub(crate) fn route(namespace: &str, name: &str, parent: &str, backend: impl Into<Value>) -> Value {
@@ -94,7 +98,7 @@ pub(crate) fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
     )
 }
 
-fn namespace(name: &str, label: &str) -> Value {
+pub(crate) fn namespace(name: &str, label: &str) -> Value {
     let metadata = json!({"name": name, "labels": {"env": label}});
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 }
@@ -140,11 +144,20 @@ impl Followed {
             .collect()
     }
 
+    pub(crate) fn cluster(&self) -> &Snapshot {
+        &self.cluster
+    }
+
+    /// Returns the objects in the closure of a Gateway.
+    pub(crate) fn snapshot(&self, gateway: &str) -> &Snapshot {
+        let name = ObjectRef::gateway_api("Gateway", "infra", gateway);
+        self.closures.get(&name).unwrap()
+    }
+
     /// Returns the names of the objects in the closure of a Gateway, without the Gateway and its class.
     pub(crate) fn of(&self, gateway: &str) -> Vec<String> {
-        let name = ObjectRef::gateway_api("Gateway", "infra", gateway);
-        let closure = self.closures.get(&name).unwrap();
-        let names = closure
+        let names = self
+            .snapshot(gateway)
             .names_changed_since(&Snapshot::default())
             .into_iter();
         let rest = names.filter(|name| !["Gateway", "GatewayClass"].contains(&&*name.kind));

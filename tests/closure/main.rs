@@ -1,5 +1,6 @@
 //! Requirements of a Gateway's closure: translating it gives the same result for the Gateway as translating the
-//! cluster; it contains no Secret that the Gateway's objects may not use; and incremental updates give the same closure
+//! cluster; it contains only those Secrets, and of them only those keys, that
+//! accepted objects of the Gateway use; and incremental updates give the same closure
 //! as a new start.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -8,9 +9,12 @@ mod backends;
 mod contents;
 mod filters;
 mod objects;
+mod permitted;
 mod properties;
+mod refused;
 mod releases;
 mod round_trip;
+mod secrets;
 mod stories;
 mod traffic_policies;
 mod xbackends;

@@ -129,7 +129,7 @@ fn listener() -> impl Strategy<Value = Value> {
         namespaces(),
     );
     parts.prop_map(|(name, port, protocol, hostname, secrets, namespaces)| {
-        let tls = (protocol != "HTTP").then(|| json!({"certificateRefs": secrets}));
+        let tls = (protocol != "HTTP" || port == 80).then(|| json!({"certificateRefs": secrets}));
         let routes = namespaces.map(|namespaces| json!({"namespaces": namespaces}));
         json!({
             "name": name, "port": port, "protocol": protocol, "hostname": hostname,
@@ -445,16 +445,31 @@ pub(crate) fn authority_map(namespace: &str, name: &str) -> Value {
     })
 }
 
+/// A value that no Gateway uses: a password beside what it uses.
+pub(crate) const UNUSED: &str = "aHVudGVyMg==";
+
 fn secret() -> impl Strategy<Value = Value> {
     let certificate = prop_oneof![3 => (0..2_usize).prop_map(Some), 1 => Just(None)];
-    (metadata("s"), certificate).prop_map(|(metadata, certificate)| {
-        let certificate = certificate.map(|index| &CERTIFICATES[index]);
-        let (chain, key) = certificate.map_or(("", ""), |(chain, key)| (chain, key));
-        json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls",
-            "stringData": {"tls.crt": chain, "tls.key": key},
-        })
-    })
+    let kind = prop_oneof![4 => Just("kubernetes.io/tls"), 1 => Just("Opaque")];
+    let parts = (metadata("s"), certificate, kind, any::<(bool, bool)>());
+    parts.prop_map(
+        |(mut metadata, certificate, kind, (has_authority, is_plain))| {
+            let certificate = certificate.map(|index| &CERTIFICATES[index]);
+            let (chain, key) = certificate.map_or(("", ""), |(chain, key)| (chain, key));
+            let mut values = json!({"tls.crt": chain, "tls.key": key});
+            if has_authority {
+                values["ca.crt"] = json!(CERTIFICATES[0].0);
+            }
+            if is_plain {
+                values["password"] = json!(UNUSED);
+            }
+            metadata["annotations"] = json!({"example.com/copy": UNUSED});
+            json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind,
+                "stringData": values, "data": {"password": UNUSED},
+            })
+        },
+    )
 }
 
 fn config_map() -> impl Strategy<Value = Value> {

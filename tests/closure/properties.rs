@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis::api::gateway::{Gateway, ListenerSet};
-use portcullis::api::reference::{ObjectReference, SecretRef};
 use portcullis::api::{ObjectRef, Resource};
 use portcullis::data_plane::DataPlane;
 use portcullis::ir::{Backend, BackendId, Ir, Port};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{
-    AncestorStatus, Condition, GatewayStatus, ListenerSetStatus, ParentStatus, Reason,
-    ReleaseStatus, StatusReport,
+    AncestorStatus, Condition, ConditionType, GatewayStatus, ListenerSetStatus, ListenerStatus,
+    ParentStatus, Reason, ReleaseStatus, StatusReport,
 };
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
 use portcullis::translate::{Mode, Options, PolicyVerdict, Translation, Translator, translate};
@@ -23,9 +22,9 @@ use proptest::test_runner::TestRunner;
 use serde_json::Value;
 
 use crate::objects::{CONTROLLER, object};
+use crate::permitted::{check_secrets, is_accepted};
 use crate::releases::check_pods;
 use crate::stories::cluster;
-use crate::xbackends;
 use crate::{decode, snapshot};
 
 /// A change of a cluster.
@@ -150,9 +149,16 @@ impl Part {
                 .get(&class)
                 .cloned()
                 .unwrap_or_default(),
-            gateway: report.gateways.get(&name).cloned(),
+            gateway: report.gateways.get(&name).cloned().map(|mut status| {
+                leave_references_out(&mut status.listeners);
+                status
+            }),
             listener_sets: listener_sets
-                .map(|(set, it)| (set.clone(), it.clone()))
+                .map(|(set, it)| {
+                    let mut status = it.clone();
+                    leave_references_out(&mut status.listeners);
+                    (set.clone(), status)
+                })
                 .collect(),
             routes: routes(report, |parent| *parent == name || sets.contains(parent)),
             policies: policies(report, &name),
@@ -160,6 +166,18 @@ impl Part {
             release_backends: release_backends(report, &name),
             data_plane: data_planes.get(&name).cloned(),
         }
+    }
+}
+
+/// Removes the verdict on the references of listeners that are not accepted. A closure does not contain what these name.
+fn leave_references_out(listeners: &mut [ListenerStatus]) {
+    for listener in listeners
+        .iter_mut()
+        .filter(|it| !is_accepted(&it.conditions))
+    {
+        listener
+            .conditions
+            .retain(|it| it.kind != ConditionType::ResolvedRefs);
     }
 }
 
@@ -185,6 +203,7 @@ fn backends(ports: &[Arc<Port>], ir: &Ir) -> BTreeMap<BackendId, Option<Arc<Back
         .collect()
 }
 
+/// Returns the status of routes for their parents among these that accept them. A closure contains no others.
 fn routes(
     report: &StatusReport,
     is_parent: impl Fn(&ObjectRef) -> bool,
@@ -195,7 +214,7 @@ fn routes(
             let parent = &status.parent_ref;
             let namespace = parent.namespace.as_deref().unwrap_or(&route.namespace);
             let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
-            if is_parent(&name) {
+            if is_parent(&name) && is_accepted(&status.conditions) {
                 routes
                     .entry(route.clone())
                     .or_default()
@@ -281,86 +300,6 @@ fn check_translations(cluster: &Snapshot, closures: &Closures) {
         check_secrets(cluster, closure, &whole.report, gateway);
         check_pods(closure);
     }
-}
-
-/// Checks that the Gateway, a ListenerSet that it accepts or an XBackend of its routes refers with permission to every
-/// Secret of the closure.
-fn check_secrets(cluster: &Snapshot, closure: &Snapshot, report: &StatusReport, gateway: &Gateway) {
-    let name = gateway.object_ref();
-    let tls = gateway.spec.tls.iter();
-    let client = tls
-        .clone()
-        .filter_map(|tls| tls.backend.as_ref()?.client_certificate_ref.clone());
-    let ports = tls
-        .filter_map(|tls| tls.frontend.as_ref())
-        .flat_map(|frontend| &frontend.per_port);
-    let authorities = ports
-        .filter_map(|port| port.tls.validation.as_ref())
-        .flat_map(|validation| validation.ca_certificate_refs.iter().map(secret_ref));
-    let listeners = gateway
-        .spec
-        .listeners
-        .iter()
-        .filter_map(|it| it.tls.as_ref());
-    let own = listeners.flat_map(|tls| tls.certificate_refs.clone());
-    let own = own
-        .chain(client)
-        .chain(authorities)
-        .map(|secret| (name.clone(), secret));
-    let taken = sets_of(cluster, &name).filter(|set| {
-        let status = &report.listener_sets[&set.object_ref()];
-        status.conditions[0].reason != Reason::NotAllowed
-    });
-    let of_sets = taken.flat_map(|set| {
-        let listeners = set.spec.listeners.iter().filter_map(|it| it.tls.as_ref());
-        let secrets = listeners.flat_map(|tls| &tls.certificate_refs);
-        secrets.map(|secret| (set.object_ref(), secret.clone()))
-    });
-    let permitted: BTreeSet<_> = own
-        .chain(of_sets)
-        .chain(xbackends::client_certificates(cluster, gateway))
-        .filter_map(|(from, secret)| {
-            let namespace = secret
-                .namespace
-                .unwrap_or_else(|| from.namespace.to_string());
-            let to = ObjectRef::new(&secret.group, &secret.kind, &namespace, &secret.name);
-            (from.namespace == to.namespace || is_granted(cluster, &from, &to)).then_some(to)
-        })
-        .collect();
-    for secret in closure.secrets.iter() {
-        let secret = secret.object_ref();
-        assert!(
-            permitted.contains(&secret),
-            "{secret} in the closure of {name}"
-        );
-    }
-}
-
-fn secret_ref(reference: &ObjectReference) -> SecretRef {
-    let ObjectReference {
-        group,
-        kind,
-        name,
-        namespace,
-    } = reference.clone();
-    SecretRef {
-        group,
-        kind,
-        name,
-        namespace,
-    }
-}
-
-fn is_granted(cluster: &Snapshot, from: &ObjectRef, to: &ObjectRef) -> bool {
-    let mut grants = cluster.reference_grants.in_namespace(&to.namespace);
-    grants.any(|grant| {
-        let mut sources = grant.spec.from.iter();
-        let mut targets = grant.spec.to.iter();
-        sources.any(|it| (&*it.kind, &*it.namespace) == (&*from.kind, &*from.namespace))
-            && targets.any(|it| {
-                it.kind == *to.kind && it.name.as_ref().is_none_or(|name| *name == *to.name)
-            })
-    })
 }
 
 /// Applies differences to copies of closures.

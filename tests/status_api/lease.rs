@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::status::lease::{Candidate, Leadership};
+use portcullis::status::lease::{self, Candidate, Leadership};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -18,6 +18,7 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(4);
 /// A candidate on its own thread.
 struct Running {
     history: History<Leadership>,
+    leadership: watch::Sender<Leadership>,
     /// Stops it. With true, it resigns. Without a message, it dies.
     end: Option<oneshot::Sender<bool>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -30,19 +31,20 @@ impl Running {
         let (seen, api) = (history.clone(), api.clone());
         let (identity, address) = (identity.to_owned(), address.to_owned());
         let (end, ended) = oneshot::channel();
+        let (leadership, mut known) = watch::channel(Leadership::default());
+        let publishes = leadership.clone();
         let thread = thread::spawn(move || {
             runtime().block_on(async {
                 let client = client(&api, &identity);
                 let address = Some(address);
                 let mut candidate = Candidate::new(client, NAMESPACE, NAME, &identity, address);
-                let (leadership, mut known) = watch::channel(Leadership::default());
                 let record = async {
                     while known.changed().await.is_ok() {
                         seen.push(known.borrow_and_update().clone());
                     }
                 };
                 let resigns = tokio::select! {
-                    () = candidate.campaign(&leadership) => false,
+                    () = candidate.campaign(&publishes) => false,
                     () = record => false,
                     resigns = ended => resigns.unwrap_or(false),
                 };
@@ -53,6 +55,7 @@ impl Running {
         });
         Self {
             history,
+            leadership,
             end: Some(end),
             thread: Some(thread),
         }
@@ -316,6 +319,62 @@ fn invalid_stream_address_is_not_published() {
     api.put(abandoned("old", 15, "2026-01-01T00:00:00.000000Z"));
     one.follows("10.0.0.9:19443");
     assert_eq!(one.history.all().len(), 1, "{:?}", one.history.all());
+}
+
+/// Runs leader's tasks on this thread, which is then blocked for `blocked`, while a candidate campaigns on another one.
+/// Returns how often the tasks run after that, at most 10.
+fn runs_after(api: &Api, blocked: Duration, before: impl FnOnce()) -> usize {
+    let one = Running::start(api, "one", "10.0.0.1:19443");
+    let mut leadership = one.leadership.subscribe();
+    runtime().block_on(async {
+        leadership.wait_for(Leadership::may_act).await.unwrap();
+        before();
+        let mut runs = 0;
+        let tasks = async {
+            thread::sleep(blocked);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+                runs += 1;
+            }
+        };
+        lease::lead(&mut leadership, tasks).await;
+        runs
+    })
+}
+
+#[test]
+fn blocked_leader_keeps_the_lease_that_another_thread_renews() {
+    let api = Api::start();
+    let blocked = RENEW_DEADLINE + Duration::from_secs(1);
+    assert_eq!(runs_after(&api, blocked, || {}), 10);
+    assert_eq!(lease(&api, |_| true)["spec"]["leaseTransitions"], 1);
+}
+
+#[test]
+fn blocked_leader_that_loses_the_lease_meanwhile_writes_nothing_more() {
+    let api = Api::start();
+    let blocked = RENEW_DEADLINE + Duration::from_secs(1);
+    assert_eq!(runs_after(&api, blocked, || api.silence("one")), 0);
+}
+
+/// Simulates SIGSTOP and SIGCONT of a process whose election thread runs last afterwards.
+#[test]
+fn tasks_do_not_run_after_the_deadline_although_nobody_has_noticed_it() {
+    let (sender, mut leadership) = watch::channel(Leadership::default());
+    let leads_until = |until: tokio::time::Instant| Leadership {
+        is_leader: true,
+        leader_address: None,
+        until: Some(until),
+    };
+    runtime().block_on(async {
+        let now = tokio::time::Instant::now();
+        sender.send_replace(leads_until(now));
+        let tasks = async { panic!("a task ran after the deadline") };
+        lease::lead(&mut leadership, tasks).await;
+        sender.send_replace(leads_until(now + Duration::from_secs(60)));
+        lease::lead(&mut leadership, async {}).await;
+        assert!(leadership.borrow().may_act());
+    });
 }
 
 /// Simulates SIGSTOP and SIGCONT: time passes, then everything is polled in order.

@@ -188,6 +188,7 @@ fn pod_gets_the_leaders_address() {
         let lead = |leader_address: Option<&str>| Leadership {
             is_leader: leader_address.is_none(),
             leader_address: leader_address.map(str::to_owned),
+            until: None,
         };
         controller
             .leadership

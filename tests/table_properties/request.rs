@@ -2,7 +2,6 @@
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
-use portcullis::per_worker::WorkerId;
 use portcullis::table::RequestView;
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -23,7 +22,6 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn view(&self) -> RequestView<'_> {
         RequestView {
-            worker: WorkerId::ONLY,
             host: self.host,
             method: &self.method,
             path: self.path,

@@ -68,7 +68,6 @@ fn rule<'a>(table: &'a Table, host: &str) -> &'a Arc<table::Rule> {
         headers: HeaderMap::new(),
     };
     let view = RequestView {
-        worker: WorkerId::ONLY,
         host,
         ..request.view()
     };

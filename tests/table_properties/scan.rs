@@ -3,7 +3,6 @@
 use http::{HeaderValue, Method};
 use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 use portcullis::ir::{Hostname, Ir, ListenerKey, RuleId};
-use portcullis::per_worker::WorkerId;
 
 use crate::precedence::{Ranked, by_hostname, by_text};
 use crate::request::Request;
@@ -14,7 +13,7 @@ fn value_fits(condition: &ValueMatch, value: Option<Vec<u8>>) -> bool {
     };
     match condition {
         ValueMatch::Exact(exact) => value == **exact,
-        ValueMatch::Regex(pattern) => pattern.matches(&value, WorkerId::ONLY),
+        ValueMatch::Regex(pattern) => pattern.matches(&value),
     }
 }
 
@@ -36,7 +35,7 @@ fn decoded(text: &str) -> Vec<u8> {
 pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
     let path = match &condition.path {
         PathMatch::Exact(exact) => **exact == *request.path,
-        PathMatch::Regex(pattern) => pattern.matches(request.path, WorkerId::ONLY),
+        PathMatch::Regex(pattern) => pattern.matches(request.path),
         PathMatch::Prefix(prefix) => {
             request.path == &**prefix || request.path.starts_with(&format!("{prefix}/"))
         }

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::status::Note;
+
 /// Width of the column of labels.
 const LABELS: usize = 12;
 /// Maximum number of alternatives that are listed one by one.
@@ -59,6 +61,18 @@ impl Explanation {
     pub(super) fn lines(&mut self, label: &'static str, lines: impl IntoIterator<Item = String>) {
         for (index, line) in lines.into_iter().enumerate() {
             self.line(if index == 0 { label } else { "" }, line);
+        }
+    }
+}
+
+impl Explanation {
+    /// Adds the notes on objects that the explanation names, such as a route whose priority is ignored.
+    pub(super) fn add_notes(&mut self, notes: &[Note]) {
+        let shown = self.to_string();
+        for Note { object, message } in notes {
+            if shown.contains(&object.to_string()) {
+                self.line("note", format!("{object}: {message}"));
+            }
         }
     }
 }

@@ -9,7 +9,6 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::ir::PortProtocol;
-use crate::per_worker::WorkerId;
 use crate::proxy::target;
 use crate::table::RequestView;
 
@@ -126,7 +125,6 @@ impl ExplainedRequest {
     /// The view of the request for matching.
     pub(super) fn view(&self) -> RequestView<'_> {
         RequestView {
-            worker: WorkerId::ONLY,
             host: &self.host,
             method: &self.method,
             path: self.url.path(),

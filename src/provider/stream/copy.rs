@@ -1,6 +1,6 @@
 //! A copy of the objects in an in-memory directory, so that a restarted container does not have to
 //! wait for a controller. The copy is a journal: changes are appended, and the file is rewritten
-//! when they outgrow the state. Owns the file.
+//! when they outgrow the state, and at once when a key is removed or replaced. Owns the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -78,8 +78,7 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
     let mut rested = Instant::now();
     let mut logged = String::new();
     while states.changed().await.is_ok() {
-        sleep_until(rested).await;
-        let state = states.borrow_and_update().clone();
+        let state = next(&mut states, &journal, rested).await;
         let begun = Instant::now();
         let next = Journal::new(journal.dir.clone());
         let mut taken = std::mem::replace(&mut journal, next);
@@ -112,11 +111,30 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
     }
 }
 
+/// Waits until the next write is due, and returns what to write. A state without a key that the file contains is due at
+/// once.
+async fn next(states: &mut watch::Receiver<State>, journal: &Journal, rested: Instant) -> State {
+    loop {
+        let state = states.borrow_and_update().clone();
+        if journal.holds_keys_missing_in(&state) {
+            return state;
+        }
+        tokio::select! {
+            () = sleep_until(rested) => return states.borrow_and_update().clone(),
+            changed = states.changed() => if changed.is_err() {
+                return state;
+            },
+        }
+    }
+}
+
 /// Writes states to the copy.
 struct Journal {
     dir: PathBuf,
-    /// The last written state, and the file to append to. `None` if the file must be rewritten.
-    written: Option<(State, File)>,
+    /// The last written state; `None` before the first write, when a previous container may have left a copy.
+    written: Option<State>,
+    /// The file to append to. `None` if the file must be rewritten.
+    file: Option<File>,
     /// Bytes of the last rewrite.
     rewritten: u64,
     /// Bytes appended since.
@@ -128,19 +146,40 @@ impl Journal {
         Self {
             dir,
             written: None,
+            file: None,
             rewritten: 0,
             appended: 0,
         }
     }
 
-    /// Brings the copy to a state.
+    /// Reports whether the file contains keys that are not part of a state.
+    fn holds_keys_missing_in(&self, state: &State) -> bool {
+        let written = self.written.as_ref();
+        written.is_some_and(|written| state.lacks_keys_of(written))
+    }
+
+    /// Brings the copy to a state. If that fails, the copy is removed rather than left with keys that the state may not
+    /// have.
     fn write(&mut self, state: State) -> io::Result<()> {
-        // A failed append may leave a torn line. `written` stays `None` then, so that the next
-        // write rewrites the file.
-        if let Some((previous, file)) = self.written.take()
+        let is_outdated = self.written.is_none() || self.holds_keys_missing_in(&state);
+        let result = self.try_write(state, is_outdated);
+        if result.is_err() {
+            let _ = fs::remove_file(self.dir.join(NEXT_FILE));
+            if is_outdated {
+                let _ = fs::remove_file(self.dir.join(FILE));
+            }
+        }
+        result
+    }
+
+    fn try_write(&mut self, state: State, is_outdated: bool) -> io::Result<()> {
+        // A failed append may leave a torn line. There is no `file` then, so that the next write rewrites it.
+        if let (Some(file), Some(previous)) = (self.file.take(), self.written.clone())
+            && !is_outdated
             && let Some(file) = self.append(&previous, &state, file)?
         {
-            self.written = Some((state, file));
+            self.file = Some(file);
+            self.written = Some(state);
             return Ok(());
         }
         let Some(updates) = state.updates() else {
@@ -149,7 +188,8 @@ impl Journal {
         let file = replace(&self.dir, updates)?;
         self.rewritten = file.metadata()?.len();
         self.appended = 0;
-        self.written = Some((state, file));
+        self.file = Some(file);
+        self.written = Some(state);
         Ok(())
     }
 
@@ -373,6 +413,85 @@ mod tests {
         other.position.as_mut().unwrap().instance = "77aa".to_owned();
         journal.write(other.clone()).unwrap();
         assert_eq!(read(dir.path(), &gateway("edge")), Some(other));
+    }
+
+    /// Returns a state with the Gateway and a Secret with this key, if any.
+    fn state_with_key(key: Option<&str>, revision: u64) -> State {
+        let mut state = state("edge");
+        let mut decoder = UpdateDecoder::default();
+        let secret = key.map(|key| {
+            Update::Put(json!({
+                "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+                "metadata": {"name": "tls", "namespace": "infra"}, "data": {"tls.key": key},
+            }))
+        });
+        let begin = Update::Begin {
+            instance: "5f2c".to_owned(),
+            base: Some(7),
+        };
+        let commit = Update::Commit { revision };
+        for update in [begin].into_iter().chain(secret).chain([commit]) {
+            decoder.take(update, &mut state).unwrap();
+        }
+        state
+    }
+
+    fn text(dir: &Path) -> String {
+        fs::read_to_string(dir.join(FILE)).unwrap()
+    }
+
+    #[test]
+    fn removed_and_replaced_keys_are_no_longer_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::new(dir.path().to_owned());
+        journal.write(state_with_key(Some("Zmlyc3Q="), 8)).unwrap();
+        assert!(text(dir.path()).contains("Zmlyc3Q="));
+        journal.write(state_with_key(Some("c2Vjb25k"), 9)).unwrap();
+        assert!(!text(dir.path()).contains("Zmlyc3Q="));
+        journal.write(state_with_key(None, 10)).unwrap();
+        assert!(!text(dir.path()).contains("c2Vjb25k"));
+        // Neither is a former session secret.
+        let mut secret = state_with_key(None, 11);
+        secret.session_secret = Some("old-session-secret".into());
+        journal.write(secret.clone()).unwrap();
+        secret.session_secret = Some("new-session-secret".into());
+        journal.write(secret).unwrap();
+        assert!(!text(dir.path()).contains("old-session-secret"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn copy_with_a_removed_key_is_deleted_if_it_cannot_be_rewritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::new(dir.path().to_owned());
+        journal.write(state_with_key(Some("Zmlyc3Q="), 8)).unwrap();
+        // The next copy cannot be created beside a folder of its name.
+        fs::create_dir(dir.path().join(NEXT_FILE)).unwrap();
+        assert!(journal.write(state_with_key(None, 9)).is_err());
+        assert!(!dir.path().join(FILE).exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removed_key_does_not_wait_for_the_next_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::new(dir.path().to_owned());
+        journal.write(state_with_key(Some("Zmlyc3Q="), 8)).unwrap();
+        let (sender, mut states) = watch::channel(state_with_key(Some("Zmlyc3Q="), 9));
+        let begun = Instant::now();
+        let rested = begun + Duration::from_secs(5);
+        let other = next(&mut states, &journal, rested).await;
+        assert_eq!(
+            (other, Instant::now()),
+            (state_with_key(Some("Zmlyc3Q="), 9), rested)
+        );
+        let rested = rested + Duration::from_secs(5);
+        let change = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            sender.send_replace(state_with_key(None, 10));
+        };
+        let (state, ()) = tokio::join!(next(&mut states, &journal, rested), change);
+        assert_eq!(state, state_with_key(None, 10));
+        assert_eq!(Instant::now() - begun, Duration::from_secs(6));
     }
 
     #[test]

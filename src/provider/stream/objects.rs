@@ -99,6 +99,16 @@ impl State {
         Some(updates)
     }
 
+    /// Reports whether `other` has key material that this state does not have.
+    pub(super) fn lacks_keys_of(&self, other: &Self) -> bool {
+        let secrets = self.snapshot.secrets.changes_since(&other.snapshot.secrets);
+        let is_secret = |name: &&ObjectRef| name.group.is_empty() && &*name.kind == "Secret";
+        let mut unreadable = other.unreadable.keys().filter(is_secret);
+        secrets.iter().any(|change| change.before.is_some())
+            || unreadable.any(|name| self.unreadable.get(name) != other.unreadable.get(name))
+            || other.session_secret.is_some() && self.session_secret != other.session_secret
+    }
+
     fn secret_update(&self) -> Option<Update> {
         let secret = self.session_secret.as_ref()?.to_string();
         Some(Update::SessionSecret { secret })

@@ -47,7 +47,7 @@ impl TestHub {
         self.put(&json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
             "metadata": {"namespace": "infra", "name": "edge"},
-            "spec": {"gatewayClassName": "ours", "listeners": []},
+            "spec": {"gatewayClassName": "ours", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]},
         }))
     }
 

@@ -136,6 +136,11 @@ impl BackendKind {
         self.target_ports.is_some()
     }
 
+    /// Reports whether objects of the kind may refer to Secrets.
+    pub(in crate::translate) fn reads_secrets(&self) -> bool {
+        self.reads.contains(&name_of::<Secret>())
+    }
+
     fn is_made_of(&self, kind: KindName) -> bool {
         self.name == kind || self.reads.contains(&kind)
     }

@@ -38,6 +38,9 @@ pub(super) const KIND: BackendKind = BackendKind {
 /// The domain of the Services of a cluster, which are not external hosts.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
+/// The `tls.mode` that presents a client certificate.
+const WITH_CLIENT: &str = "ClientAndServer";
+
 /// The parsed XBackends of a snapshot.
 #[derive(Default)]
 struct XBackends(BTreeMap<Key, External>);
@@ -72,8 +75,9 @@ fn links(object: &Object, collector: &mut Collector<'_>) {
     let Some(tls) = &backend.spec.tls else {
         return;
     };
-    if let Some(client) = &tls.client_certificate_ref {
-        collector.secret(client);
+    let client = tls.client_certificate_ref.as_ref();
+    if let Some(client) = client.filter(|_| tls.mode == WITH_CLIENT) {
+        collector.certificate(client);
     }
     if let Some(validation) = &tls.validation {
         collector.config_maps(validation);
@@ -308,7 +312,7 @@ impl Reader<'_> {
         let client = match tls.mode.as_str() {
             "None" => return Ok(None),
             "ServerOnly" => None,
-            "ClientAndServer" => Some(self.client(tls)),
+            WITH_CLIENT => Some(self.client(tls)),
             other => {
                 return Err(invalid(format!(
                     "spec.tls.mode is {other:?}; it has to be None, ServerOnly or ClientAndServer"

@@ -42,6 +42,8 @@ pub(super) struct Consumer {
     pub(super) listener: ListenerKey,
     /// The client certificate of the Gateway, or why it cannot be used.
     pub(super) client_certificate: Option<ClientCertificate>,
+    /// Whether the Gateway permits the priorities of routes.
+    pub(super) permits_priorities: bool,
 }
 
 /// A client certificate, or why there is none.

@@ -89,6 +89,7 @@ fn with_requests<T>(
             name: "http".into(),
         },
         client_certificate: None,
+        permits_priorities: false,
     };
     let route = ObjectRef::gateway_api("HTTPRoute", "edge", "route");
     let requests = Requests {

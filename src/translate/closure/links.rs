@@ -7,9 +7,9 @@
 
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet, NamespacesFrom};
 use crate::api::grpc_route::{GrpcRoute, GrpcRule};
-use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule};
+use crate::api::http_route::{HttpFilter, HttpMatch, HttpRoute, HttpRule};
 use crate::api::parameters::{GROUP, GatewayParameters};
-use crate::api::policy::{BackendTlsValidation, TlsPolicy, UnservedRoute};
+use crate::api::policy::{BackendTlsValidation, TlsPolicy};
 use crate::api::reference::{BackendObjectRef, BackendRef, ObjectReference, ParentRef, SecretRef};
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
@@ -17,7 +17,11 @@ use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 use super::super::attachment::{self, parent_name};
-use super::super::{Input, backend, selector};
+use super::super::patterns::Demand;
+use super::super::route::RouteObject;
+use super::super::{Input, backend};
+use super::acceptance::Acceptance;
+use super::contents::Purpose;
 
 /// The links of an object. Every list is sorted, without duplicates.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -41,16 +45,27 @@ pub(super) enum Source {
     GrantsOf(String),
     /// The set of Gateways in a namespace.
     GatewaysOf(String),
+    /// The listeners of a Gateway or ListenerSet, and the Secrets that they use.
+    ListenersOf(ObjectRef),
+    /// The default Gateways.
+    DefaultGateways,
     /// All objects of a kind in a namespace.
     AllOf(&'static str, String),
 }
 
-/// Returns the links of an object.
-pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Links {
+/// Returns the links of an object, and what it takes of its Gateways' budgets.
+pub(super) fn links(
+    input: &Input<'_>,
+    acceptance: &Acceptance,
+    name: &ObjectRef,
+    object: &Object,
+) -> (Links, Option<Demand>) {
     let mut collector = Collector {
         input,
+        acceptance,
         name,
         links: Links::default(),
+        demand: None,
     };
     match object {
         Object::GatewayClass(class) => collector.gateway_class(class),
@@ -58,7 +73,6 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         Object::ListenerSet(set) => collector.listener_set(set),
         Object::HttpRoute(route) => collector.http_route(route),
         Object::GrpcRoute(route) => collector.grpc_route(route),
-        Object::UnservedRoute(route) => collector.unserved_route(route),
         Object::BackendTlsPolicy(policy) => collector.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => collector.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => collector.traffic_policy(policy),
@@ -67,24 +81,22 @@ pub(super) fn links(input: &Input<'_>, name: &ObjectRef, object: &Object) -> Lin
         | Object::XBackend(_)
         | Object::ReleaseBackend(_) => backend::links(object, &mut collector),
         Object::EndpointSlice(slice) => collector.links.belongs_to.extend(backend::owners(slice)),
-        Object::ReferenceGrant(_)
+        // Always refused: pods need nothing of it.
+        Object::UnservedRoute(_)
+        | Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
         | Object::Namespace(_)
         | Object::Pod(_)
         | Object::Secret(_)
         | Object::ConfigMap(_) => {}
     }
-    let mut links = collector.links;
+    let Collector {
+        mut links, demand, ..
+    } = collector;
     sort(&mut links.refers_to);
     sort(&mut links.belongs_to);
     sort(&mut links.depends_on);
-    links
-}
-
-/// Returns a node that represents all default Gateways: they refer to it, and routes that request them belong to it. No
-/// object has this name.
-fn default_gateways() -> ObjectRef {
-    ObjectRef::new(GROUP, "DefaultGateways", "", attachment::DEFAULT_SCOPE)
+    (links, demand)
 }
 
 fn sort<T: Ord>(list: &mut Vec<T>) {
@@ -96,8 +108,10 @@ fn sort<T: Ord>(list: &mut Vec<T>) {
 /// Collects the links of one object.
 pub(in crate::translate) struct Collector<'a> {
     input: &'a Input<'a>,
+    acceptance: &'a Acceptance,
     name: &'a ObjectRef,
     links: Links,
+    demand: Option<Demand>,
 }
 
 impl<'a> Collector<'a> {
@@ -117,9 +131,6 @@ impl<'a> Collector<'a> {
 
     fn gateway(&mut self, gateway: &Gateway) {
         let spec = &gateway.spec;
-        if attachment::is_default(gateway) {
-            self.refers_to(default_gateways());
-        }
         let namespace = &gateway.metadata.namespace;
         let class = &spec.gateway_class_name;
         self.refers_to(ObjectRef::gateway_api(GatewayClass::KIND, "", class));
@@ -134,21 +145,11 @@ impl<'a> Collector<'a> {
         let tls = spec.tls.as_ref();
         let backend = tls.and_then(|tls| tls.backend.as_ref());
         if let Some(client) = backend.and_then(|tls| tls.client_certificate_ref.as_ref()) {
-            self.secret(client);
-        }
-        if let Some(frontend) = tls.and_then(|tls| tls.frontend.as_ref()) {
-            let ports = frontend.per_port.iter().map(|port| &port.tls);
-            let validations = ports
-                .chain([&frontend.default])
-                .filter_map(|tls| tls.validation.as_ref());
-            for authority in validations.flat_map(|validation| &validation.ca_certificate_refs) {
-                self.authority(authority);
-            }
+            self.certificate(client);
         }
     }
 
-    /// Collects the links of a ListenerSet. Its certificates count only while its Gateway accepts it, because nothing
-    /// else uses them.
+    /// Collects the links of a ListenerSet.
     fn listener_set(&mut self, set: &ListenerSet) {
         let parent = &set.spec.parent_ref;
         if parent.group != GATEWAY_GROUP || parent.kind != Gateway::KIND {
@@ -156,23 +157,21 @@ impl<'a> Collector<'a> {
         }
         let parent = parent_name(parent, &self.name.namespace);
         self.refers_to_own_namespace();
-        self.depends_on(Source::Object(parent.clone()));
-        let own = ObjectRef::core("Namespace", "", &self.name.namespace);
-        self.depends_on(Source::Object(own));
-        let gateways = &self.input.snapshot.gateways;
-        let gateway = gateways.get(&parent.namespace, &parent.name);
-        let allowed = gateway.and_then(|gateway| gateway.spec.allowed_listeners.as_ref());
-        let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
-        let namespace = &self.name.namespace;
-        if selector::allows(self.input, from, "None", &parent.namespace, namespace) {
-            self.listeners(&set.spec.listeners);
-        }
+        self.listeners(&set.spec.listeners);
         self.links.belongs_to.push(parent);
     }
 
     fn http_route(&mut self, route: &HttpRoute) {
-        self.parents(&route.spec.parent_refs);
-        self.default_gateways(route.spec.use_default_gateways.as_deref());
+        let rules = &route.spec.rules;
+        let has_patterns = rules
+            .iter()
+            .any(|rule| rule.matches.iter().any(has_patterns));
+        let references = rules.iter().flat_map(|rule| &rule.backend_refs);
+        let filters = rules.iter().flat_map(|rule| &rule.filters);
+        let may_need_secrets = self.may_need_secrets(references, filters);
+        if !self.accept(route, has_patterns || may_need_secrets) {
+            return;
+        }
         for rule in &route.spec.rules {
             // Destructured, so that a new field with a reference fails to compile until it is handled here.
             let HttpRule {
@@ -188,16 +187,11 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Collects the link for `useDefaultGateways` of a route.
-    fn default_gateways(&mut self, scope: Option<&str>) {
-        if scope == Some(attachment::DEFAULT_SCOPE) {
-            self.links.belongs_to.push(default_gateways());
-        }
-    }
-
     fn grpc_route(&mut self, route: &GrpcRoute) {
-        self.parents(&route.spec.parent_refs);
-        self.default_gateways(route.spec.use_default_gateways.as_deref());
+        // Some of its conditions become patterns although they are exact.
+        if !self.accept(route, true) {
+            return;
+        }
         for rule in &route.spec.rules {
             // Destructured, as above.
             let GrpcRule {
@@ -241,15 +235,11 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn unserved_route(&mut self, route: &UnservedRoute) {
-        self.parents(&route.spec.parent_refs);
-    }
-
     /// Collects the links of a policy on TLS. A policy for backends of its own namespace belongs to them. A policy for
     /// backends of other namespaces applies only to requests of Gateways in its own namespace, and belongs to these.
     ///
-    /// Only ConfigMaps count: a Secret is in a closure only if the Gateway, one of its ListenerSets or an XBackend of
-    /// its routes refers to it.
+    /// Only ConfigMaps count: a Secret is in a closure only if the Gateway, one of its ListenerSets or an XBackend of its
+    /// accepted routes uses it.
     fn tls_policy<P: TlsPolicy>(&mut self, policy: &P) {
         let namespace = &*self.name.namespace;
         let spec = policy.spec();
@@ -290,29 +280,74 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Collects the links of listeners of a Gateway or ListenerSet.
+    /// Collects the links of listeners of a Gateway or ListenerSet: what those use that can be served.
     fn listeners(&mut self, listeners: &[Listener]) {
         for listener in listeners {
             let allowed = listener.allowed_routes.as_ref();
             self.selects(allowed.and_then(|allowed| allowed.namespaces.as_ref()));
-            let tls = listener.tls.iter();
-            for secret in tls.flat_map(|tls| &tls.certificate_refs) {
-                self.secret(secret);
-            }
+        }
+        self.depends_on(Source::ListenersOf(self.name.clone()));
+        let Some(uses) = self.acceptance.uses(self.name) else {
+            return;
+        };
+        for secret in &uses.certificates {
+            self.certificate(secret);
+        }
+        for authority in &uses.authorities {
+            self.authority(authority);
         }
     }
 
-    /// Collects the parents of a route. The labels of its namespace decide whether it may attach.
-    fn parents(&mut self, parents: &[ParentRef]) {
-        let may_be_ours = |parent: &&ParentRef| {
-            parent.group == GATEWAY_GROUP
-                && [Gateway::KIND, ListenerSet::KIND].contains(&parent.kind.as_str())
-        };
-        for parent in parents.iter().filter(may_be_ours) {
-            let parent = parent_name(parent, &self.name.namespace);
-            self.links.belongs_to.push(parent);
+    /// Collects the parents that accept a route. Returns whether it sends requests to the backends that it names; if not,
+    /// nobody needs these.
+    fn accept<R: RouteObject>(&mut self, route: &R, needs_rules: bool) -> bool {
+        let acceptance = self.acceptance;
+        let mut references = route.parent_refs().to_vec();
+        if route.use_default_gateways() == Some(attachment::DEFAULT_SCOPE) {
+            self.depends_on(Source::DefaultGateways);
+            let defaults = acceptance.parents.defaults_beside(self.name, &references);
+            references.extend(defaults);
         }
+        for reference in &references {
+            if is_our_kind(reference) {
+                let parent = parent_name(reference, &self.name.namespace);
+                if acceptance.parents.select_by_label(&parent) {
+                    let own = ObjectRef::core("Namespace", "", &self.name.namespace);
+                    self.depends_on(Source::Object(own));
+                }
+                self.depends_on(Source::ListenersOf(parent));
+            }
+        }
+        let verdict = acceptance.of_route(self.input, self.name, route, &references, needs_rules);
+        self.demand = verdict.demand;
+        self.links.belongs_to.extend(verdict.parents);
         self.refers_to_own_namespace();
+        verdict.is_usable
+    }
+
+    /// Reports whether one of these references names a backend that may have a Secret.
+    fn may_need_secrets<'b>(
+        &self,
+        references: impl Iterator<Item = &'b BackendRef<HttpFilter>>,
+        filters: impl Iterator<Item = &'b HttpFilter>,
+    ) -> bool {
+        let kinds = &self.input.options.permissions.backend_kinds;
+        let reads_secrets = |reference: &BackendObjectRef| {
+            let kind = backend::find_enabled(kinds, &reference.group, &reference.kind);
+            kind.is_some_and(|kind| kind.reads_secrets())
+        };
+        let mut of_filters = filters.collect::<Vec<_>>();
+        let mut found = false;
+        for reference in references {
+            found |= reads_secrets(&reference.backend);
+            of_filters.extend(&reference.filters);
+        }
+        found
+            || of_filters.into_iter().any(|filter| {
+                let mirror = filter.request_mirror.as_ref().map(|it| &it.backend_ref);
+                let auth = filter.external_auth.as_ref().map(|it| &it.backend_ref);
+                mirror.into_iter().chain(auth).any(reads_secrets)
+            })
     }
 
     fn backend(&mut self, reference: &BackendObjectRef) {
@@ -333,8 +368,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Collects a Secret. In another namespace it needs a ReferenceGrant.
-    pub(in crate::translate) fn secret(&mut self, reference: &SecretRef) {
+    /// Collects a Secret with a certificate and its key. In another namespace it needs a ReferenceGrant.
+    pub(in crate::translate) fn certificate(&mut self, reference: &SecretRef) {
         let SecretRef {
             group,
             kind,
@@ -342,7 +377,7 @@ impl<'a> Collector<'a> {
             namespace,
         } = reference;
         if group.is_empty() && kind == "Secret" {
-            self.refers_to_granted(group, kind, namespace.as_deref(), name);
+            self.refers_to_secret(namespace.as_deref(), name, Purpose::Certificate);
         }
     }
 
@@ -354,8 +389,22 @@ impl<'a> Collector<'a> {
             name,
             namespace,
         } = reference;
-        if group.is_empty() && ["ConfigMap", "Secret"].contains(&kind.as_str()) {
-            self.refers_to_granted(group, kind, namespace.as_deref(), name);
+        match (group.as_str(), kind.as_str()) {
+            ("", "ConfigMap") => self.refers_to_granted(group, kind, namespace.as_deref(), name),
+            ("", "Secret") => {
+                self.refers_to_secret(namespace.as_deref(), name, Purpose::Authority);
+            }
+            _ => {}
+        }
+    }
+
+    /// Collects a Secret, and what it is used for.
+    fn refers_to_secret(&mut self, namespace: Option<&str>, name: &str, purpose: Purpose) {
+        self.refers_to_granted("", "Secret", namespace, name);
+        let namespace = namespace.unwrap_or(&self.name.namespace);
+        let secret = ObjectRef::core("Secret", namespace, name);
+        if self.links.refers_to.contains(&secret) {
+            self.refers_to(purpose.node(&secret));
         }
     }
 
@@ -422,4 +471,20 @@ impl<'a> Collector<'a> {
         let kind = from.and_then(|from| from.from.as_deref());
         self.links.selects_namespaces |= kind == Some("Selector");
     }
+}
+
+fn is_our_kind(parent: &ParentRef) -> bool {
+    parent.group == GATEWAY_GROUP
+        && [Gateway::KIND, ListenerSet::KIND].contains(&parent.kind.as_str())
+}
+
+/// Reports whether a match has a condition that is a pattern.
+fn has_patterns(condition: &HttpMatch) -> bool {
+    let path = condition
+        .path
+        .as_ref()
+        .and_then(|path| path.kind.as_deref());
+    let values = condition.headers.iter().chain(&condition.query_params);
+    let mut kinds = values.map(|value| value.kind.as_deref()).chain([path]);
+    kinds.any(|kind| kind == Some("RegularExpression"))
 }

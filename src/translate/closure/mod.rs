@@ -1,6 +1,8 @@
-//! The closure of each Gateway: the objects that its translation in [`Mode::Dedicated`] reads. Updated from one
-//! snapshot to the next. Must not know who receives the objects.
+//! The closure of each Gateway: the objects that its translation in [`Mode::Dedicated`] uses, without the routes that it
+//! refuses. Updated from one snapshot to the next. Must not know who receives the objects.
 
+mod acceptance;
+mod contents;
 mod graph;
 mod links;
 
@@ -13,6 +15,7 @@ use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 
+use self::acceptance::{Acceptance, ParentChanges};
 use self::graph::{Dirty, Graph, Root};
 use self::links::Source;
 
@@ -24,6 +27,7 @@ pub struct Closures {
     options: Options,
     /// The snapshot from which the fields below were computed.
     seen: Snapshot,
+    acceptance: Acceptance,
     graph: Graph,
     /// The number of the next Gateway.
     next: Root,
@@ -63,6 +67,7 @@ impl Closures {
                 ..options
             },
             seen: Snapshot::default(),
+            acceptance: Acceptance::default(),
             graph: Graph::default(),
             next: 0,
             roots: BTreeMap::new(),
@@ -75,7 +80,9 @@ impl Closures {
         let before = std::mem::replace(&mut self.seen, snapshot.clone());
         let changed = snapshot.names_changed_since(&before);
         let mut dirty = Dirty::new();
-        self.link(&changed, &mut dirty);
+        let input = Input::new(&self.seen, None, &self.options);
+        let parents = self.acceptance.follow(&input, &before);
+        self.link(&changed, &parents, &mut dirty);
         let gone = self.follow_gateways(&changed, &mut dirty);
         for name in changed {
             for root in self.graph.holders(&name) {
@@ -90,9 +97,11 @@ impl Closures {
             let Some(closure) = self.closures.get_mut(&root) else {
                 continue;
             };
+            let names = names.into_iter().map(contents::object_of).collect();
+            let has = |name: &ObjectRef| self.graph.has(root, name);
             let changes = closure.follow(names, |name| {
-                let object = snapshot.object(name);
-                object.filter(|_| self.graph.has(root, name))
+                let object = snapshot.object(name).filter(|_| has(name))?;
+                Some(contents::used(object, name, has))
             });
             if !changes.is_empty() {
                 differences.insert(closure.gateway.clone(), Difference::Changed(changes));
@@ -109,8 +118,7 @@ impl Closures {
     }
 
     /// Computes the links of changed objects and of their dependents.
-    fn link(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) {
-        let input = Input::new(&self.seen, None, &self.options);
+    fn link(&mut self, changed: &[ObjectRef], parents: &ParentChanges, dirty: &mut Dirty) {
         let mut names: BTreeSet<ObjectRef> = changed.iter().cloned().collect();
         for name in changed {
             let mut add = |source| names.extend(self.graph.dependents(&source).iter().cloned());
@@ -127,10 +135,25 @@ impl Closures {
             }
             add(Source::Object(name.clone()));
         }
-        for name in &names {
+        let objects = parents.objects.iter();
+        let listeners = objects.map(|name| Source::ListenersOf(name.clone()));
+        let defaults = parents.defaults.then_some(Source::DefaultGateways);
+        for source in listeners.chain(defaults) {
+            names.extend(self.graph.dependents(&source).iter().cloned());
+        }
+        self.link_each(&names, dirty);
+        let decided = self.acceptance.budgets.decide();
+        self.link_each(&decided, dirty);
+    }
+
+    fn link_each(&mut self, names: &BTreeSet<ObjectRef>, dirty: &mut Dirty) {
+        let input = Input::new(&self.seen, None, &self.options);
+        for name in names {
             let object = self.seen.object(name);
-            let links = object.map(|object| links::links(&input, name, &object));
-            self.graph.link(name, links.unwrap_or_default(), dirty);
+            let links = object.map(|it| links::links(&input, &self.acceptance, name, &it));
+            let (links, demand) = links.unwrap_or_default();
+            self.acceptance.budgets.replace(name, demand);
+            self.graph.link(name, links, dirty);
         }
     }
 

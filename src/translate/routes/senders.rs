@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::attachment::{ListenerIndex, Parents};
 use super::super::backend_tls::{Senders, TlsPolicies, Use, Uses};
-use super::{Entry, Routes};
+use super::Routes;
+use super::entry::Entry;
 use crate::ir::ObjectRef;
 
 /// The Gateways that send requests to backends with a status.
@@ -37,7 +38,7 @@ impl Routes {
     ) -> Uses {
         let mut uses = Uses::new();
         for backend in targets {
-            for entry in self.referrers_of(backend) {
+            for entry in self.referrers_of(backend).filter(|entry| entry.is_usable) {
                 let built = entry.any_variant().into_iter();
                 let rules = built.flat_map(|built| &built.targetable);
                 for (_, rule) in rules.filter(|(target, _)| target == backend) {
@@ -90,7 +91,7 @@ impl Entry {
 
     /// Reports whether the route has a permitted reference to a backend with a status.
     fn sends_to(&self, backend: &ObjectRef) -> bool {
-        let built = self.any_variant();
+        let built = self.any_variant().filter(|_| self.is_usable);
         built.is_some_and(|built| built.with_status.contains(backend))
     }
 }

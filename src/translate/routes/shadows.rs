@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::super::attachment::{ListenerIndex, Parents};
 use super::super::reason::{ConditionType, Reason};
 use super::super::shadow::{Candidate, MatchIndex};
-use super::Entry;
+use super::entry::Entry;
 use crate::ir::{AttachedRoute, ObjectRef, RuleId};
 use crate::status::{Condition, ParentStatus};
 
@@ -63,9 +63,13 @@ impl Shadows {
         self.changed.extend(entry.map(|entry| entry.name.clone()));
     }
 
+    /// Ends the first attachment of all routes: what is replaced from now on was there before.
+    pub(super) fn settle(&mut self) {
+        self.is_new = false;
+    }
+
     /// The marked routes. None is marked afterwards.
     pub(super) fn take_changed(&mut self) -> FxHashSet<ObjectRef> {
-        self.is_new = false;
         std::mem::take(&mut self.changed)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::attachment::ListenerIndex;
-use super::Entry;
+use super::entry::Entry;
 use crate::ir::{AttachedRoutes, ObjectRef};
 use crate::status::Note;
 

@@ -9,7 +9,6 @@ use std::sync::LazyLock;
 use http::request::Parts;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use portcullis::filter::{self, Level, RequestFacts, ResponsePhase, Scheme, Verdict};
-use portcullis::per_worker::WorkerId;
 use portcullis::proxy::target;
 use portcullis::table::{Listener, MatchVerdict, Port, RequestView, Table};
 use portcullis_fuzz::{goldens, objects, request};
@@ -55,7 +54,6 @@ fn check(port: &Port, parts: &Parts, host: &str) {
 
 fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &str) {
     let view = RequestView {
-        worker: WorkerId::ONLY,
         host,
         method: &parts.method,
         path,

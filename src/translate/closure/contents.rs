@@ -1,0 +1,98 @@
+//! What a Gateway's pods are sent of an object: of Secrets and ConfigMaps only the keys that the Gateway uses. Secrets are
+//! sent for a purpose; without one, only that they exist and of which type they are. Must not know who refers to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::core::{ConfigMap, Secret};
+use crate::api::parameters::GROUP;
+use crate::api::{Object, ObjectMeta};
+use crate::ir::ObjectRef;
+
+/// The type of the Secrets that certificates are read from.
+const TLS_TYPE: &str = "kubernetes.io/tls";
+
+/// What a Secret is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A certificate with its key.
+    Certificate,
+    /// Certificates of authorities.
+    Authority,
+}
+
+impl Purpose {
+    const ALL: [Self; 2] = [Self::Certificate, Self::Authority];
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Certificate => "SecretAsCertificate",
+            Self::Authority => "SecretAsAuthority",
+        }
+    }
+
+    /// Returns the node of the graph that a user of a Secret refers to beside the Secret. No object has this name.
+    pub(super) fn node(self, secret: &ObjectRef) -> ObjectRef {
+        ObjectRef::new(GROUP, self.kind(), &secret.namespace, &secret.name)
+    }
+
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Certificate => &["tls.crt", "tls.key"],
+            Self::Authority => &["ca.crt"],
+        }
+    }
+
+    fn is_served_by(self, secret: &Secret) -> bool {
+        self == Self::Authority || secret.kind == TLS_TYPE
+    }
+}
+
+/// Returns the object whose content a node of the graph decides about.
+pub(super) fn object_of(node: ObjectRef) -> ObjectRef {
+    let is_purpose = Purpose::ALL.iter().any(|it| it.kind() == &*node.kind);
+    if is_purpose && &*node.group == GROUP {
+        ObjectRef::core("Secret", &node.namespace, &node.name)
+    } else {
+        node
+    }
+}
+
+/// Returns the parts of an object that are used. `has` reports whether a node is part of the closure.
+pub(super) fn used(object: Object, name: &ObjectRef, has: impl Fn(&ObjectRef) -> bool) -> Object {
+    match object {
+        Object::Secret(secret) => {
+            let purposes = Purpose::ALL.into_iter();
+            let purposes = purposes.filter(|it| has(&it.node(name)) && it.is_served_by(&secret));
+            let keys: Vec<_> = purposes.flat_map(Purpose::keys).copied().collect();
+            Object::Secret(Arc::new(Secret {
+                metadata: identity(&secret.metadata),
+                kind: secret.kind.clone(),
+                data: only(&keys, &secret.data),
+                string_data: only(&keys, &secret.string_data),
+            }))
+        }
+        Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
+            metadata: identity(&map.metadata),
+            data: only(Purpose::Authority.keys(), &map.data),
+        })),
+        other => other,
+    }
+}
+
+fn only(keys: &[&str], values: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let used = values
+        .iter()
+        .filter(|(key, _)| keys.contains(&key.as_str()));
+    used.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Returns metadata without labels and annotations, which nothing reads and which tools copy values into.
+fn identity(metadata: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        ..metadata.clone()
+    }
+}

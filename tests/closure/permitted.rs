@@ -1,0 +1,140 @@
+//! The Secrets that a closure may contain, and which keys of them.
+
+use std::collections::BTreeSet;
+
+use portcullis::api::gateway::{Gateway, Listener};
+use portcullis::api::reference::{ObjectReference, SecretRef};
+use portcullis::api::{ObjectRef, Resource};
+use portcullis::snapshot::Snapshot;
+use portcullis::status::{
+    Condition, ConditionStatus, ConditionType, ListenerStatus, Reason, StatusReport,
+};
+
+use crate::objects::UNUSED;
+use crate::properties::sets_of;
+use crate::xbackends;
+
+/// Checks that every Secret of the closure is one that an accepted HTTPS listener, the Gateway or an XBackend of an accepted
+/// route uses with permission, and that it has only the keys that are used there.
+pub(crate) fn check_secrets(
+    cluster: &Snapshot,
+    closure: &Snapshot,
+    report: &StatusReport,
+    gateway: &Gateway,
+) {
+    let name = gateway.object_ref();
+    let tls = gateway.spec.tls.iter();
+    let client = tls
+        .clone()
+        .filter_map(|tls| tls.backend.as_ref()?.client_certificate_ref.clone());
+    let ports = tls
+        .filter_map(|tls| tls.frontend.as_ref())
+        .flat_map(|frontend| &frontend.per_port);
+    let authorities = ports
+        .filter_map(|port| port.tls.validation.as_ref())
+        .flat_map(|validation| validation.ca_certificate_refs.iter().map(secret_ref));
+    let authorities = authorities.map(|secret| (name.clone(), secret));
+    let statuses = &report.gateways[&name].listeners;
+    let own = certificates(&gateway.spec.listeners, statuses);
+    let own = own.chain(client).map(|secret| (name.clone(), secret));
+    let of_sets = sets_of(cluster, &name).flat_map(|set| {
+        let set_name = set.object_ref();
+        let statuses = &report.listener_sets[&set_name].listeners;
+        let secrets: Vec<_> = certificates(&set.spec.listeners, statuses).collect();
+        secrets
+            .into_iter()
+            .map(move |secret| (set_name.clone(), secret))
+    });
+    let of_backends = xbackends::client_certificates(cluster, report, gateway);
+    let certificates = permitted(cluster, own.chain(of_sets).chain(of_backends));
+    let authorities = permitted(cluster, authorities);
+    for secret in closure.secrets.iter() {
+        let secret_name = secret.object_ref();
+        let mut keys = BTreeSet::new();
+        if certificates.contains(&secret_name) && secret.kind == "kubernetes.io/tls" {
+            keys.extend(["tls.crt", "tls.key"]);
+        }
+        if authorities.contains(&secret_name) {
+            keys.insert("ca.crt");
+        }
+        let is_used = certificates.contains(&secret_name) || authorities.contains(&secret_name);
+        assert!(is_used, "{secret_name} in the closure of {name}");
+        for key in secret.data.keys().chain(secret.string_data.keys()) {
+            let is_due = keys.contains(key.as_str());
+            assert!(is_due, "{key} of {secret_name} in the closure of {name}");
+        }
+    }
+    for object in closure.objects() {
+        let text = object.to_value().unwrap().to_string();
+        assert!(!text.contains(UNUSED), "{text}");
+    }
+}
+
+/// Returns the certificates of accepted HTTPS listeners.
+fn certificates(
+    listeners: &[Listener],
+    statuses: &[ListenerStatus],
+) -> impl Iterator<Item = SecretRef> {
+    // The statuses are in the order of the spec; a ListenerSet that is refused has none.
+    let listeners = listeners.iter().zip(statuses);
+    let accepted = listeners.filter(|(listener, status)| {
+        let conditions = &status.conditions;
+        // Whether an authority is valid is only known from its content.
+        let lacks_authority = conditions
+            .iter()
+            .any(|it| it.reason == Reason::NoValidCACertificate);
+        listener.protocol == "HTTPS" && (is_accepted(conditions) || lacks_authority)
+    });
+    accepted
+        .filter_map(|(listener, _)| listener.tls.as_ref())
+        .flat_map(|tls| tls.certificate_refs.clone())
+}
+
+pub(crate) fn is_accepted(conditions: &[Condition]) -> bool {
+    let mut accepted = conditions
+        .iter()
+        .filter(|it| it.kind == ConditionType::Accepted);
+    accepted.any(|it| it.status == ConditionStatus::True)
+}
+
+/// Returns the Secrets that objects may refer to.
+fn permitted(
+    cluster: &Snapshot,
+    references: impl Iterator<Item = (ObjectRef, SecretRef)>,
+) -> BTreeSet<ObjectRef> {
+    let permitted = references.filter_map(|(from, secret)| {
+        let namespace = secret
+            .namespace
+            .unwrap_or_else(|| from.namespace.to_string());
+        let to = ObjectRef::new(&secret.group, &secret.kind, &namespace, &secret.name);
+        (from.namespace == to.namespace || is_granted(cluster, &from, &to)).then_some(to)
+    });
+    permitted.collect()
+}
+
+fn secret_ref(reference: &ObjectReference) -> SecretRef {
+    let ObjectReference {
+        group,
+        kind,
+        name,
+        namespace,
+    } = reference.clone();
+    SecretRef {
+        group,
+        kind,
+        name,
+        namespace,
+    }
+}
+
+fn is_granted(cluster: &Snapshot, from: &ObjectRef, to: &ObjectRef) -> bool {
+    let mut grants = cluster.reference_grants.in_namespace(&to.namespace);
+    grants.any(|grant| {
+        let mut sources = grant.spec.from.iter();
+        let mut targets = grant.spec.to.iter();
+        sources.any(|it| (&*it.kind, &*it.namespace) == (&*from.kind, &*from.namespace))
+            && targets.any(|it| {
+                it.kind == *to.kind && it.name.as_ref().is_none_or(|name| *name == *to.name)
+            })
+    })
+}

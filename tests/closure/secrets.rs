@@ -1,0 +1,157 @@
+//! Of Secrets and ConfigMaps a closure contains only what is used.
+
+use serde_json::{Value, json};
+
+use crate::contents::{Followed, class, http, object, route};
+use crate::objects::UNUSED;
+
+/// A Secret with a certificate, its key, an authority and a password.
+fn secret(name: &str, kind: &str) -> Value {
+    let mut secret = object("Secret", "infra", name, Value::Null);
+    secret["type"] = kind.into();
+    secret["metadata"]["annotations"] = json!({"example.com/copy": UNUSED});
+    secret["data"] =
+        json!({"tls.crt": "Yw==", "tls.key": "aw==", "ca.crt": "YQ==", "password": UNUSED});
+    secret["stringData"] = json!({"token": UNUSED});
+    secret
+}
+
+/// A Gateway with a listener for each protocol, all of which name Secrets.
+fn gateway(listeners: Value, tls: Value) -> Value {
+    let spec = json!({"gatewayClassName": "ours", "listeners": listeners, "tls": tls});
+    object("Gateway", "infra", "g", spec)
+}
+
+fn listener(name: &str, protocol: &str, port: u16, secret: &str) -> Value {
+    let tls = json!({"certificateRefs": [{"name": secret}]});
+    json!({"name": name, "port": port, "protocol": protocol, "tls": tls})
+}
+
+/// Returns the Secrets in the closure, each with its keys.
+fn secrets(followed: &Followed) -> Vec<String> {
+    let secrets = followed.snapshot("g").secrets.iter();
+    secrets
+        .map(|secret| {
+            let keys: Vec<_> = secret
+                .data
+                .keys()
+                .chain(secret.string_data.keys())
+                .cloned()
+                .collect();
+            assert!(secret.metadata.annotations.is_empty());
+            format!("{}: {}", secret.metadata.name, keys.join(" "))
+        })
+        .collect()
+}
+
+#[test]
+fn closure_includes_certificates_only_of_accepted_https_listeners() {
+    let followed = Followed::new([
+        class(),
+        gateway(
+            json!([
+                listener("https", "HTTPS", 443, "used"),
+                listener("http", "HTTP", 80, "plain"),
+                listener("tls", "TLS", 8443, "passed"),
+                listener("no-port", "HTTPS", 0, "rejected"),
+                listener("one", "HTTPS", 9443, "conflict"),
+                listener("two", "HTTPS", 9443, "conflict"),
+            ]),
+            json!({}),
+        ),
+        secret("used", "kubernetes.io/tls"),
+        secret("plain", "kubernetes.io/tls"),
+        secret("passed", "kubernetes.io/tls"),
+        secret("rejected", "kubernetes.io/tls"),
+        secret("conflict", "kubernetes.io/tls"),
+    ]);
+    assert_eq!(secrets(&followed), ["used: tls.crt tls.key"]);
+}
+
+#[test]
+fn closure_includes_no_value_of_a_secret_of_another_type() {
+    let followed = Followed::new([
+        class(),
+        gateway(
+            json!([listener("https", "HTTPS", 443, "opaque")]),
+            json!({}),
+        ),
+        secret("opaque", "Opaque"),
+    ]);
+    assert_eq!(secrets(&followed), ["opaque: "]);
+}
+
+#[test]
+fn closure_includes_only_the_authority_of_a_secret_that_clients_are_verified_by() {
+    let authority = |kind: &str| json!({"group": "", "kind": kind, "name": "ca"});
+    let validation = |authorities: Value| json!({"frontend": {"default": {"validation": {"caCertificateRefs": authorities}}}});
+    let tls = validation(json!([authority("Secret"), authority("ConfigMap")]));
+    let mut map = object("ConfigMap", "infra", "ca", Value::Null);
+    map["data"] = json!({"ca.crt": "", "notes": UNUSED});
+    map["metadata"]["annotations"] = json!({"example.com/copy": UNUSED});
+    let mut followed = Followed::new([
+        class(),
+        gateway(
+            json!([listener("https", "HTTPS", 443, "used")]),
+            tls.clone(),
+        ),
+        secret("used", "kubernetes.io/tls"),
+        secret("ca", "kubernetes.io/tls"),
+        map,
+    ]);
+    let both = ["ca: ca.crt", "used: tls.crt tls.key"];
+    assert_eq!(secrets(&followed), both);
+    let maps: Vec<_> = followed.snapshot("g").config_maps.iter().collect();
+    assert_eq!(maps[0].data.keys().collect::<Vec<_>>(), ["ca.crt"]);
+    assert!(maps[0].metadata.annotations.is_empty());
+    // One Secret may serve both purposes; which keys are sent follows each change.
+    let listeners = json!([listener("https", "HTTPS", 443, "ca")]);
+    let change = "g: +Secret infra/ca -Secret infra/used +Gateway infra/g";
+    assert_eq!(followed.put(&gateway(listeners, tls.clone())), [change]);
+    assert_eq!(secrets(&followed), ["ca: ca.crt tls.crt tls.key"]);
+    let plain = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    followed.put(&gateway(plain, tls));
+    assert!(secrets(&followed).is_empty());
+}
+
+#[test]
+fn change_of_an_unused_value_reaches_nobody() {
+    let mut changed = secret("used", "kubernetes.io/tls");
+    let mut followed = Followed::new([
+        class(),
+        gateway(json!([listener("https", "HTTPS", 443, "used")]), json!({})),
+        changed.clone(),
+    ]);
+    changed["data"]["password"] = json!("b3RoZXI=");
+    assert!(followed.put(&changed).is_empty());
+    changed["data"]["tls.key"] = json!("b3RoZXI=");
+    assert_eq!(followed.put(&changed), ["g: +Secret infra/used"]);
+}
+
+/// An XBackend with a client certificate.
+fn xbackend(mode: &str) -> Value {
+    object(
+        "XBackend",
+        "infra",
+        "x",
+        json!({
+            "type": "ExternalHostname", "externalHostname": {"hostname": "x.example"}, "port": {"port": 443},
+            "tls": {"mode": mode, "clientCertificateRef": {"name": "client"}},
+        }),
+    )
+}
+
+#[test]
+fn closure_includes_client_certificate_of_xbackend_only_while_it_is_presented() {
+    let backend = json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "x"});
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        route("infra", "r", "g", backend),
+        xbackend("ServerOnly"),
+        secret("client", "kubernetes.io/tls"),
+    ]);
+    assert!(secrets(&followed).is_empty());
+    followed.put(&xbackend("ClientAndServer"));
+    assert_eq!(secrets(&followed), ["client: tls.crt tls.key"]);
+}
