@@ -7,83 +7,16 @@ use std::rc::Rc;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use portcullis::table::UpstreamFault;
 use portcullis::upstream::SendError;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_local};
 
 use crate::harness::ports::closed_address;
-use crate::scene::{BROKEN_BODY, Endpoint, Outcome, TestRequest, Worker, block_on, h2c};
-
-const DATA: u8 = 0;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const GOAWAY: u8 = 7;
-const END_STREAM_AND_HEADERS: u8 = 5;
-
-/// A peer that writes raw frames.
-struct Raw(TcpStream);
-
-impl Raw {
-    /// Reads the client's preface and sends empty SETTINGS.
-    async fn accept(mut socket: TcpStream) -> Self {
-        let mut preface = [0; 24];
-        socket.read_exact(&mut preface).await.expect("a preface");
-        let mut raw = Self(socket);
-        raw.send(SETTINGS, 0, 0, &[]).await;
-        raw
-    }
-
-    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = (payload.len() as u32).to_be_bytes();
-        let mut frame = vec![length[1], length[2], length[3], kind, flags];
-        frame.extend_from_slice(&stream.to_be_bytes());
-        frame.extend_from_slice(payload);
-        // Ignored: the client may have disconnected.
-        let _ = self.0.write_all(&frame).await;
-    }
-
-    /// Reads a frame; returns its type and stream id.
-    async fn frame(&mut self) -> Option<(u8, u32)> {
-        let mut head = [0; 9];
-        self.0.read_exact(&mut head).await.ok()?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        let mut payload = vec![0; length];
-        self.0.read_exact(&mut payload).await.ok()?;
-        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        Some((head[3], stream))
-    }
-
-    /// Reads up to the next HEADERS frame; returns its stream id.
-    async fn request(&mut self) -> Option<u32> {
-        loop {
-            if let (HEADERS, stream) = self.frame().await? {
-                return Some(stream);
-            }
-        }
-    }
-
-    /// Responds with 200 and no body.
-    async fn answer(&mut self, stream: u32) {
-        self.send(HEADERS, END_STREAM_AND_HEADERS, stream, &[0x88])
-            .await;
-    }
-
-    async fn go_away(&mut self, last: u32) {
-        let payload = [last.to_be_bytes(), [0; 4]].concat();
-        self.send(GOAWAY, 0, 0, &payload).await;
-    }
-
-    async fn reset(&mut self, stream: u32, reason: Reason) {
-        let reason = u32::from(reason).to_be_bytes();
-        self.send(RST_STREAM, 0, stream, &reason).await;
-    }
-}
+use crate::raw::{HEADERS, PING, Raw};
+use crate::scene::{Endpoint, TestRequest, Worker, block_on, h2c};
 
 #[test]
 fn waits_for_settings_before_sending_requests() {
@@ -174,77 +107,6 @@ fn unprocessed_attempts_have_one_limit_over_all_retries() {
             assert_eq!(origin.connections(), connections);
         }
     });
-}
-
-#[test]
-fn rejects_a_content_length_that_is_not_a_number() {
-    // Literal fields without indexing: `content-length` is entry 28 of the static table.
-    let empty: &[u8] = &[0x88, 0x0f, 0x0d, 0x00];
-    for (method, flags) in [(Method::GET, 4), (Method::GET, 5), (Method::HEAD, 5)] {
-        let outcome = response_to(method, flags, empty, &[]);
-        assert!(matches!(
-            outcome,
-            Err(SendError::Backend(UpstreamFault::Protocol, _))
-        ));
-    }
-}
-
-/// Type, flags and payload of a frame.
-type Frame = (u8, u8, &'static [u8]);
-
-#[test]
-fn rejects_pseudo_headers_in_wrong_places() {
-    // Entries of the static table: 8 is `:status: 200`, 4 is `:path: /`, 2 is `:method: GET`.
-    const OK: &[u8] = &[0x88];
-    const HEADS: [&[u8]; 3] = [&[0x88, 0x84], &[0x88, 0x82], b"\x88\x00\x07:scheme\x01a"];
-    const BODY: Frame = (DATA, 0, b"ok");
-    const END: &[Frame] = &[(DATA, 1, b"ok")];
-    const WITH_PATH: &[Frame] = &[BODY, (HEADERS, 5, &[0x84])];
-    const WITH_STATUS: &[Frame] = &[BODY, (HEADERS, 5, OK)];
-    const WITH_FIELD: &[Frame] = &[BODY, (HEADERS, 5, b"\x00\x01a\x01b")];
-    for head in HEADS {
-        for flags in [4, 5] {
-            let outcome = response_to(Method::GET, flags, head, END);
-            assert!(matches!(
-                outcome,
-                Err(SendError::Backend(UpstreamFault::Protocol, _))
-            ));
-        }
-    }
-    for trailers in [WITH_PATH, WITH_STATUS] {
-        let outcome = response_to(Method::GET, 4, OK, trailers);
-        // If the trailers have arrived with the head, that fails already.
-        assert!(matches!(
-            outcome,
-            Err(BROKEN_BODY | SendError::Backend(UpstreamFault::Protocol, _))
-        ));
-    }
-    let outcome = response_to(Method::GET, 4, OK, WITH_FIELD);
-    assert_eq!(outcome.expect("a response").body, "ok");
-}
-
-/// Sends a request to a backend whose response is this block of headers with these flags, and
-/// these frames.
-fn response_to(
-    method: Method,
-    flags: u8,
-    headers: &'static [u8],
-    frames: &'static [Frame],
-) -> Result<Outcome, SendError> {
-    block_on(async {
-        let origin = Endpoint::start(move |socket, _| async move {
-            let mut raw = Raw::accept(socket).await;
-            while let Some(stream) = raw.request().await {
-                raw.send(HEADERS, flags, stream, headers).await;
-                for (kind, flags, payload) in frames {
-                    raw.send(*kind, *flags, stream, payload).await;
-                }
-            }
-        })
-        .await;
-        let (worker, backend) = (Worker::new(), h2c(&[origin.address]));
-        worker.send(&backend, &TestRequest::new(method, "")).await
-    })
 }
 
 #[test]

@@ -4,11 +4,13 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod raw;
 mod scene;
 
 mod health;
 mod http1;
 mod http2;
+mod http2_malformed;
 mod releases;
 mod stale;
 mod tls;
