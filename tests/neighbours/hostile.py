@@ -149,7 +149,7 @@ async def unread_events(attack: Attack) -> None:
         await attack.connect(hello + streams([f"/{('two', 'one')[at // 4]}/events"] * 12), reads=at % 2 == 1)
 
 
-async def read_events(attack: Attack) -> None:
+async def many_events(attack: Attack) -> None:
     """Many small frames of responses, read at once."""
 
     async def call(number: int) -> None:
@@ -304,7 +304,7 @@ async def idle_connections(attack: Attack) -> None:
 
 
 ATTACKS = [
-    unread_streams, small_frames, bad_requests, unread_events, cancelled_calls, slow_uploads, read_events, failing_backends, unread_responses,
+    unread_streams, small_frames, bad_requests, unread_events, cancelled_calls, slow_uploads, many_events, failing_backends, unread_responses,
     single_bytes, bad_frames, unread_websockets, idle_connections, floods,
 ]  # fmt: skip
 
