@@ -46,6 +46,17 @@ pub struct RuleId {
     pub name: Option<Arc<str>>,
 }
 
+impl RuleId {
+    /// Returns what the sessions of the rule are valid for. With a name, they survive changes of the rules before it.
+    pub fn session_scope(&self) -> String {
+        let Self { route, index, name } = self;
+        match name {
+            Some(name) => format!("{route} {name}"),
+            None => format!("{route} [{index}]"),
+        }
+    }
+}
+
 /// A rule: its matches, and what happens to a request that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rule {

@@ -6,7 +6,7 @@ use crate::api::grpc_route::{GrpcMatch as ApiMatch, GrpcMethodMatch, GrpcRoute, 
 use crate::api::http_route::HttpFilter;
 use crate::api::reference::ParentRef;
 use crate::ir::route::{GrpcMatch, Match, PathMatch};
-use crate::ir::{Filter, RouteKind, Rule};
+use crate::ir::{Filter, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::http_match::{headers, pattern, unsupported};
@@ -68,10 +68,10 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option
         filters(builder, list, field, name)
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, of_share);
-    let settings = settings(builder, spec, &matches, &field);
+    let id = builder.rule_id(index, name);
+    let settings = settings(builder, spec, &id, &matches, &field);
     Some(builder.rule(RuleParts {
-        index,
-        name,
+        id,
         matches,
         forward,
         settings,
@@ -81,6 +81,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option
 fn settings(
     builder: &mut RouteBuilder<'_>,
     spec: &GrpcRule,
+    id: &RuleId,
     matches: &[Match],
     field: &str,
 ) -> Result<RuleSettings, Fault> {
@@ -92,8 +93,7 @@ fn settings(
         backend_refs: _,
     } = spec;
     let session = session_persistence.as_ref();
-    let session =
-        session.map(|spec| session_persistence::of_rule(spec, matches, builder.route, field));
+    let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
     Ok(RuleSettings {
         filters: filters(builder, list, field, name.as_deref())?,
         session: session.transpose()?,
