@@ -39,6 +39,7 @@ mod response_body;
 mod retries;
 mod session;
 mod socket;
+mod spelling;
 mod stream;
 mod stream_io;
 mod subrequest;
