@@ -90,6 +90,8 @@ impl Specificity {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
             PathMatch::Regex(pattern) => (PathRank::Regex, pattern.source().chars().count()),
             PathMatch::Prefix(prefix) => (PathRank::Prefix, prefix.chars().count()),
+            // HTTPRoutes have no such condition.
+            PathMatch::Call(_) => (PathRank::Prefix, 0),
         };
         Self {
             path,
@@ -110,7 +112,7 @@ impl Specificity {
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
             // The prefix includes the `/` before the service.
-            PathMatch::Regex(_) | PathMatch::Prefix(_) => {
+            PathMatch::Call(_) | PathMatch::Regex(_) | PathMatch::Prefix(_) => {
                 (PathRank::Prefix, service + usize::from(service > 0))
             }
         };

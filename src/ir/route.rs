@@ -188,6 +188,26 @@ pub enum PathMatch {
     Prefix(Arc<str>),
     /// A pattern that the whole path matches.
     Regex(Pattern),
+    /// Conditions on the parts of a gRPC path, `/service/method`.
+    Call(GrpcCall),
+}
+
+/// Conditions on service and method of a gRPC call, each compared as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct GrpcCall {
+    /// Service; `None` matches every service.
+    pub service: Option<ValueMatch>,
+    /// Method; `None` matches every method.
+    pub method: Option<ValueMatch>,
+}
+
+impl GrpcCall {
+    /// Returns service and method of a path. Only the last `/` separates them (gRPC over HTTP/2, "Requests").
+    pub fn parts(path: &str) -> Option<(&str, &str)> {
+        let parts = path.strip_prefix('/')?.rsplit_once('/')?;
+        let (service, method) = parts;
+        (!service.is_empty() && !method.is_empty()).then_some(parts)
+    }
 }
 
 /// A header condition. Repeated headers are compared as one value, joined by `,`.

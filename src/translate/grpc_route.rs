@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::grpc_route::{GrpcMatch as ApiMatch, GrpcMethodMatch, GrpcRoute, GrpcRule};
 use crate::api::http_route::HttpFilter;
 use crate::api::reference::ParentRef;
-use crate::ir::route::{GrpcMatch, Match, PathMatch};
+use crate::ir::route::{GrpcCall, GrpcMatch, Match, PathMatch, ValueMatch};
 use crate::ir::{Filter, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 
@@ -22,9 +22,6 @@ const FILTERS: [&str; 4] = [
     "RequestMirror",
     "ExtensionRef",
 ];
-
-/// A pattern that matches any service or method.
-const ANY: &str = "[^/]+";
 
 impl RouteObject for GrpcRoute {
     const ROUTE_KIND: RouteKind = RouteKind::Grpc;
@@ -147,7 +144,8 @@ fn one(condition: &ApiMatch, field: &str) -> Result<Match, Fault> {
     })
 }
 
-/// Translates a condition on service and method into one on the path `/service/method`.
+/// Translates a condition on service and method into one on the path `/service/method`. An exact service is a path or
+/// a prefix, which the router finds in an index.
 fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatch), Fault> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (service, method) = (given(&condition.service), given(&condition.method));
@@ -170,18 +168,18 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
                     return Err(unsupported(&format!("{field}.{name}"), &message));
                 }
             }
-            exact(service.as_deref(), method.as_deref(), field)?
+            exact(service.as_deref(), method.as_deref())
         }
         "RegularExpression" => {
-            for (name, text) in parts {
-                if let Some(text) = text {
-                    // Compiled alone first, so that an error names the field, and so that no group stays open in the
-                    // combined pattern.
-                    pattern(text, &format!("{field}.{name}"))?;
-                }
-            }
-            let [service, method] = parts.map(|(_, text)| text.as_deref().unwrap_or(ANY));
-            PathMatch::Regex(pattern(&format!("/(?:{service})/(?:{method})"), field)?)
+            let [service, method] = parts.map(|(name, text)| {
+                let text = text.as_deref();
+                let compiled = text.map(|text| pattern(text, &format!("{field}.{name}")));
+                compiled.transpose()
+            });
+            PathMatch::Call(GrpcCall {
+                service: service?.map(ValueMatch::Regex),
+                method: method?.map(ValueMatch::Regex),
+            })
         }
         kind => {
             let message = format!("type {kind} is not supported");
@@ -191,16 +189,14 @@ fn path(condition: &GrpcMethodMatch, field: &str) -> Result<(PathMatch, GrpcMatc
     Ok((path, grpc))
 }
 
-fn exact(service: Option<&str>, method: Option<&str>, field: &str) -> Result<PathMatch, Fault> {
+fn exact(service: Option<&str>, method: Option<&str>) -> PathMatch {
     match (service, method) {
-        (Some(service), Some(method)) => {
-            Ok(PathMatch::Exact(format!("/{service}/{method}").into()))
-        }
-        (Some(service), None) => Ok(PathMatch::Prefix(format!("/{service}").into())),
-        (None, Some(method)) => {
-            let literal = regex::escape(method);
-            pattern(&format!("/{ANY}/{literal}"), field).map(PathMatch::Regex)
-        }
-        (None, None) => Ok(PathMatch::Prefix("".into())),
+        (Some(service), Some(method)) => PathMatch::Exact(format!("/{service}/{method}").into()),
+        (Some(service), None) => PathMatch::Prefix(format!("/{service}").into()),
+        (None, Some(method)) => PathMatch::Call(GrpcCall {
+            service: None,
+            method: Some(ValueMatch::Exact(method.into())),
+        }),
+        (None, None) => PathMatch::Prefix("".into()),
     }
 }

@@ -131,7 +131,7 @@ fn translate(
 fn common_path(matches: &[Match]) -> String {
     let mut paths = matches.iter().map(|one| match &one.path {
         PathMatch::Exact(path) | PathMatch::Prefix(path) => path.trim_end_matches('/'),
-        PathMatch::Regex(_) => "",
+        PathMatch::Regex(_) | PathMatch::Call(_) => "",
     });
     let first = paths.next().unwrap_or_default();
     let mut common: Vec<&str> = first.split('/').collect();

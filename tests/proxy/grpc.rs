@@ -95,7 +95,7 @@ async fn matches_services_methods_and_headers() {
         ("", method) => json!({"method": {"method": method}}),
         _ => json!({"method": {"service": service, "method": method}}),
     };
-    let pattern = json!({"method": {"type": "RegularExpression", "service": "re\\..*", "method": "Get|List"}});
+    let pattern = json!({"method": {"type": "RegularExpression", "service": "^re\\..*$", "method": "^(Get|List)$"}});
     let with_header =
         json!({"method": {"service": "foo.Bar"}, "headers": [{"name": "Version", "value": "two"}]});
     let objects = Objects::http().service("echo", &[echo.address]);
