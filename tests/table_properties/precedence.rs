@@ -103,9 +103,7 @@ fn is_exact(ranked: Ranked<'_>) -> bool {
 /// Returns the characters of a pattern plus one, so that an empty pattern still precedes every prefix.
 fn pattern_length(ranked: Ranked<'_>) -> usize {
     match &ranked.condition().path {
-        PathMatch::Regex(pattern) if ranked.condition().grpc.is_none() => {
-            length(pattern.source()) + 1
-        }
+        PathMatch::Regex(pattern) => length(pattern.source()) + 1,
         _ => 0,
     }
 }
@@ -133,8 +131,8 @@ fn older(one: Option<i64>, two: Option<i64>) -> Ordering {
 }
 
 fn alphabetical(one: &Route, two: &Route) -> Ordering {
-    let namespaces = one.object.namespace.cmp(&two.object.namespace);
-    namespaces.then(one.object.name.cmp(&two.object.name))
+    let text = |of: &Route| format!("{}/{}", of.object.namespace, of.object.name);
+    text(one).cmp(&text(two))
 }
 
 const HOST: &str = "c.b.a";
