@@ -112,6 +112,14 @@ impl SessionKey {
     }
 }
 
+/// Reports whether text has the form of a token. It may be one of another scope or key.
+pub fn is_token(text: &[u8]) -> bool {
+    /// Base64 without padding has 4 characters for 3 bytes.
+    const LENGTH: usize = (TOKEN * 4).div_ceil(3);
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    text.len() == LENGTH && text.iter().all(is_digit)
+}
+
 /// Derives a separate secret for each `purpose`. `master` cannot be inferred from it.
 pub fn derived_secret(master: &str, purpose: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, master.as_bytes());
@@ -166,6 +174,8 @@ mod tests {
         for endpoint in ["10.0.0.1:8080", "[2001:db8::1]:65535"] {
             let token = key.seal(session(endpoint), "a");
             assert_eq!(key.open(token.as_bytes(), "a"), Some(session(endpoint)));
+            assert!(is_token(token.as_bytes()));
+            assert!(!is_token(&token.as_bytes()[1..]));
             assert!(
                 token
                     .bytes()

@@ -45,7 +45,7 @@ impl<T> Objects<T> {
         self.0.get(&Key::new(namespace, name))
     }
 
-    /// Iterates over all objects, ordered by namespace and name.
+    /// Iterates over all objects, ordered by the text `namespace/name`.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.0.values()
     }
@@ -64,7 +64,7 @@ impl<T> Objects<T> {
 
     /// Returns the objects of one namespace, ordered by name.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
-        // `Key` orders by namespace first, and the empty name is the least.
+        // The keys of a namespace are neighbours, since their text begins with it, and the empty name is the least.
         let objects = self.0.range(Key::new(namespace, "")..);
         let within = objects.take_while(move |(key, _)| key.namespace == namespace);
         within.map(|(_, object)| object)

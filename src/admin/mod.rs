@@ -3,6 +3,7 @@
 
 mod config;
 mod connections;
+mod host;
 mod page;
 mod thread;
 
@@ -137,6 +138,8 @@ async fn connection(
 enum Access {
     /// Health, readiness and metrics.
     Public,
+    /// As [`Self::Public`]: the connection may request all pages, but the request names another host.
+    Foreign,
     /// All pages.
     Local,
 }
@@ -166,6 +169,10 @@ fn handle<B>(
             "only GET and HEAD are allowed\n",
         );
     }
+    let access = match access {
+        Access::Local if !host::is_loopback(request) => Access::Foreign,
+        access => access,
+    };
     match (request.uri().path(), access) {
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
         ("/readyz", _) => readiness(state, shutdown),
@@ -178,6 +185,11 @@ fn handle<B>(
         ("/" | "/config", Access::Public) => text(
             StatusCode::FORBIDDEN,
             "available on loopback only: use kubectl port-forward, or request it from the machine itself\n",
+        ),
+        ("/" | "/config", Access::Foreign) => text(
+            StatusCode::MISDIRECTED_REQUEST,
+            "available under the names of this machine only: use localhost, 127.0.0.1 or [::1] as the host of the URL, \
+             because a web page could make a browser request any other name\n",
         ),
         ("/", Access::Local) => respond(
             StatusCode::OK,
@@ -254,7 +266,8 @@ mod tests {
         state: &AdminState,
         shutdown: &Shutdown,
     ) -> (u16, String) {
-        let request = Request::get(path).body(()).unwrap();
+        let request = Request::get(path).header("host", "localhost:19000");
+        let request = request.body(()).unwrap();
         let response = handle(&request, access, state, shutdown);
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -289,6 +302,22 @@ mod tests {
             handle(&request, Access::Local, &state, &shutdown).status(),
             405
         );
+    }
+
+    #[tokio::test]
+    async fn loopback_clients_must_name_this_machine() {
+        let (_trigger, shutdown) = shutdown::new(Drain::default());
+        let state = state();
+        for (path, expected) in [("/", 421), ("/config", 421), ("/metrics", 200)] {
+            let request = Request::get(path).header("host", "rebound.example:19000");
+            let request = request.body(()).unwrap();
+            let response = handle(&request, Access::Local, &state, &shutdown);
+            assert_eq!(response.status(), expected, "{path}");
+            if expected == 421 {
+                let body = response.into_body().collect().await.unwrap().to_bytes();
+                assert!(str::from_utf8(&body).unwrap().contains("localhost"));
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,11 +1,13 @@
 //! Parts that all objects share: metadata, and the trait for kinds.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ir::ObjectRef;
+use crate::ir::object_ref::by_text;
 
 /// The parts of `metadata` that Portcullis reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -30,8 +32,9 @@ pub struct ObjectMeta {
     pub uid: String,
 }
 
-/// Namespace and name: identifies an object among those of its kind.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Namespace and name: identifies an object among those of its kind. Orders by the text `namespace/name`, so that all
+/// steps break ties as the API does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Namespace, empty when cluster-scoped.
     pub namespace: String,
@@ -46,6 +49,21 @@ impl Key {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        by_text(
+            (&self.namespace, &self.name),
+            (&other.namespace, &other.name),
+        )
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod warnings;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::api::Severity;
 use crate::ir::ObjectRef;
 use crate::permissions::Permissions;
 use crate::provider::{FileProvider, Load, Problem};
-use crate::status::{PlacedConditions, StatusReport};
+use crate::status::{Condition, ConditionStatus, ConditionType, PlacedConditions, StatusReport};
 use crate::translate::{Options, Translation, shadowed, translate};
 
 /// Check a folder of Gateway API YAML and print every problem and condition.
@@ -30,8 +30,8 @@ Examples:
 
 Warns of valid configuration that fails requests: backends without endpoints or weight, and certificates that are expired,
 not yet valid, valid for at most 7 more days, or not for the hostname of their listener.
-Exit codes: 0 if every object is accepted (warnings are printed), 1 if an object is not accepted or the folder cannot
-be read, 2 for wrong usage.")]
+Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
+the folder cannot be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML
     #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
@@ -86,6 +86,8 @@ struct CheckResult<'a> {
     problems: &'a [Problem],
     report: &'a StatusReport,
     /// Objects that are not accepted, and why.
+    refused: Vec<(ObjectRef, String)>,
+    /// Other problems of objects, such as references that are not resolved.
     unmet: Vec<(ObjectRef, String)>,
     warnings: BTreeSet<Warning>,
 }
@@ -98,10 +100,17 @@ impl<'a> CheckResult<'a> {
             object: None,
             message: shadowed.to_string(),
         }));
+        let report = &translation.report;
+        let accepted = accepted(report);
+        let is_refused = |(object, problem): &(ObjectRef, String)| {
+            is_refusal(problem) || !accepted.contains(object)
+        };
+        let (refused, unmet) = report.problems().partition(is_refused);
         Self {
             problems: &load.problems,
-            report: &translation.report,
-            unmet: translation.report.problems().collect(),
+            report,
+            refused,
+            unmet,
             warnings,
         }
     }
@@ -112,7 +121,7 @@ impl<'a> CheckResult<'a> {
     }
 
     fn is_accepted(&self) -> bool {
-        self.count(Severity::Error) + self.unmet.len() == 0
+        self.count(Severity::Error) + self.refused.len() + self.unmet.len() == 0
     }
 
     fn summary(&self) -> Summary {
@@ -120,7 +129,8 @@ impl<'a> CheckResult<'a> {
             gateways: self.report.gateways.len(),
             routes: self.report.routes.len(),
             errors: self.count(Severity::Error),
-            not_accepted: self.unmet.len(),
+            not_accepted: self.refused.len(),
+            other_problems: self.unmet.len(),
             warnings: self.count(Severity::Warning) + self.warnings.len(),
         }
     }
@@ -129,8 +139,11 @@ impl<'a> CheckResult<'a> {
         for problem in self.problems {
             writeln!(out, "{problem}")?;
         }
-        for (object, problem) in &self.unmet {
+        for (object, problem) in &self.refused {
             writeln!(out, "not accepted: {object}: {problem}")?;
+        }
+        for (object, problem) in &self.unmet {
+            writeln!(out, "problem: {object}: {problem}")?;
         }
         for warning in &self.warnings {
             writeln!(out, "warning: {warning}")?;
@@ -148,11 +161,13 @@ impl<'a> CheckResult<'a> {
             routes,
             errors,
             not_accepted,
+            other_problems,
             warnings,
         } = self.summary();
         writeln!(
             out,
-            "Gateways: {gateways}, routes: {routes}, errors: {errors}, not accepted: {not_accepted}, warnings: {warnings}"
+            "Gateways: {gateways}, routes: {routes}, errors: {errors}, not accepted: {not_accepted}, \
+             other problems: {other_problems}, warnings: {warnings}"
         )
     }
 
@@ -161,12 +176,18 @@ impl<'a> CheckResult<'a> {
             true => Vec::new(),
             false => self.report.all_conditions(),
         };
-        let unmet = self.unmet.iter();
+        let listed = |list: &'_ [(ObjectRef, String)]| {
+            let list = list.iter();
+            list.map(|(object, message)| Unmet {
+                object: object.clone(),
+                message: message.clone(),
+            })
+            .collect()
+        };
         Document {
             problems: self.problems,
-            not_accepted: unmet
-                .map(|(object, message)| Unmet { object, message })
-                .collect(),
+            not_accepted: listed(&self.refused),
+            other_problems: listed(&self.unmet),
             warnings: &self.warnings,
             conditions,
             summary: self.summary(),
@@ -179,17 +200,18 @@ impl<'a> CheckResult<'a> {
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
     problems: &'a [Problem],
-    not_accepted: Vec<Unmet<'a>>,
+    not_accepted: Vec<Unmet>,
+    other_problems: Vec<Unmet>,
     warnings: &'a BTreeSet<Warning>,
     conditions: Vec<PlacedConditions<'a>>,
     summary: Summary,
 }
 
-/// An object that is not accepted.
+/// A problem of an object.
 #[derive(Serialize)]
-struct Unmet<'a> {
-    object: &'a ObjectRef,
-    message: &'a str,
+struct Unmet {
+    object: ObjectRef,
+    message: String,
 }
 
 /// Numbers of objects and problems.
@@ -200,7 +222,23 @@ struct Summary {
     routes: usize,
     errors: usize,
     not_accepted: usize,
+    other_problems: usize,
     warnings: usize,
+}
+
+/// Returns the objects that are accepted as a whole or by a parent.
+fn accepted(report: &StatusReport) -> HashSet<ObjectRef> {
+    let holds =
+        |it: &Condition| it.kind == ConditionType::Accepted && it.status == ConditionStatus::True;
+    let placed = report.all_conditions().into_iter();
+    let accepted = placed.filter(|placed| placed.conditions.iter().any(holds));
+    accepted.map(|placed| placed.object.clone()).collect()
+}
+
+/// Reports whether a problem is a condition `Accepted` that is False, of an object or a part of it.
+fn is_refusal(problem: &str) -> bool {
+    let refused = format!("{} is False ", ConditionType::Accepted);
+    problem.starts_with(&refused) || problem.contains(&format!(": {refused}"))
 }
 
 /// Prints conditions below their object, which is printed unless it was `last`.

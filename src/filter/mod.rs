@@ -1,6 +1,7 @@
 //! Filters that need only the head of a message: pure functions over `http` types, one file per filter. A request's
 //! filters also decide what happens to its response.
 
+mod alias;
 mod cors;
 mod header;
 mod path;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 
+pub use self::alias::{has_symbol, is_alias, remove_aliases};
 pub use self::response::ResponsePhase;
 pub use crate::ir::filter::Scheme;
 
@@ -73,7 +75,7 @@ pub fn request(
     phase: &mut ResponsePhase,
 ) -> Result<Verdict, FilterError> {
     match filter {
-        Filter::RequestHeaders(changes) => header::apply(changes, &mut parts.headers)?,
+        Filter::RequestHeaders(changes) => header::apply_to_request(changes, &mut parts.headers)?,
         Filter::ResponseHeaders(changes) => phase.push(level, Step::Headers(changes.clone())),
         Filter::Redirect(redirect) => {
             return redirect::response(redirect, parts, facts).map(Verdict::Respond);

@@ -31,7 +31,7 @@ fn word(text: &str) -> Arc<str> {
 
 /// Group, kind, namespace and name of one object. The core group and the namespace of cluster-scoped objects are empty.
 ///
-/// Prints as `Kind namespace/name` (`Kind name` when cluster-scoped); orders by group, kind, namespace, name.
+/// Prints as `Kind namespace/name` (`Kind name` when cluster-scoped); orders by group, kind, and the text `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// API group, empty for core kinds.
@@ -75,8 +75,55 @@ impl Ord for ObjectRef {
         };
         part(&self.group, &other.group)
             .then_with(|| part(&self.kind, &other.kind))
-            .then_with(|| part(&self.namespace, &other.namespace))
-            .then_with(|| part(&self.name, &other.name))
+            .then_with(|| {
+                by_text(
+                    (&self.namespace, &self.name),
+                    (&other.namespace, &other.name),
+                )
+            })
+    }
+}
+
+/// Compares objects by the text `{namespace}/{name}`, byte by byte, as the API breaks ties: `app-x/r` is before `app/r`.
+pub fn by_text(one: (&str, &str), other: (&str, &str)) -> Ordering {
+    let order = one.0.cmp(other.0);
+    match order {
+        Ordering::Equal => one.1.cmp(other.1),
+        // The character after the shorter namespace decides.
+        _ if one.0.starts_with(other.0) || other.0.starts_with(one.0) => {
+            text(one).cmp(text(other)).then(order)
+        }
+        _ => order,
+    }
+}
+
+/// The bytes of `{namespace}/{name}`, or of the name of a cluster-scoped object.
+fn text<'a>((namespace, name): (&'a str, &'a str)) -> impl Iterator<Item = u8> + 'a {
+    let separator = (!namespace.is_empty()).then_some(b'/');
+    namespace.bytes().chain(separator).chain(name.bytes())
+}
+
+/// Namespace and name of an object, in the order of [`by_text`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QualifiedName {
+    /// Namespace.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+impl Ord for QualifiedName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        by_text(
+            (&self.namespace, &self.name),
+            (&other.namespace, &other.name),
+        )
+    }
+}
+
+impl PartialOrd for QualifiedName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -99,5 +146,30 @@ impl fmt::Display for ObjectRef {
 impl Serialize for ObjectRef {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_are_broken_by_the_text_of_namespace_and_name() {
+        let sorted = [
+            ("", "a"),
+            ("app-x", "r"),
+            ("app", "r"),
+            ("app", "r-1"),
+            ("app0", "a"),
+            ("b", "a"),
+        ];
+        for (at, one) in sorted.into_iter().enumerate() {
+            for (other_at, other) in sorted.into_iter().enumerate() {
+                let expected = at.cmp(&other_at);
+                assert_eq!(by_text(one, other), expected, "{one:?} {other:?}");
+                let name = |(namespace, name)| ObjectRef::core("Secret", namespace, name);
+                assert_eq!(name(one).cmp(&name(other)), expected);
+            }
+        }
     }
 }

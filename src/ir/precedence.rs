@@ -1,8 +1,8 @@
 //! The order in which the matches of all routes are tried: one order for each kind of route.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
+use super::object_ref::QualifiedName;
 use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
 
 /// The order of matches of equally specific hostnames: the smallest is tried first, and the first that matches wins.
@@ -15,10 +15,8 @@ pub struct Precedence {
     pub specificity: Specificity,
     /// Creation time; older is first, and `None` counts as oldest.
     pub created: Option<i64>,
-    /// Namespace of the route, alphabetically.
-    pub namespace: Arc<str>,
-    /// Name of the route, alphabetically.
-    pub name: Arc<str>,
+    /// Namespace and name of the route, in the order of their text.
+    pub route: QualifiedName,
     /// Index of the rule.
     pub rule: usize,
     /// Index of the match.
@@ -75,8 +73,10 @@ impl Precedence {
             priority: Reverse(priority),
             specificity,
             created,
-            namespace: rule.id.route.namespace.clone(),
-            name: rule.id.route.name.clone(),
+            route: QualifiedName {
+                namespace: rule.id.route.namespace.clone(),
+                name: rule.id.route.name.clone(),
+            },
             rule: rule.id.index,
             r#match: index,
         }
@@ -90,6 +90,8 @@ impl Specificity {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
             PathMatch::Regex(pattern) => (PathRank::Regex, pattern.source().chars().count()),
             PathMatch::Prefix(prefix) => (PathRank::Prefix, prefix.chars().count()),
+            // HTTPRoutes have no such condition.
+            PathMatch::Call(_) => (PathRank::Prefix, 0),
         };
         Self {
             path,
@@ -110,7 +112,7 @@ impl Specificity {
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
             // The prefix includes the `/` before the service.
-            PathMatch::Regex(_) | PathMatch::Prefix(_) => {
+            PathMatch::Call(_) | PathMatch::Regex(_) | PathMatch::Prefix(_) => {
                 (PathRank::Prefix, service + usize::from(service > 0))
             }
         };

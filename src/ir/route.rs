@@ -46,6 +46,17 @@ pub struct RuleId {
     pub name: Option<Arc<str>>,
 }
 
+impl RuleId {
+    /// Returns what the sessions of the rule are valid for. With a name, they survive changes of the rules before it.
+    pub fn session_scope(&self) -> String {
+        let Self { route, index, name } = self;
+        match name {
+            Some(name) => format!("{route} {name}"),
+            None => format!("{route} [{index}]"),
+        }
+    }
+}
+
 /// A rule: its matches, and what happens to a request that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rule {
@@ -202,6 +213,26 @@ pub enum PathMatch {
     Prefix(Arc<str>),
     /// A pattern that the whole path matches.
     Regex(Pattern),
+    /// Conditions on the parts of a gRPC path, `/service/method`.
+    Call(GrpcCall),
+}
+
+/// Conditions on service and method of a gRPC call, each compared as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct GrpcCall {
+    /// Service; `None` matches every service.
+    pub service: Option<ValueMatch>,
+    /// Method; `None` matches every method.
+    pub method: Option<ValueMatch>,
+}
+
+impl GrpcCall {
+    /// Returns service and method of a path. Only the last `/` separates them (gRPC over HTTP/2, "Requests").
+    pub fn parts(path: &str) -> Option<(&str, &str)> {
+        let parts = path.strip_prefix('/')?.rsplit_once('/')?;
+        let (service, method) = parts;
+        (!service.is_empty() && !method.is_empty()).then_some(parts)
+    }
 }
 
 /// A header condition. Repeated headers are compared as one value, joined by `,`.

@@ -13,8 +13,6 @@ pub struct SessionPersistence {
     pub carrier: Carrier,
     /// Lifetime of a session; `None` is unlimited.
     pub absolute_timeout: Option<Duration>,
-    /// What a token is valid for: the route, or the backend.
-    pub scope: Arc<str>,
 }
 
 /// What carries the token of a session.

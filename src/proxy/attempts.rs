@@ -12,7 +12,7 @@ use super::filters;
 use super::request::Exchange;
 use super::request_body::RequestBody;
 use super::retries::Retries;
-use super::session::{self, Place};
+use super::session::{self, NewSession, Place};
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
 use crate::table::{Backend, Rule, Target, Traffic};
@@ -147,15 +147,11 @@ async fn attempt(
     attempt.await
 }
 
-/// Finds the session of the request and makes its attempts prefer the endpoint. Session persistence
-/// of the rule overrides that of its backends.
+/// Finds the session of the request and makes its attempts prefer the endpoint.
 fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
     let key = &exchange.client.worker.session_key;
     let headers = &exchange.parts.headers;
-    let place = match &rule.ir.session {
-        Some(policy) => session::find(policy, rule, headers, key),
-        None => session::find_at_backends(rule, headers, key),
-    }?;
+    let place = session::find(rule, headers, key)?;
     exchange.record.attempts.prefer(place.endpoint);
     Some(place)
 }
@@ -176,8 +172,14 @@ fn finish(
     if let Some(policy) = of_rule.or_else(|| traffic?.session())
         && place.is_none_or(|place| place.endpoint != endpoint)
     {
+        let session = NewSession {
+            policy,
+            rule: &exchange.rule,
+            endpoint,
+            is_secure,
+        };
         let key = &exchange.client.worker.session_key;
-        session::begin(policy, endpoint, key, is_secure, &mut response.headers);
+        session.begin(key, &exchange.parts.headers, &mut response.headers);
     }
     if let Some(cookie) = exchange.record.attempts.set_cookie(is_secure) {
         // Before the response filters, which may change it. It fails only beyond 24,000 headers,

@@ -24,6 +24,8 @@ pub(crate) enum Error {
     BadRequest(&'static str),
     /// A method that a reverse proxy must not serve.
     MethodNotAllowed,
+    /// A gRPC call over HTTP/1, which cannot carry its status: only HTTP/2 has trailers that clients read.
+    GrpcOverHttp1,
     /// An extended CONNECT with a protocol other than `websocket`.
     UnsupportedProtocol,
     /// An expectation other than `100-continue`.
@@ -67,6 +69,7 @@ impl Error {
             Self::BadRequest(_)
             | Self::MethodNotAllowed
             | Self::UnsupportedProtocol
+            | Self::GrpcOverHttp1
             | Self::ExpectationFailed
             | Self::TooManyHeaders
             | Self::Misdirected
@@ -92,6 +95,7 @@ impl Error {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             // RFC 9220, 3, which is the same rule for HTTP/3.
             Self::UnsupportedProtocol => StatusCode::NOT_IMPLEMENTED,
+            Self::GrpcOverHttp1 => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::ExpectationFailed => StatusCode::EXPECTATION_FAILED,
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
@@ -126,6 +130,8 @@ impl Error {
             Self::Send(SendError::Backend(UpstreamFault::ConnectTimeout, _)) => {
                 GrpcStatus::Unavailable
             }
+            // The same call would fail again, so UNAVAILABLE would invite useless retries.
+            Self::GrpcOverHttp1 => GrpcStatus::Unimplemented,
             _ => self.status().into(),
         }
     }
@@ -136,6 +142,7 @@ impl Error {
             Self::BadRequest(reason) | Self::NotFound(reason) => reason,
             Self::MethodNotAllowed => "method not allowed",
             Self::UnsupportedProtocol => "unsupported protocol of an extended CONNECT",
+            Self::GrpcOverHttp1 => "gRPC needs HTTP/2, and this request uses HTTP/1",
             Self::ExpectationFailed => "unsupported expectation",
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",
@@ -188,6 +195,7 @@ mod tests {
         let backend = |fault| Error::Send(SendError::Backend(fault, "detail"));
         for (error, status) in [
             (Error::NotFound("no route"), GrpcStatus::Unimplemented),
+            (Error::GrpcOverHttp1, GrpcStatus::Unimplemented),
             (Error::MethodNotAllowed, GrpcStatus::Unimplemented),
             (Error::BadRequest("bad"), GrpcStatus::Internal),
             (Error::TooManyHeaders, GrpcStatus::ResourceExhausted),

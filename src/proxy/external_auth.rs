@@ -31,7 +31,7 @@ use crate::upstream::{BoxError, Replay, Semantics};
 
 /// Maximum time for a response of the authorization server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of the response body.
+/// Maximum size of a response body that is used.
 const MAX_RESPONSE: usize = 64 * 1024;
 
 /// Asks for permission. Returns the response to the client if the request is denied.
@@ -95,9 +95,11 @@ async fn http_verdict(
     let response = subrequest::send(worker, backend, &head, Semantics::Safe, body).await;
     let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, headers) = (response.status, response.headers);
-    let body = subrequest::read(response.body, MAX_RESPONSE).await;
+    // A response that is cut off may have become another one: it neither allows nor explains.
+    let read = subrequest::read(response.body, MAX_RESPONSE).await;
+    let read = read.ok_or(Error::AuthorizationUnavailable)?;
     if status != StatusCode::OK {
-        let (body, _) = body.unwrap_or_default();
+        let body = read.body.unwrap_or_default();
         return Ok(Verdict::Deny(denial(status, headers, body)));
     }
     copy_headers(&headers, &http.response_headers, &mut parts.headers)?;

@@ -13,6 +13,15 @@ pub(super) const X_FORWARDED_CLIENT_CERT: HeaderName =
 pub(super) const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Headers whose values are those of the proxy and not of the client.
+pub(super) const SET_BY_PROXY: [HeaderName; 5] = [
+    X_FORWARDED_FOR,
+    X_FORWARDED_PROTO,
+    X_FORWARDED_HOST,
+    X_FORWARDED_CLIENT_CERT,
+    X_REQUEST_ID,
+];
+
 /// Values of the forwarding headers of a connection.
 #[derive(Debug)]
 pub(crate) struct Forwarding {

@@ -16,7 +16,7 @@ use super::forwarding::{
     X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP,
     X_REQUEST_ID,
 };
-use super::target;
+use super::{spelling, target};
 use crate::ir::hop_by_hop::{HOP_BY_HOP, HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 
 /// Headers that a client cannot remove by naming them in `Connection`.
@@ -105,6 +105,8 @@ struct HeaderPresence {
     cookie: bool,
     several_cookies: bool,
     host: bool,
+    /// Headers that an application may take for one that the proxy sets.
+    aliases: bool,
 }
 
 impl HeaderPresence {
@@ -137,7 +139,7 @@ impl HeaderPresence {
                 | "x-forwarded-host"
                 | "x-forwarded-client-cert"
                 | "x-request-id" => present.forwarding = true,
-                _ => {}
+                other => present.aliases |= spelling::may_be_alias(other),
             }
         }
         present
@@ -174,6 +176,9 @@ pub(crate) fn normalize(
         return Err(Error::TooManyHeaders);
     }
     let present = HeaderPresence::of(&parts.headers);
+    if present.aliases {
+        spelling::remove_aliases(&mut parts.headers);
+    }
     if parts.version == Version::HTTP_2 {
         check_http2(parts, present)?;
     } else {

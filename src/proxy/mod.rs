@@ -40,6 +40,7 @@ mod response_body;
 mod retries;
 mod session;
 mod socket;
+mod spelling;
 mod stream;
 mod stream_io;
 mod subrequest;

@@ -31,7 +31,7 @@ use super::response_body::{BodySource, ResponseBody};
 use super::upgrade::Tunnel;
 use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
-use crate::ir::grpc::WebFormat;
+use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::{Filter, RouteKind};
 use crate::table::{RequestView, Rule};
 use crate::upstream;
@@ -336,6 +336,10 @@ fn admit(
     let rule = client.listener(port, &normalized.host)?.find(&view);
     let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
     record.matched(rule);
+    if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
+    {
+        return Err(Error::GrpcOverHttp1);
+    }
     if host_header.is_none() {
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());

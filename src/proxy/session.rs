@@ -1,5 +1,6 @@
 //! Session persistence (GEP-1619): reads the endpoint of a request's session from its token, and
-//! issues the token of a new session.
+//! issues the token of a new session. A cookie or header has one token for each rule that uses its
+//! name, because rules do not share sessions.
 
 use std::net::SocketAddr;
 
@@ -11,8 +12,10 @@ use crate::session_key::{self, Session, SessionKey};
 use crate::table::{Rule, Target};
 use crate::upstream::cookie;
 
-/// Maximum number of tokens that are read from a request.
+/// Maximum number of tokens that are read from a request, or sent in a response.
 const MAX_TOKENS: usize = 8;
+/// Separates tokens.
+const SEPARATOR: char = '.';
 
 /// The backend and endpoint of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,110 +26,151 @@ pub(super) struct Place {
     pub(super) endpoint: SocketAddr,
 }
 
-/// Finds the session of a request at the backends of `rule`. Returns `None` if there is none or it
-/// has expired, or if its endpoint was removed.
-pub(super) fn find(
+/// Finds the session of a request at the backends of `rule`, by the policy of the rule or else by
+/// those of its backends. Returns `None` if there is none or it has expired, or if its endpoint was
+/// removed.
+pub(super) fn find(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<Place> {
+    match &rule.ir.session {
+        Some(policy) => find_at_rule(policy, rule, headers, key),
+        None => find_at_backends(rule, headers, key),
+    }
+}
+
+fn find_at_rule(
     policy: &SessionPersistence,
     rule: &Rule,
     headers: &HeaderMap,
     key: &SessionKey,
 ) -> Option<Place> {
-    open(policy, headers, key, |endpoint| {
-        let mut backends = rule.backends().iter();
-        let backend = backends.position(|one| match &one.target {
-            Target::Backend(backend) => backend.endpoints().find(endpoint).is_some(),
-            Target::Invalid(_) => false,
-        })?;
+    let scope = rule.ir.id.session_scope();
+    open(policy, &scope, headers, key, |endpoint| {
+        let position = |with_weight: bool| {
+            let mut backends = rule.backends().iter();
+            backends.position(|one| match &one.target {
+                Target::Backend(backend) if one.has_weight == with_weight => {
+                    backend.endpoints().find(endpoint).is_some()
+                }
+                Target::Backend(_) | Target::Invalid(_) => false,
+            })
+        };
+        // An endpoint may be that of several backendRefs.
+        let backend = position(true).or_else(|| position(false))?;
         Some(Place { backend, endpoint })
     })
 }
 
-/// Finds the session of a request at the backends that configure session persistence themselves.
-pub(super) fn find_at_backends(
-    rule: &Rule,
-    headers: &HeaderMap,
-    key: &SessionKey,
-) -> Option<Place> {
-    let mut backends = rule.backends().iter().enumerate();
-    backends.find_map(|(index, one)| {
-        let Target::Backend(backend) = &one.target else {
-            return None;
-        };
-        let traffic = backend.traffic()?;
-        open(traffic.session()?, headers, key, |endpoint| {
-            backend.endpoints().find(endpoint)?;
-            Some(Place {
-                backend: index,
-                endpoint,
+fn find_at_backends(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<Place> {
+    let find = |with_weight: bool| {
+        let backends = rule.backends().iter().enumerate();
+        let mut backends = backends.filter(|(_, one)| one.has_weight == with_weight);
+        backends.find_map(|(index, one)| {
+            let Target::Backend(backend) = &one.target else {
+                return None;
+            };
+            let traffic = backend.traffic()?;
+            let policy = traffic.session()?;
+            let scope = rule.ir.id.session_scope();
+            open(policy, &scope, headers, key, |endpoint| {
+                backend.endpoints().find(endpoint)?;
+                Some(Place {
+                    backend: index,
+                    endpoint,
+                })
             })
         })
-    })
+    };
+    find(true).or_else(|| find(false))
 }
 
-/// Decrypts the tokens of a request. Returns the place of the first session that has not expired and
-/// whose endpoint `locate` finds.
+/// Decrypts the tokens of a request. Returns the place of the first session of `scope` that has not
+/// expired and whose endpoint `locate` finds.
 fn open(
     policy: &SessionPersistence,
+    scope: &str,
     headers: &HeaderMap,
     key: &SessionKey,
     locate: impl Fn(SocketAddr) -> Option<Place>,
 ) -> Option<Place> {
-    let locate = |token: &[u8]| {
-        let session = key.open(token, &policy.scope)?;
+    tokens(policy, headers).find_map(|token| {
+        let session = key.open(token, scope)?;
         let age = session_key::now().saturating_sub(session.began);
         if policy.absolute_timeout.is_some_and(|limit| age >= limit) {
             return None;
         }
         locate(session.endpoint)
-    };
-    match &policy.carrier {
-        Carrier::Cookie { name, .. } => {
-            let tokens = cookie::values(headers, name);
-            tokens.take(MAX_TOKENS).find_map(locate)
-        }
-        Carrier::Header(name) => {
-            let tokens = headers.get_all(name).iter().map(HeaderValue::as_bytes);
-            tokens.take(MAX_TOKENS).find_map(locate)
-        }
-    }
+    })
 }
 
-/// Adds the token of a new session at `endpoint` to a response.
-pub(super) fn begin(
-    policy: &SessionPersistence,
-    endpoint: SocketAddr,
-    key: &SessionKey,
-    is_secure: bool,
-    headers: &mut HeaderMap,
-) {
-    let session = Session {
-        endpoint,
-        began: session_key::now(),
+/// Returns the tokens of a request.
+fn tokens<'a>(
+    policy: &'a SessionPersistence,
+    headers: &'a HeaderMap,
+) -> impl Iterator<Item = &'a [u8]> {
+    let (cookies, lines) = match &policy.carrier {
+        Carrier::Cookie { name, .. } => (Some(cookie::values(headers, name)), None),
+        Carrier::Header(name) => (None, Some(headers.get_all(name).iter())),
     };
-    let token = key.seal(session, &policy.scope);
-    let (name, value) = match &policy.carrier {
-        Carrier::Header(name) => {
-            headers.remove(name);
-            (name, token)
+    let cookies = cookies.into_iter().flatten();
+    let lines = lines.into_iter().flatten().map(HeaderValue::as_bytes);
+    let values = cookies.chain(lines);
+    let separator = SEPARATOR as u8;
+    let tokens = values.flat_map(move |value| value.split(move |byte| *byte == separator));
+    tokens.take(MAX_TOKENS)
+}
+
+/// A session that begins with a response.
+pub(super) struct NewSession<'a> {
+    /// Its policy.
+    pub(super) policy: &'a SessionPersistence,
+    /// The rule that it is valid for.
+    pub(super) rule: &'a Rule,
+    /// Its endpoint.
+    pub(super) endpoint: SocketAddr,
+    /// Whether the client is connected over TLS.
+    pub(super) is_secure: bool,
+}
+
+impl NewSession<'_> {
+    /// Adds the token to a response. Keeps the tokens of other rules that `request` has, because
+    /// this one takes their place at the client.
+    pub(super) fn begin(&self, key: &SessionKey, request: &HeaderMap, response: &mut HeaderMap) {
+        let scope = self.rule.ir.id.session_scope();
+        let session = Session {
+            endpoint: self.endpoint,
+            began: session_key::now(),
+        };
+        let mut value = key.seal(session, &scope);
+        let others = tokens(self.policy, request)
+            .filter(|token| session_key::is_token(token) && key.open(token, &scope).is_none());
+        for token in others.take(MAX_TOKENS - 1) {
+            value.push(SEPARATOR);
+            value.extend(token.iter().copied().map(char::from));
         }
-        Carrier::Cookie {
-            name,
-            path,
-            is_permanent,
-        } => {
-            let mut cookie = format!("{name}={token}; Path={path}; HttpOnly; SameSite=Lax");
-            if let Some(timeout) = policy.absolute_timeout.filter(|_| *is_permanent) {
-                cookie += &format!("; Max-Age={}", timeout.as_secs().max(1));
+        let (name, value) = match &self.policy.carrier {
+            Carrier::Header(name) => {
+                response.remove(name);
+                (name, value)
             }
-            if is_secure {
-                cookie += "; Secure";
+            Carrier::Cookie {
+                name,
+                path,
+                is_permanent,
+            } => {
+                let mut cookie = format!("{name}={value}; Path={path}; HttpOnly; SameSite=Lax");
+                let timeout = self.policy.absolute_timeout;
+                if let Some(timeout) = timeout.filter(|_| *is_permanent) {
+                    cookie += &format!("; Max-Age={}", timeout.as_secs().max(1));
+                }
+                if self.is_secure {
+                    cookie += "; Secure";
+                }
+                (&SET_COOKIE, cookie)
             }
-            (&SET_COOKIE, cookie)
+        };
+        // The value is of names and paths that translation has checked. Appending fails only beyond
+        // 24,000 headers, which no parser lets through.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            let _ = response.try_append(name, value);
         }
-    };
-    // The value is of names and paths that translation has checked. Appending fails only beyond
-    // 24,000 headers, which no parser lets through.
-    if let Ok(value) = HeaderValue::try_from(value) {
-        let _ = headers.try_append(name, value);
     }
 }

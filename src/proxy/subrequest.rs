@@ -66,20 +66,38 @@ pub(super) async fn send<B: Replay>(
     }
 }
 
-/// Reads a response body and its trailers. `None` if the body exceeds `max` bytes or ends early.
+/// Maximum size of a response body that is read to its end.
+const MAX_READ: usize = 1024 * 1024;
+
+/// A response that was read to its end.
+pub(super) struct WholeResponse {
+    /// The body, unless it is longer than asked for.
+    pub(super) body: Option<Bytes>,
+    /// The trailers.
+    pub(super) trailers: HeaderMap,
+}
+
+/// Reads a response to its end and keeps up to `max` bytes of its body. `None` if the body ends
+/// early or exceeds [`MAX_READ`].
 pub(super) async fn read<B: Replay>(
     mut body: ResponseBody<B>,
     max: usize,
-) -> Option<(Bytes, HeaderMap)> {
-    let (mut read, mut trailers) = (BytesMut::new(), HeaderMap::new());
+) -> Option<WholeResponse> {
+    let (mut read, mut trailers, mut length) = (BytesMut::new(), HeaderMap::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         match frame.ok()?.into_data() {
-            Ok(data) => read.extend_from_slice(&data),
+            Ok(data) => {
+                length += data.len();
+                if length <= max {
+                    read.extend_from_slice(&data);
+                }
+            }
             Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
         }
-        if read.len() > max {
+        if length > MAX_READ {
             return None;
         }
     }
-    Some((read.freeze(), trailers))
+    let body = (length <= max).then(|| read.freeze());
+    Some(WholeResponse { body, trailers })
 }

@@ -4,7 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::ir::grpc;
-use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use crate::ir::route::{GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
 /// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,20 @@ pub(super) fn path_fits(condition: &PathMatch, request: &RequestView<'_>) -> boo
             .strip_prefix(&**prefix)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
         PathMatch::Regex(pattern) => pattern.matches(path),
+        PathMatch::Call(GrpcCall { service, method }) => {
+            GrpcCall::parts(path).is_some_and(|(called, of)| {
+                let fits = |condition: &ValueMatch, text: &str| match condition {
+                    ValueMatch::Exact(exact) => **exact == *text,
+                    ValueMatch::Regex(pattern) => pattern.matches(text),
+                };
+                let is_service = match service {
+                    Some(condition) => fits(condition, called),
+                    // A service has no `/`, unless a pattern says otherwise.
+                    None => !called.contains('/'),
+                };
+                is_service && method.as_ref().is_none_or(|condition| fits(condition, of))
+            })
+        }
     }
 }
 
@@ -201,6 +215,33 @@ mod tests {
         assert!(!fits("/foo", "/Foo"));
         assert!(fits("", "/anything"));
         assert!(!fits("", "*"));
+    }
+
+    #[test]
+    fn service_and_method_match_apart() {
+        let headers = HeaderMap::new();
+        let fits = |service, method, path| {
+            let request = RequestView {
+                path,
+                ..view(&headers, &[])
+            };
+            path_fits(&PathMatch::Call(GrpcCall { service, method }), &request)
+        };
+        let (any, some) = (None, |text| Some(regex(text)));
+        for anchored in ["^foo$", "^foo", "foo$", "foo", "^(foo|bar)$"] {
+            assert!(fits(some(anchored), None, "/foo/Get"), "{anchored}");
+            assert!(fits(any.clone(), some(anchored), "/s/foo"), "{anchored}");
+            for other in ["/foo.Bar/Get", "/afoo/Get", "/Get", "/foo", "//Get"] {
+                assert!(!fits(some(anchored), None, other), "{anchored} {other}");
+            }
+        }
+        assert!(fits(some("^a$"), some("^b$"), "/a/b"));
+        assert!(!fits(some("^a$"), some("^b$"), "/a/bc"));
+        assert!(fits(any.clone(), Some(exact("Get")), "/a.B/Get"));
+        assert!(!fits(any.clone(), Some(exact("Get")), "/a/B/Get"));
+        assert!(fits(some("a/B"), Some(exact("Get")), "/a/B/Get"));
+        assert!(!fits(any.clone(), Some(exact("Get")), "/Get"));
+        assert!(!fits(any.clone(), any, "/a/"));
     }
 
     fn headers(values: &[&[u8]]) -> HeaderMap {

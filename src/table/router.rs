@@ -55,7 +55,7 @@ impl Candidate {
         let condition = self.condition();
         match &condition.path {
             PathMatch::Exact(path) => Slot::Exact(path.clone()),
-            PathMatch::Regex(_) if condition.grpc.is_some() => Slot::GrpcPatterns,
+            PathMatch::Call(_) => Slot::GrpcPatterns,
             PathMatch::Regex(_) => Slot::Patterns,
             PathMatch::Prefix(prefix) if prefix.is_empty() => Slot::Root,
             PathMatch::Prefix(prefix) => Slot::Prefix(prefix.clone()),

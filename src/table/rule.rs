@@ -36,7 +36,7 @@ pub struct RuleState {
     pub stats: RuleStats,
 }
 
-/// The backends of weight 1 and above. Most rules have one, which is selected without a draw.
+/// The backends, those of weight 0 included. Most rules have one, which is selected without a draw.
 #[derive(Debug)]
 enum WeightedBackends {
     One(WeightedBackend),
@@ -54,6 +54,8 @@ pub struct WeightedBackend {
     pub filters: Arc<[ir::Filter]>,
     /// Its backend.
     pub target: Target,
+    /// Whether it can be selected. With weight 0, only requests of its sessions reach it (GEP-1619, "Traffic Splitting").
+    pub has_weight: bool,
     filter_targets: Targets,
 }
 
@@ -86,18 +88,19 @@ impl Rule {
         backends: &Backends,
     ) -> Self {
         let (mut all, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
-        for reference in weighted(&ir) {
+        for reference in references(&ir) {
             sum += u64::from(reference.weight);
             sums.push(sum);
             all.push(WeightedBackend {
                 filters: reference.filters.as_slice().into(),
                 target: Target::new(&reference.target, backends),
+                has_weight: reference.weight > 0,
                 filter_targets: Targets::new(&reference.filters, backends),
             });
         }
         let filter_targets = Targets::new(&ir.filters, backends);
         let backends = match all.pop() {
-            Some(only) if all.is_empty() => WeightedBackends::One(only),
+            Some(only) if all.is_empty() && only.has_weight => WeightedBackends::One(only),
             last => WeightedBackends::Many {
                 all: all.into_iter().chain(last).collect(),
                 sums: sums.into(),
@@ -133,7 +136,10 @@ impl Rule {
             node.target.is_current(&ir.target, backends)
                 && node.filter_targets.are_current(&ir.filters, backends)
         };
-        self.backends().iter().zip(weighted(&self.ir)).all(is_kept)
+        self.backends()
+            .iter()
+            .zip(references(&self.ir))
+            .all(is_kept)
             && self.filter_targets.are_current(&self.ir.filters, backends)
     }
 
@@ -166,7 +172,7 @@ impl Rule {
             return Draw(0);
         };
         Draw(match (sums.last(), key) {
-            (None, _) => 0,
+            (None | Some(0), _) => 0,
             (Some(total), Some(key)) => ((u128::from(key) * u128::from(*total)) >> 64) as u64,
             (Some(total), None) => rand::rng().random_range(0..*total),
         })
@@ -189,7 +195,7 @@ impl Rule {
         Filters::new(&self.ir.filters, &self.filter_targets)
     }
 
-    /// The backends that can be selected.
+    /// The backends of its backendRefs, in order.
     pub fn backends(&self) -> &[WeightedBackend] {
         match &self.backends {
             WeightedBackends::One(only) => std::slice::from_ref(only),
@@ -198,12 +204,11 @@ impl Rule {
     }
 }
 
-fn weighted(ir: &ir::Rule) -> impl Iterator<Item = &ir::route::WeightedBackend> {
-    let all: &[ir::route::WeightedBackend] = match &ir.action {
+fn references(ir: &ir::Rule) -> &[ir::route::WeightedBackend] {
+    match &ir.action {
         Action::Forward(backends) => backends,
         Action::Invalid(_) => &[],
-    };
-    all.iter().filter(|one| one.weight > 0)
+    }
 }
 
 impl Target {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use http::header::{CONTENT_LENGTH, PROXY_AUTHENTICATE, TRAILER};
+use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, TRAILER};
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::api::http_route::{
@@ -84,7 +84,7 @@ fn one(
                 .as_ref()
                 .ok_or_else(missing)?;
             let field = format!("{field}.requestHeaderModifier");
-            headers(block, &field).map(Filter::RequestHeaders)
+            headers(block, Message::Request, &field).map(Filter::RequestHeaders)
         }
         "ResponseHeaderModifier" => {
             let block = filter
@@ -92,7 +92,8 @@ fn one(
                 .as_ref()
                 .ok_or_else(missing)?;
             let field = format!("{field}.responseHeaderModifier");
-            headers(block, &field).map(|changes| Filter::ResponseHeaders(Arc::new(changes)))
+            let changes = headers(block, Message::Response, &field);
+            changes.map(|changes| Filter::ResponseHeaders(Arc::new(changes)))
         }
         "RequestRedirect" => {
             let block = filter.request_redirect.as_ref().ok_or_else(missing)?;
@@ -128,18 +129,96 @@ pub(super) fn unsupported(field: &str, message: &str) -> Fault {
     Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 
-fn headers(block: &HeaderModifier, field: &str) -> Result<HeaderChanges, Fault> {
+/// The message that a header modifier changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Message {
+    Request,
+    Response,
+}
+
+fn headers(block: &HeaderModifier, of: Message, field: &str) -> Result<HeaderChanges, Fault> {
     let mut remove = Vec::new();
     for (index, name) in block.remove.iter().enumerate() {
-        let name = header_name(name, &format!("{field}.remove[{index}]"))?;
+        let field = format!("{field}.remove[{index}]");
+        let name = header_name(name, &field)?;
+        if name == HOST {
+            return Err(fixed_host(of, &field));
+        }
         if !remove.contains(&name) {
             remove.push(name);
         }
     }
-    Ok(HeaderChanges {
-        set: fields(&block.set, &format!("{field}.set"))?,
-        add: fields(&block.add, &format!("{field}.add"))?,
-        remove,
+    let set = fields(&block.set, &format!("{field}.set"))?;
+    let add = fields(&block.add, &format!("{field}.add"))?;
+    if let Some(index) = block
+        .add
+        .iter()
+        .position(|it| it.name.eq_ignore_ascii_case("host"))
+    {
+        return Err(fixed_host(of, &format!("{field}.add[{index}]")));
+    }
+    if let Some(index) = block
+        .set
+        .iter()
+        .position(|it| it.name.eq_ignore_ascii_case("host"))
+    {
+        let field = format!("{field}.set[{index}]");
+        if of == Message::Response {
+            return Err(fixed_host(of, &field));
+        }
+        let value = set.iter().find(|(name, _)| *name == HOST);
+        if !value.is_some_and(|(_, value)| is_authority(value)) {
+            let message = "the value of Host is not a host name or address with an optional port";
+            return Err(unsupported(&field, message));
+        }
+    }
+    let named = |list: &[(HeaderName, HeaderValue)]| -> Vec<HeaderName> {
+        list.iter().map(|(name, _)| name.clone()).collect()
+    };
+    one_action(
+        field,
+        [
+            ("set", &named(&set)),
+            ("add", &named(&add)),
+            ("remove", &remove),
+        ],
+    )?;
+    Ok(HeaderChanges { set, add, remove })
+}
+
+/// Refuses a header with several actions: which of them should win is undefined (HTTPHeaderFilter).
+fn one_action(field: &str, actions: [(&str, &[HeaderName]); 3]) -> Result<(), Fault> {
+    for (at, (one, names)) in actions.iter().enumerate() {
+        for (other, others) in &actions[at + 1..] {
+            if let Some(name) = names.iter().find(|name| others.contains(name)) {
+                let message = format!(
+                    "header {name} is in {one} and in {other}; a header can have one action"
+                );
+                return Err(unsupported(field, &message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fixed_host(of: Message, field: &str) -> Fault {
+    let message = match of {
+        Message::Request => {
+            "Host cannot be added or removed, because a request has exactly one; use set"
+        }
+        Message::Response => "a response has no Host",
+    };
+    unsupported(field, message)
+}
+
+/// Reports whether a value is `uri-host [ ":" port ]` (RFC 9110, 7.2).
+fn is_authority(value: &HeaderValue) -> bool {
+    let authority = http::uri::Authority::try_from(value.as_bytes());
+    authority.is_ok_and(|it| {
+        let port = it.as_str().get(it.host().len()..).unwrap_or_default();
+        !it.host().is_empty()
+            && !it.as_str().contains('@')
+            && (port.is_empty() || it.port_u16().is_some_and(|port| port > 0))
     })
 }
 
@@ -166,10 +245,6 @@ fn fields(fields: &[Field], field: &str) -> Result<Vec<(HeaderName, HeaderValue)
 fn header_name(name: &str, field: &str) -> Result<HeaderName, Fault> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| unsupported(field, &format!("{name:?} is not a header name")))?;
-    if parsed == http::header::HOST {
-        let message = "Host cannot be changed as a header; use a URLRewrite filter with hostname";
-        return Err(unsupported(field, message));
-    }
     if HOP_BY_HOP.contains(&parsed) || FRAMING.contains(&parsed) {
         let message = format!("header {parsed} belongs to the connection and cannot be changed");
         return Err(unsupported(field, &message));

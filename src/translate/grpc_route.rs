@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::api::grpc_route::{GrpcMatch as ApiMatch, GrpcMethodMatch, GrpcRoute, GrpcRule};
 use crate::api::http_route::HttpFilter;
 use crate::api::reference::ParentRef;
-use crate::ir::route::{GrpcMatch, Match, PathMatch};
-use crate::ir::{Filter, RouteKind, Rule};
+use crate::ir::route::{GrpcCall, GrpcMatch, Match, PathMatch, ValueMatch};
+use crate::ir::{Filter, RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::http_match::{headers, unsupported};
@@ -23,9 +23,6 @@ const FILTERS: [&str; 4] = [
     "RequestMirror",
     "ExtensionRef",
 ];
-
-/// A pattern that matches any service or method.
-const ANY: &str = "[^/]+";
 
 impl RouteObject for GrpcRoute {
     const ROUTE_KIND: RouteKind = RouteKind::Grpc;
@@ -69,10 +66,10 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option
         filters(builder, list, field, name)
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, of_share);
-    let settings = settings(builder, spec, &matches, &field);
+    let id = builder.rule_id(index, name);
+    let settings = settings(builder, spec, &id, &matches, &field);
     Some(builder.rule(RuleParts {
-        index,
-        name,
+        id,
         matches,
         forward,
         settings,
@@ -82,6 +79,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option
 fn settings(
     builder: &mut RouteBuilder<'_>,
     spec: &GrpcRule,
+    id: &RuleId,
     matches: &[Match],
     field: &str,
 ) -> Result<RuleSettings, Fault> {
@@ -93,8 +91,7 @@ fn settings(
         backend_refs: _,
     } = spec;
     let session = session_persistence.as_ref();
-    let session =
-        session.map(|spec| session_persistence::of_rule(spec, matches, builder.route, field));
+    let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
     Ok(RuleSettings {
         filters: filters(builder, list, field, name.as_deref())?,
         session: session.transpose()?,
@@ -152,7 +149,8 @@ fn one(condition: &ApiMatch, field: &str, patterns: &mut RoutePatterns) -> Resul
     })
 }
 
-/// Translates a condition on service and method into one on the path `/service/method`.
+/// Translates a condition on service and method into one on the path `/service/method`. An exact service is a path or
+/// a prefix, which the router finds in an index.
 fn path(
     condition: &GrpcMethodMatch,
     field: &str,
@@ -179,18 +177,18 @@ fn path(
                     return Err(unsupported(&format!("{field}.{name}"), &message));
                 }
             }
-            exact(service.as_deref(), method.as_deref(), field, patterns)?
+            exact(service.as_deref(), method.as_deref())
         }
         "RegularExpression" => {
-            for (name, text) in parts {
-                if let Some(text) = text {
-                    // Compiled alone first, so that an error names the field, and so that no group stays open in the
-                    // combined pattern.
-                    patterns.parse(text, &format!("{field}.{name}"))?;
-                }
-            }
-            let [service, method] = parts.map(|(_, text)| text.as_deref().unwrap_or(ANY));
-            PathMatch::Regex(patterns.parse(&format!("/(?:{service})/(?:{method})"), field)?)
+            let [service, method] = parts.map(|(name, text)| {
+                let text = text.as_deref();
+                let parsed = text.map(|text| patterns.parse(text, &format!("{field}.{name}")));
+                parsed.transpose()
+            });
+            PathMatch::Call(GrpcCall {
+                service: service?.map(ValueMatch::Regex),
+                method: method?.map(ValueMatch::Regex),
+            })
         }
         kind => {
             let message = format!("type {kind} is not supported");
@@ -200,23 +198,14 @@ fn path(
     Ok((path, grpc))
 }
 
-fn exact(
-    service: Option<&str>,
-    method: Option<&str>,
-    field: &str,
-    patterns: &mut RoutePatterns,
-) -> Result<PathMatch, Fault> {
+fn exact(service: Option<&str>, method: Option<&str>) -> PathMatch {
     match (service, method) {
-        (Some(service), Some(method)) => {
-            Ok(PathMatch::Exact(format!("/{service}/{method}").into()))
-        }
-        (Some(service), None) => Ok(PathMatch::Prefix(format!("/{service}").into())),
-        (None, Some(method)) => {
-            let literal = regex::escape(method);
-            patterns
-                .parse(&format!("/{ANY}/{literal}"), field)
-                .map(PathMatch::Regex)
-        }
-        (None, None) => Ok(PathMatch::Prefix("".into())),
+        (Some(service), Some(method)) => PathMatch::Exact(format!("/{service}/{method}").into()),
+        (Some(service), None) => PathMatch::Prefix(format!("/{service}").into()),
+        (None, Some(method)) => PathMatch::Call(GrpcCall {
+            service: None,
+            method: Some(ValueMatch::Exact(method.into())),
+        }),
+        (None, None) => PathMatch::Prefix("".into()),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::http_route::{HttpFilter, HttpRoute, HttpRule, HttpTimeouts};
 use crate::api::reference::ParentRef;
 use crate::ir::route::{Match, PathMatch, Timeouts};
-use crate::ir::{RouteKind, Rule};
+use crate::ir::{RouteKind, Rule, RuleId};
 use crate::snapshot::{Objects, Snapshot};
 
 use super::listener::Protocol;
@@ -68,10 +68,10 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
         )
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, filters);
-    let settings = settings(builder, spec, &matches, &field);
+    let id = builder.rule_id(index, name);
+    let settings = settings(builder, spec, &id, &matches, &field);
     Some(builder.rule(RuleParts {
-        index,
-        name,
+        id,
         matches,
         forward,
         settings,
@@ -81,6 +81,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
 fn settings(
     builder: &mut RouteBuilder<'_>,
     spec: &HttpRule,
+    id: &RuleId,
     matches: &[Match],
     field: &str,
 ) -> Result<RuleSettings, Fault> {
@@ -95,8 +96,7 @@ fn settings(
     } = spec;
     let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
     let session = session_persistence.as_ref();
-    let session =
-        session.map(|spec| session_persistence::of_rule(spec, matches, builder.route, field));
+    let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
     let resolve = &mut |reference: &_, field: &_, requests| {
         builder.resolve(reference, field, name.as_deref(), requests)
     };

@@ -208,10 +208,8 @@ pub(super) struct RouteBuilder<'a> {
 }
 
 /// The parts of a rule.
-pub(super) struct RuleParts<'a> {
-    /// Index in `spec.rules`.
-    pub(super) index: usize,
-    pub(super) name: Option<&'a str>,
+pub(super) struct RuleParts {
+    pub(super) id: RuleId,
     pub(super) matches: Vec<Match>,
     pub(super) forward: Forward,
     /// How requests are handled, or why they cannot be.
@@ -235,6 +233,15 @@ pub(super) struct Forward {
 }
 
 impl RouteBuilder<'_> {
+    /// Returns the identity of the rule at `index` of `spec.rules`.
+    pub(super) fn rule_id(&self, index: usize, name: Option<&str>) -> RuleId {
+        RuleId {
+            route: self.route.clone(),
+            index,
+            name: name.map(Arc::from),
+        }
+    }
+
     /// Drops a rule with invalid matches: it is unknown which requests it is for.
     pub(super) fn drop_rule(&mut self, fault: Fault) {
         self.faults.push(fault);
@@ -282,7 +289,7 @@ impl RouteBuilder<'_> {
 
     /// Builds a rule. A rule that cannot be served as written still matches and responds with 500, so that no other
     /// rule serves its requests.
-    pub(super) fn rule(&mut self, parts: RuleParts<'_>) -> Rule {
+    pub(super) fn rule(&mut self, parts: RuleParts) -> Rule {
         let (settings, action) = match parts.settings {
             Ok(settings) => {
                 self.usable += usize::from(parts.forward.is_usable);
@@ -300,11 +307,7 @@ impl RouteBuilder<'_> {
             }
         };
         let rule = Rule {
-            id: RuleId {
-                route: self.route.clone(),
-                index: parts.index,
-                name: parts.name.map(Arc::from),
-            },
+            id: parts.id,
             matches: parts.matches,
             filters: settings.filters,
             action,

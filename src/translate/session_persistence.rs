@@ -1,20 +1,18 @@
 //! `sessionPersistence` of a rule or of a traffic policy (GEP-1619).
 
-use std::sync::Arc;
-
 use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderName;
 
 use crate::api::session_persistence::SessionPersistence as Spec;
-use crate::ir::ObjectRef;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::ir::route::{Match, PathMatch};
 use crate::ir::session::{Carrier, SessionPersistence};
+use crate::ir::{ObjectRef, RuleId};
 
 use super::duration;
 use super::reason::{Fault, Reason};
 
-/// Default of `sessionName`, which the API leaves to the implementation.
+/// Beginning of the default of `sessionName`, which the API leaves to the implementation.
 const DEFAULT_NAME: &str = "portcullis-session";
 /// Headers that have another meaning in requests or responses.
 const RESERVED: [HeaderName; 6] = [
@@ -26,53 +24,55 @@ const RESERVED: [HeaderName; 6] = [
     http::header::SET_COOKIE,
 ];
 
-/// Translates the `sessionPersistence` of the rule at `field` of `route`.
+/// Translates the `sessionPersistence` of a rule at `field`. The default name depends on the rule: two rules may have
+/// one host and path, and the cookie of one would replace that of the other.
 pub(super) fn of_rule(
     spec: &Spec,
     matches: &[Match],
-    route: &ObjectRef,
+    rule: &RuleId,
     field: &str,
 ) -> Result<SessionPersistence, Fault> {
-    let owner = Owner {
-        object: route,
-        name: DEFAULT_NAME,
+    let defaults = Defaults {
+        name: &default_name(&rule.session_scope()),
         path: &common_path(matches),
     };
-    translate(spec, &owner, &format!("{field}.sessionPersistence"))
+    translate(spec, &defaults, &format!("{field}.sessionPersistence"))
 }
 
-/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. All rules that send requests to
-/// the target share the session, so the path of its cookie is `/`. The default name depends on the backend: sessions at
-/// two backends of one host need two cookies.
+/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. Rules of any path send requests
+/// to the target, so the path of its cookie is `/`. The default name depends on the backend: sessions at two backends
+/// of one host need two cookies.
 pub(super) fn of_backend(spec: &Spec, backend: &ObjectRef) -> Result<SessionPersistence, Fault> {
-    let owner = Owner {
-        object: backend,
-        name: &default_name(backend),
+    let defaults = Defaults {
+        name: &default_name(&backend.to_string()),
         path: "/",
     };
-    translate(spec, &owner, "spec.sessionPersistence")
+    translate(spec, &defaults, "spec.sessionPersistence")
 }
 
-/// The owner of sessions: a route or a backend.
-struct Owner<'a> {
-    object: &'a ObjectRef,
+/// What depends on the owner of the sessions: a rule or a backend.
+struct Defaults<'a> {
     /// Default of `sessionName`.
     name: &'a str,
     /// Path of a cookie.
     path: &'a str,
 }
 
-/// Returns [`DEFAULT_NAME`] with the first 8 hexadecimal digits of SHA-256 over the backend's name, which are equal in
+/// Returns [`DEFAULT_NAME`] with the first 8 hexadecimal digits of SHA-256 over the owner's name, which are equal in
 /// all replicas.
-fn default_name(backend: &ObjectRef) -> String {
-    let digest = digest(&SHA256, backend.to_string().as_bytes());
+fn default_name(owner: &str) -> String {
+    let digest = digest(&SHA256, owner.as_bytes());
     let digits = digest.as_ref().iter().take(4);
     let digits: String = digits.map(|byte| format!("{byte:02x}")).collect();
     format!("{DEFAULT_NAME}-{digits}")
 }
 
 /// Translates the `sessionPersistence` at `field`.
-fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersistence, Fault> {
+fn translate(
+    spec: &Spec,
+    defaults: &Defaults<'_>,
+    field: &str,
+) -> Result<SessionPersistence, Fault> {
     let refused = |message: String| Err(Fault::new(Reason::UnsupportedValue, message));
     let absolute_timeout = spec.absolute_timeout.as_deref();
     let absolute_timeout = absolute_timeout
@@ -84,7 +84,7 @@ fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersi
     let lifetime = spec.cookie_config.as_ref();
     let lifetime = lifetime.and_then(|config| config.lifetime_type.as_deref());
     let name = spec.session_name.as_deref().filter(|name| !name.is_empty());
-    let name = name.unwrap_or(owner.name);
+    let name = name.unwrap_or(defaults.name);
     let Ok(header) = name.parse::<HeaderName>() else {
         return refused(format!(
             "{field}.sessionName: {name:?} is not a token of letters, digits and !#$%&'*+-.^_`|~"
@@ -98,7 +98,7 @@ fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersi
         }
         (None | Some("Cookie"), None | Some("Session" | "Permanent")) => Carrier::Cookie {
             name: name.into(),
-            path: owner.path.into(),
+            path: defaults.path.into(),
             is_permanent: lifetime == Some("Permanent"),
         },
         (Some("Header"), None) if RESERVED.contains(&header) || HOP_BY_HOP.contains(&header) => {
@@ -124,7 +124,6 @@ fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersi
     Ok(SessionPersistence {
         carrier,
         absolute_timeout,
-        scope: Arc::from(owner.object.to_string()),
     })
 }
 
@@ -132,7 +131,7 @@ fn translate(spec: &Spec, owner: &Owner<'_>, field: &str) -> Result<SessionPersi
 fn common_path(matches: &[Match]) -> String {
     let mut paths = matches.iter().map(|one| match &one.path {
         PathMatch::Exact(path) | PathMatch::Prefix(path) => path.trim_end_matches('/'),
-        PathMatch::Regex(_) => "",
+        PathMatch::Regex(_) | PathMatch::Call(_) => "",
     });
     let first = paths.next().unwrap_or_default();
     let mut common: Vec<&str> = first.split('/').collect();

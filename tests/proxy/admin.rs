@@ -16,7 +16,7 @@ use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
 
 async fn page(scene: &Scene, path: &str) -> String {
-    let answer = get(scene.admin_address(), "admin", path).await;
+    let answer = get(scene.admin_address(), "localhost", path).await;
     assert_eq!(answer.status, 200, "{path}");
     answer.text().to_owned()
 }

@@ -275,6 +275,138 @@ async fn requests_are_denied_when_the_authorization_server_fails() {
     assert_eq!(metric(&scene, &failed).await, 1.0);
 }
 
+/// Returns an authorization server that sends these bytes and then ends or resets the connection.
+async fn cut(response: &'static str, resets: bool) -> Origin {
+    Origin::raw(move |mut stream| async move {
+        read_until(&mut stream, "\r\n\r\n").await;
+        write_text(&mut stream, response).await;
+        if resets {
+            stream.set_zero_linger().expect("an option");
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn response_that_is_cut_off_denies_the_request() {
+    let app = Origin::echo("app").await;
+    let cases = [
+        (
+            "short",
+            "HTTP/1.1 200 OK\r\ncontent-length: 10\r\nx-user: 42\r\n\r\n12345",
+            false,
+        ),
+        (
+            "reset",
+            "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345",
+            true,
+        ),
+        (
+            "chunk",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n123",
+            false,
+        ),
+        (
+            "last",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n123\r\n",
+            false,
+        ),
+        (
+            "garbage",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
+            false,
+        ),
+        (
+            "denial",
+            "HTTP/1.1 401 No\r\ncontent-length: 10\r\n\r\n12345",
+            false,
+        ),
+        (
+            "redirect",
+            "HTTP/1.1 302 No\r\nlocation: /\r\ncontent-length: 10\r\n\r\n",
+            false,
+        ),
+    ];
+    let mut objects = Objects::http().service("app", &[app.address]);
+    let mut servers = Vec::new();
+    let mut rules = Vec::new();
+    for (name, response, resets) in cases {
+        servers.push(cut(response, resets).await);
+        objects = objects.service(name, &[servers[servers.len() - 1].address]);
+        let filter = json!([auth(name, &json!({}))]);
+        rules.push(with_filters(&format!("/{name}"), filter));
+    }
+    let scene = Scene::start(&objects.route("route", &rules));
+    for (name, ..) in cases {
+        let answer = get(scene.at(80), "a.com", &format!("/{name}")).await;
+        assert_eq!(answer.status, 503, "{name}");
+    }
+    assert_eq!(app.requests(), 0);
+}
+
+#[tokio::test]
+async fn response_with_a_long_body_still_decides() {
+    let app = Origin::echo("app").await;
+    let server = Origin::new(|request: Request<Incoming>| async move {
+        let status = if request.uri().path() == "/allowed" {
+            200
+        } else {
+            401
+        };
+        let answer = Response::builder().status(status).header("x-user", "42");
+        answer.body(full(vec![b'x'; 200_000])).expect("a response")
+    })
+    .await;
+    let objects = Objects::http()
+        .service("app", &[app.address])
+        .service("auth", &[server.address]);
+    let rules = [with_filters("/", json!([auth("auth", &json!({}))]))];
+    let scene = Scene::start(&objects.route("route", &rules));
+    let answer = get(scene.at(80), "a.com", "/allowed").await;
+    assert_eq!(answer.received()["headers"]["x-user"], "42");
+    let answer = get(scene.at(80), "a.com", "/denied").await;
+    assert_eq!((answer.status, answer.text()), (401, ""));
+}
+
+#[tokio::test]
+async fn listed_header_that_the_server_omits_never_reaches_the_backend() {
+    let (app, mut server) = (Origin::echo("app").await, Server::new().await);
+    let http = json!({"allowedResponseHeaders": ["X-User", "X-Role", "Authorization"]});
+    let objects = gateway()
+        .service("app", &[app.address])
+        .service("auth", &[server.origin.address]);
+    let rules = [with_filters("/", json!([auth("auth", &http)]))];
+    let scene = start(objects.route("route", &rules));
+    let fields = [
+        ("x-user", "admin"),
+        ("x_user", "admin"),
+        ("x-role", "admin"),
+        ("x_role", "admin"),
+        ("x.role", "admin"),
+        ("authorization", "Basic secret"),
+        ("x-role-id", "kept"),
+        ("x_other", "kept"),
+    ];
+    for mut client in clients(&scene).await {
+        let received = fetch(&mut client, "GET", "/200", &fields).await.received();
+        let headers = received["headers"].as_object().expect("headers");
+        for (name, expected) in [
+            ("x-user", Some("42")),
+            ("x_user", None),
+            ("x-role", None),
+            ("x_role", None),
+            ("x.role", None),
+            ("authorization", None),
+            ("x-role-id", Some("kept")),
+            ("x_other", Some("kept")),
+        ] {
+            let value = headers.get(name).and_then(Value::as_str);
+            assert_eq!(value, expected, "{name}");
+        }
+        assert_eq!(server.next().await.header("authorization"), "Basic secret");
+    }
+}
+
 #[tokio::test]
 async fn filters_apply_in_list_order() {
     let (app, mut server) = (Origin::echo("app").await, Server::new().await);

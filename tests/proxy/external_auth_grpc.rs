@@ -245,6 +245,8 @@ async fn server_decides_and_changes_headers() {
         ("authorization", "secret"),
         ("x-list", "sent"),
         ("x-user-id", "forged"),
+        ("x_user_id", "forged"),
+        ("x_list", "forged"),
     ];
     for mut client in clients(&scene).await {
         let answer = fetch(&mut client, "PUT", "/allowed", &fields).await;
@@ -255,6 +257,7 @@ async fn server_decides_and_changes_headers() {
             ("42", "sent,added")
         );
         assert_eq!((header("authorization"), header("host")), ("", "a.com"));
+        assert_eq!((header("x_user_id"), header("x_list")), ("", ""));
         assert_eq!(received["path"], "/allowed");
         assert_eq!(answer.header("x-session"), "new");
         let http = next(&mut asked).await;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, get};
 use crate::harness::tls::{self, Certificate};
+use crate::harness::yaml::service_of;
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, http, https, prefix, route, secret};
 
@@ -56,6 +57,47 @@ async fn applies_request_header_filters_of_rule_then_backend() {
     assert_eq!(headers["x-kept"], "client");
     assert_eq!(headers["x-remove"], Value::Null);
     assert_eq!(headers["x-remove-too"], Value::Null);
+}
+
+#[tokio::test]
+async fn request_header_filter_sets_the_forwarded_host() {
+    let echo = Origin::echo("echo").await;
+    let host = json!({"set": [{"name": "host", "value": "inner.example:8080"}]});
+    let redirect = json!({"type": "RequestRedirect", "requestRedirect": {"path": {
+        "type": "ReplaceFullPath", "replaceFullPath": "/new",
+    }}});
+    let rules = [
+        with(prefix("/set", "echo"), json!([modify("Request", &host)])),
+        json!({
+            "matches": [{"path": {"value": "/redirect"}}],
+            "filters": [modify("Request", &host), redirect],
+        }),
+    ];
+    let inner = with(prefix("/set", "echo"), json!([]));
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .with(service_of("h2c", &[echo.address], "kubernetes.io/h2c"))
+        .with(route("outer", &["a.com"], &rules))
+        .with(route("inner", &["inner.example"], &[inner]))
+        .with(route(
+            "http2",
+            &["b.com"],
+            &[with(prefix("/", "h2c"), json!([modify("Request", &host)]))],
+        ));
+    let scene = Scene::start(&objects);
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        let received = client.get("a.com", "/set").await.received();
+        assert_eq!(received["headers"]["host"], "inner.example:8080");
+        assert_eq!(received["headers"]["x-forwarded-host"], "a.com");
+        let received = client.get("b.com", "/").await.received();
+        assert_eq!(received["authority"], "inner.example:8080");
+        // A redirect keeps the host that the client asked for.
+        let answer = client.get("a.com", "/redirect").await;
+        assert_eq!(answer.header("location"), "http://a.com/new");
+    }
 }
 
 #[tokio::test]

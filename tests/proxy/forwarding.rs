@@ -94,6 +94,39 @@ async fn extends_forwarding_headers_of_trusted_proxies() {
 }
 
 #[tokio::test]
+async fn other_spellings_of_forwarding_headers_are_removed() {
+    let echo = Origin::echo("echo").await;
+    let trusted = "127.0.0.0/8".parse().expect("a network");
+    let spelled = [
+        ("X_Forwarded_For", "9.9.9.9"),
+        ("x-forwarded_for", "9.9.9.9"),
+        ("X_FORWARDED_PROTO", "gopher"),
+        ("x.forwarded.host", "claimed.org"),
+        ("x_forwarded_port", "99"),
+        ("x_forwarded_client_cert", "Hash=0"),
+        ("x_real_ip", "9.9.9.9"),
+        ("x_request_id", "claimed"),
+        ("content_length", "99"),
+        ("transfer_encoding", "chunked"),
+        ("x_custom_id", "kept"),
+    ];
+    let fields = spelled.map(|(name, value)| (name.to_lowercase(), value));
+    let fields = fields.each_ref().map(|(name, value)| (&**name, *value));
+    for trusts in [false, true] {
+        let scene = Scene::with(&objects(&echo), |settings| {
+            settings.trusted_proxies = if trusts { vec![trusted] } else { Vec::new() };
+        });
+        for (mut client, _) in clients(&scene).await {
+            let received = client.get_with("a.com", "/", &fields).await.received();
+            let headers = received["headers"].as_object().expect("headers");
+            let odd = |name: &&String| name.contains(['_', '.']);
+            let odd: Vec<_> = headers.keys().filter(odd).collect();
+            assert_eq!(odd, ["x_custom_id"]);
+        }
+    }
+}
+
+#[tokio::test]
 async fn does_not_trust_other_networks() {
     let echo = Origin::echo("echo").await;
     let trusted = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().expect("a network"));

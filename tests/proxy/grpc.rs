@@ -57,6 +57,37 @@ async fn rule(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> Stri
 }
 
 #[tokio::test]
+async fn call_over_http1_is_refused_as_grpc() {
+    let echo = Origin::echo("echo").await;
+    let objects = Objects::http().service("echo", &[echo.address]);
+    let objects = objects.with(grpc_route(
+        "route",
+        &["a.com"],
+        &[marked("all", &json!({}))],
+    ));
+    let objects = objects.with(route("pages", &["b.com"], &[to("echo")]));
+    let scene = Scene::start(&objects);
+    let mut http1 = Client::http1(scene.at(80)).await;
+    for _ in 0..2 {
+        // The connection stays usable.
+        let answer = call(&mut http1, "/foo.Bar/Baz", &[]).await;
+        assert_eq!((answer.status, answer.header("grpc-status")), (200, "12"));
+        assert_eq!(answer.header("content-type"), "application/grpc");
+        assert!(answer.header("grpc-message").contains("HTTP/2"));
+        assert!(answer.body.is_empty());
+    }
+    assert_eq!(echo.requests(), 0);
+    let mut http2 = Client::http2(scene.at(80)).await;
+    assert_eq!(rule(&mut http2, "/foo.Bar/Baz", &[]).await, "all");
+    // An HTTPRoute forwards every request.
+    let request = http1
+        .request(Method::POST, "b.com", "/foo.Bar/Baz")
+        .header("content-type", "application/grpc");
+    let answer = http1.fetch(request.body(full("x")).expect("valid")).await;
+    assert_eq!(answer.received()["received"], 1);
+}
+
+#[tokio::test]
 async fn matches_services_methods_and_headers() {
     let echo = Origin::echo("echo").await;
     let method = |service: &str, method: &str| match (service, method) {
@@ -64,7 +95,7 @@ async fn matches_services_methods_and_headers() {
         ("", method) => json!({"method": {"method": method}}),
         _ => json!({"method": {"service": service, "method": method}}),
     };
-    let pattern = json!({"method": {"type": "RegularExpression", "service": "re\\..*", "method": "Get|List"}});
+    let pattern = json!({"method": {"type": "RegularExpression", "service": "^re\\..*$", "method": "^(Get|List)$"}});
     let with_header =
         json!({"method": {"service": "foo.Bar"}, "headers": [{"name": "Version", "value": "two"}]});
     let objects = Objects::http().service("echo", &[echo.address]);

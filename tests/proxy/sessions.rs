@@ -56,7 +56,7 @@ async fn cookie_keeps_a_client_at_its_endpoint() {
     let scene = Scene::start(&objects(&origins, json!({})));
     let first = send(&scene, None).await;
     let set = first.header("set-cookie");
-    assert!(set.starts_with("portcullis-session="), "{set}");
+    assert!(set.starts_with("portcullis-session-"), "{set}");
     assert!(set.ends_with("; Path=/; HttpOnly; SameSite=Lax"), "{set}");
     let token = cookie(&first);
     for _ in 0..20 {
@@ -157,11 +157,123 @@ async fn session_outlasts_changes_of_weights_and_other_endpoints() {
             assert!(!again.headers.contains_key("set-cookie"));
         }
     }
-    // A weight of 0 gets no requests, not even of sessions.
-    scene.replace(&objects([1, 0], &addresses[2..])).await;
-    let moved = send(&scene, Some(("cookie", &token))).await;
-    assert!(["one", "two"].contains(&moved.name().as_str()));
-    assert!(moved.headers.contains_key("set-cookie"));
+    // With weight 0, only the requests of sessions reach a backend.
+    for weights in [[1, 0], [0, 0]] {
+        scene.replace(&objects(weights, &addresses[2..])).await;
+        let again = send(&scene, Some(("cookie", &token))).await;
+        assert_eq!(again.name(), first.name(), "{weights:?}");
+        assert!(!again.headers.contains_key("set-cookie"));
+        for _ in 0..10 {
+            let other = send(&scene, None).await;
+            match weights {
+                [0, 0] => assert_eq!(other.status, 500),
+                _ => assert!(["one", "two"].contains(&other.name().as_str())),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn session_stays_with_the_weighted_one_of_two_references_to_its_endpoint() {
+    let origin = Origin::echo("one").await;
+    let marked = |weight: u32, mark: &str| {
+        let filter = json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {
+            "set": [{"name": "x-mark", "value": mark}],
+        }});
+        json!({"name": "app", "port": 80, "weight": weight, "filters": [filter]})
+    };
+    let refs = json!({"backendRefs": [marked(0, "old"), marked(1, "new")]});
+    let objects = Objects::http()
+        .service("app", &[origin.address])
+        .route("route", &[persistent(refs, json!({}))]);
+    let scene = Scene::start(&objects);
+    let token = cookie(&send(&scene, None).await);
+    let again = send(&scene, Some(("cookie", &token))).await;
+    assert_eq!(again.received()["headers"]["x-mark"], "new");
+    assert!(!again.headers.contains_key("set-cookie"));
+}
+
+/// Returns a rule for a method of every path.
+fn method(method: &str, persistence: &Value) -> Value {
+    let mut rule = persistent(to("app"), persistence.clone());
+    rule["matches"] = json!([{"method": method}]);
+    rule
+}
+
+async fn send_method(scene: &Scene, method: Method, token: Option<&str>) -> Answer {
+    let mut client = Client::http1(scene.at(80)).await;
+    let mut request = client.request(method, "a.com", "/");
+    if let Some(token) = token {
+        request = request.header("cookie", token);
+    }
+    client.fetch(request.body(empty()).expect("valid")).await
+}
+
+#[tokio::test]
+async fn rules_do_not_share_sessions() {
+    let origins = origins().await;
+    let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
+    let named = json!({"sessionName": "cart"});
+    let objects = |rules: &[Value]| {
+        Objects::http()
+            .service("app", &addresses)
+            .route("route", rules)
+    };
+    let rules = [method("GET", &named), method("PUT", &named)];
+    let scene = Scene::start(&objects(&rules));
+    let get = send_method(&scene, Method::GET, None).await;
+    let put = send_method(&scene, Method::PUT, Some(&cookie(&get))).await;
+    assert!(put.headers.contains_key("set-cookie"));
+    // The browser has one cookie of this name, which keeps both sessions.
+    let both = cookie(&put);
+    for _ in 0..10 {
+        for (method, first) in [(Method::GET, &get), (Method::PUT, &put)] {
+            let again = send_method(&scene, method, Some(&both)).await;
+            assert_eq!(again.name(), first.name());
+            assert!(!again.headers.contains_key("set-cookie"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_of_a_named_rule_survive_a_new_rule_before_it() {
+    let origins = origins().await;
+    let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
+    let objects = |rules: &[Value]| {
+        Objects::http()
+            .service("app", &addresses)
+            .route("route", rules)
+    };
+    let mut rule = method("GET", &json!({}));
+    rule["name"] = json!("pages");
+    let mut scene = Scene::start(&objects(std::slice::from_ref(&rule)));
+    let first = send(&scene, None).await;
+    let changed = [method("PUT", &json!({})), rule];
+    scene.replace(&objects(&changed)).await;
+    let again = send(&scene, Some(("cookie", &cookie(&first)))).await;
+    assert_eq!(again.name(), first.name());
+    assert!(!again.headers.contains_key("set-cookie"));
+}
+
+#[tokio::test]
+async fn default_names_of_two_routes_with_one_path_differ() {
+    let origins = origins().await;
+    let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
+    let objects = Objects::http()
+        .service("app", &addresses)
+        .route("one", &[method("GET", &json!({}))])
+        .route(
+            "two",
+            &[method("PUT", &json!({})), method("POST", &json!({}))],
+        );
+    let scene = Scene::start(&objects);
+    let mut names = std::collections::BTreeSet::new();
+    for method in [Method::GET, Method::PUT, Method::POST] {
+        let cookie = cookie(&send_method(&scene, method, None).await);
+        let (name, _) = cookie.split_once('=').expect("a name");
+        names.insert(name.to_owned());
+    }
+    assert_eq!(names.len(), 3, "{names:?}");
 }
 
 #[tokio::test]
@@ -199,13 +311,11 @@ async fn token_of_another_route_or_key_is_ignored() {
     let mut client = Client::http1(elsewhere.at(80)).await;
     let answer = client.get_with("a.com", "/one", &fields).await;
     assert!(answer.headers.contains_key("set-cookie"));
-    for forged in [
-        "portcullis-session=",
-        "portcullis-session=AAAA",
-        "portcullis-session=\"",
-    ] {
+    let (name, _) = token.split_once('=').expect("a name");
+    for forged in ["", "AAAA", "\"", "....", "A.\u{e9}"] {
+        let forged = format!("{name}={forged}");
         let answer = client
-            .get_with("a.com", "/one", &[("cookie", forged)])
+            .get_with("a.com", "/one", &[("cookie", &forged)])
             .await;
         assert_eq!(answer.status, 200);
         assert!(answer.headers.contains_key("set-cookie"));

@@ -188,7 +188,7 @@ async fn send(scene: &Scene, path: &str, cookie: Option<&str>) -> Answer {
 }
 
 #[tokio::test]
-async fn all_routes_share_the_session_of_a_backend() {
+async fn each_rule_has_a_session_of_its_own_at_a_backend() {
     let origins = origins().await;
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
     let objects = Objects::http()
@@ -203,10 +203,11 @@ async fn all_routes_share_the_session_of_a_backend() {
     let set = first.header("set-cookie");
     assert!(set.starts_with("portcullis-session-"), "{set}");
     assert!(set.ends_with("; Path=/; HttpOnly; SameSite=Lax"), "{set}");
-    let token = cookie(&first);
-    for path in ["/one", "/two"].repeat(10) {
+    let second = send(&scene, "/two", Some(&cookie(&first))).await;
+    let token = cookie(&second);
+    for (path, expected) in [("/one", &first), ("/two", &second)].repeat(10) {
         let again = send(&scene, path, Some(&token)).await;
-        assert_eq!(again.name(), first.name());
+        assert_eq!(again.name(), expected.name());
         assert!(!again.headers.contains_key("set-cookie"));
     }
     scene.replace(&objects).await;
@@ -284,9 +285,10 @@ async fn session_of_a_backend_outlasts_changes_of_weights() {
             assert!(!again.headers.contains_key("set-cookie"));
         }
     }
-    // A weight of 0 gets no requests, not even of sessions.
+    // With weight 0, only the requests of sessions reach a backend.
     scene.replace(&objects([1, 0])).await;
-    let moved = send(&scene, "/", Some(&token)).await;
-    assert!(["one", "two"].contains(&moved.name().as_str()));
-    assert!(moved.headers.contains_key("set-cookie"));
+    let again = send(&scene, "/", Some(&token)).await;
+    assert_eq!(again.name(), first.name());
+    let new = send(&scene, "/", None).await;
+    assert!(["one", "two"].contains(&new.name().as_str()));
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 use http::{HeaderName, Method};
 use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::route::{
-    Action, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts, ValueMatch,
-    WeightedBackend,
+    Action, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts,
+    ValueMatch, WeightedBackend,
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
@@ -88,15 +88,18 @@ fn grpc_path() -> impl Strategy<Value = (PathMatch, GrpcMatch)> {
         let length = lengths(service.chars().count(), 0);
         (PathMatch::Prefix(path.into()), length)
     };
-    let patterns = pattern(&["/[^/]+/b", "/a/.*", "/[aé]/[ab]", ".*"]);
+    let value = || {
+        let patterns = pattern(&["^a$", "[aé]", ".*", "b$"]).prop_map(ValueMatch::Regex);
+        let exact = select(vec!["a", "b", "é"]).prop_map(|text| ValueMatch::Exact(text.into()));
+        proptest::option::of(prop_oneof![patterns, exact])
+    };
+    let calls = (value(), value()).prop_map(|(service, method)| GrpcCall { service, method });
     prop_oneof![
         Just((PathMatch::Exact("/a/b".into()), lengths(1, 1))),
         Just((PathMatch::Exact("/é/a".into()), lengths(1, 1))),
         select(vec!["", "a", "é", "b"]).prop_map(prefix),
-        (patterns, 0_usize..3, 0_usize..3).prop_map(move |(it, service, method)| (
-            PathMatch::Regex(it),
-            lengths(service, method)
-        )),
+        (calls, 0_usize..3, 0_usize..3)
+            .prop_map(move |(it, service, method)| (PathMatch::Call(it), lengths(service, method))),
     ]
 }
 

@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use portcullis::ir::route::{GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use portcullis::ir::route::{
+    GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
+};
 use portcullis::ir::{Hostname, Ir, Pattern, Port, Route};
 use portcullis::table::{MatchVerdict, Table};
 use proptest::collection::vec;
@@ -101,9 +103,7 @@ fn is_exact(ranked: Ranked<'_>) -> bool {
 /// Returns the characters of a pattern plus one, so that an empty pattern still precedes every prefix.
 fn pattern_length(ranked: Ranked<'_>) -> usize {
     match &ranked.condition().path {
-        PathMatch::Regex(pattern) if ranked.condition().grpc.is_none() => {
-            length(pattern.source()) + 1
-        }
+        PathMatch::Regex(pattern) => length(pattern.source()) + 1,
         _ => 0,
     }
 }
@@ -111,8 +111,8 @@ fn pattern_length(ranked: Ranked<'_>) -> usize {
 fn prefix_length(ranked: Ranked<'_>) -> usize {
     match &ranked.condition().path {
         PathMatch::Prefix(prefix) => length(prefix),
-        PathMatch::Regex(_) if grpc(ranked).service > 0 => grpc(ranked).service + 1,
-        PathMatch::Exact(_) | PathMatch::Regex(_) => 0,
+        PathMatch::Call(_) if grpc(ranked).service > 0 => grpc(ranked).service + 1,
+        PathMatch::Exact(_) | PathMatch::Regex(_) | PathMatch::Call(_) => 0,
     }
 }
 
@@ -131,8 +131,8 @@ fn older(one: Option<i64>, two: Option<i64>) -> Ordering {
 }
 
 fn alphabetical(one: &Route, two: &Route) -> Ordering {
-    let namespaces = one.object.namespace.cmp(&two.object.namespace);
-    namespaces.then(one.object.name.cmp(&two.object.name))
+    let text = |of: &Route| format!("{}/{}", of.object.namespace, of.object.name);
+    text(one).cmp(&text(two))
 }
 
 const HOST: &str = "c.b.a";
@@ -197,7 +197,13 @@ fn fitting() -> impl Strategy<Value = Match> {
 /// Like [`fitting`], for a GRPCRoute.
 fn fitting_grpc() -> impl Strategy<Value = Match> {
     let prefix = |text: &str| PathMatch::Prefix(text.into());
-    let pattern = || PathMatch::Regex(Pattern::new(".*").unwrap());
+    let any = || Some(ValueMatch::Regex(Pattern::new(".*").unwrap()));
+    let pattern = || {
+        PathMatch::Call(GrpcCall {
+            service: any(),
+            method: any(),
+        })
+    };
     let paths = vec![
         (PathMatch::Exact(PATH.into()), 1, 3),
         (prefix("/a/é"), 3, 0),

@@ -1,7 +1,7 @@
 //! The listener and rule of a request, found literally as specified: without an index, checking every condition.
 
 use http::{HeaderValue, Method};
-use portcullis::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use portcullis::ir::route::{GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 use portcullis::ir::{Hostname, Ir, ListenerKey, RuleId};
 
 use crate::precedence::{Ranked, by_hostname, by_text};
@@ -36,6 +36,19 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
     let path = match &condition.path {
         PathMatch::Exact(exact) => **exact == *request.path,
         PathMatch::Regex(pattern) => pattern.matches(request.path),
+        PathMatch::Call(GrpcCall { service, method }) => {
+            let parts = GrpcCall::parts(request.path);
+            parts.is_some_and(|(called, of)| {
+                let fits = |condition: &ValueMatch, text: &str| {
+                    value_fits(condition, Some(text.as_bytes().to_vec()))
+                };
+                let is_service = match service {
+                    Some(condition) => fits(condition, called),
+                    None => !called.contains('/'),
+                };
+                is_service && method.as_ref().is_none_or(|it| fits(it, of))
+            })
+        }
         PathMatch::Prefix(prefix) => {
             request.path == &**prefix || request.path.starts_with(&format!("{prefix}/"))
         }

@@ -48,7 +48,10 @@ fn warns_of_shadowed_match() {
                    Gateway default/web listener http: spec.rules[0] of HTTPRoute default/wide has the same match or \
                    a wider one, and comes first\n";
     assert!(text.contains(warning), "{text}");
-    assert!(text.contains("not accepted: 0, warnings: 3"), "{text}");
+    assert!(
+        text.contains("not accepted: 0, other problems: 0, warnings: 3"),
+        "{text}"
+    );
 }
 
 /// Every map of the report has an entry, so that a map that `check` leaves out fails the test.
@@ -117,6 +120,21 @@ fn route_of_an_invalid_gateway_names_it_as_invalid() {
     ));
     let line = "not accepted: HTTPRoute default/wide: spec.parentRefs[0] names Gateway default/web, which is invalid";
     assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn accepted_route_is_never_called_not_accepted() {
+    let (before, _) = SHADOWED.rsplit_once("rules: ").unwrap();
+    let routes = format!("{before}rules: [{{backendRefs: [{{name: missing, port: 80}}]}}]\n");
+    let routes = routes.replacen("{name: web}", "{name: web, sectionName: x}", 1);
+    let text = printed(&format!("{GATEWAY}{routes}"));
+    for line in [
+        "problem: HTTPRoute default/wide: parent Gateway web: ResolvedRefs is False (BackendNotFound)",
+        "not accepted: HTTPRoute default/narrow: parent Gateway web listener x: Accepted is False",
+        "not accepted: 1, other problems: 1, warnings: ",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) fn distance(one: &Considered<'_>, path: &str) -> usize {
             let matched = one.rule.ir.matches.get(one.index).map(|it| &it.path);
             let wanted = match matched {
                 Some(PathMatch::Exact(wanted) | PathMatch::Prefix(wanted)) => &**wanted,
-                Some(PathMatch::Regex(_)) | None => "",
+                Some(PathMatch::Regex(_) | PathMatch::Call(_)) | None => "",
             };
             let same = path.bytes().zip(wanted.bytes()).take_while(|(a, b)| a == b);
             PATH - same.count().min(PATH - 5)
@@ -81,6 +81,15 @@ fn conditions(condition: &Match) -> String {
         PathMatch::Prefix(prefix) if prefix.is_empty() => "any path".to_owned(),
         PathMatch::Prefix(prefix) => format!("path {prefix} and below"),
         PathMatch::Regex(pattern) => format!("path matches {}", pattern.source()),
+        PathMatch::Call(call) => {
+            let part = |name: &str, condition: &Option<ValueMatch>| match condition {
+                None => format!("any {name}"),
+                Some(ValueMatch::Exact(text)) => format!("{name} {text}"),
+                Some(ValueMatch::Regex(pattern)) => format!("{name} matches {}", pattern.source()),
+            };
+            let service = part("service", &call.service);
+            format!("{service}, {}", part("method", &call.method))
+        }
     }];
     parts.extend(condition.grpc.map(|_| "gRPC".to_owned()));
     parts.extend(

@@ -7,6 +7,7 @@ use prost::Message;
 
 use super::message::{CheckResponse, HeaderValueOption, HttpResponse};
 use super::verdict::{Verdict, denial, is_independent};
+use crate::filter::{is_alias, remove_aliases};
 use crate::ir::filter::HeaderChanges;
 use crate::proxy::error::Error;
 
@@ -38,11 +39,18 @@ pub(super) fn verdict(
     match (is_allowed, response.http_response) {
         (true, None) => Ok(Verdict::Allow),
         (true, Some(HttpResponse::Ok(ok))) => {
-            for name in &ok.headers_to_remove {
-                if let Some(name) = header_name(name) {
-                    request.remove(name);
-                }
+            let removed: Vec<_> = names(&ok.headers_to_remove).collect();
+            for name in &removed {
+                request.remove(name);
             }
+            let set = ok
+                .headers
+                .iter()
+                .filter_map(|option| option.header.as_ref());
+            let set: Vec<_> = names(set.map(|header| &header.key)).collect();
+            remove_aliases(request, |alias| {
+                removed.iter().chain(&set).any(|name| is_alias(alias, name))
+            });
             apply(&ok.headers, request)?;
             for option in &ok.response_headers_to_add {
                 if let Some((name, value, is_appended)) = header(option) {
@@ -71,6 +79,11 @@ pub(super) fn verdict(
             Ok(Verdict::Deny(Box::new(response)))
         }
     }
+}
+
+/// The names of headers that a server may change.
+fn names<'a>(names: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = HeaderName> {
+    names.into_iter().filter_map(|name| header_name(name))
 }
 
 /// A name of a header that a server may change.

@@ -48,8 +48,12 @@ pub(super) async fn verdict(
     let response = call.await.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, head) = (response.status, response.headers);
     let read = subrequest::read(response.body, MAX_RESPONSE).await;
-    let (data, trailers) = read.ok_or(Error::AuthorizationUnavailable)?;
-    let code = trailers.get(GRPC_STATUS).or_else(|| head.get(GRPC_STATUS));
+    let read = read.ok_or(Error::AuthorizationUnavailable)?;
+    let data = read.body.ok_or(Error::AuthorizationUnavailable)?;
+    let code = read
+        .trailers
+        .get(GRPC_STATUS)
+        .or_else(|| head.get(GRPC_STATUS));
     if status != StatusCode::OK || code.is_none_or(|code| code != "0") {
         return Err(Error::AuthorizationUnavailable);
     }

@@ -7,9 +7,10 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
-use crate::filter::LocalResponse;
+use crate::filter::{LocalResponse, is_alias, remove_aliases};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::proxy::error::Error;
+use crate::proxy::forwarding::SET_BY_PROXY;
 
 /// Headers that describe the body or framing of the authorization server's response, or what its
 /// sender expects, so that they mean nothing in another message.
@@ -37,17 +38,27 @@ pub(super) fn is_independent(name: &HeaderName) -> bool {
     !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
 }
 
-/// Replaces headers of a request by those of the server's response; by all of them if none is
-/// listed.
+/// Replaces the listed headers of a request by those of the server's response. A listed header that
+/// the response lacks is removed, because the client's is not the server's word. Without a list,
+/// replaces all headers that the response has.
 pub(super) fn copy_headers(
     from: &HeaderMap,
     listed: &[HeaderName],
     request: &mut HeaderMap,
 ) -> Result<(), Error> {
-    let is_copied = |name: &HeaderName| {
-        *name != HOST && is_independent(name) && (listed.is_empty() || listed.contains(name))
-    };
-    for name in from.keys().filter(|name| is_copied(name)) {
+    let may_change = |name: &&HeaderName| **name != HOST && is_independent(name);
+    let is_listed = |name: &&HeaderName| listed.is_empty() || listed.contains(name);
+    let copied = || from.keys().filter(may_change).filter(is_listed);
+    for name in listed.iter().filter(may_change) {
+        if !SET_BY_PROXY.contains(name) {
+            request.remove(name);
+        }
+    }
+    remove_aliases(request, |alias| {
+        let names = listed.iter().filter(may_change).chain(copied());
+        names.into_iter().any(|name| is_alias(alias, name))
+    });
+    for name in copied() {
         request.remove(name);
         for value in from.get_all(name) {
             let appended = request.try_append(name, value.clone());
@@ -127,6 +138,37 @@ mod tests {
             ("content-type", "json"),
         ];
         assert_eq!(listed, headers(&expected));
+    }
+
+    #[test]
+    fn listed_headers_of_the_client_are_removed() {
+        let names = ["x-user", "x-role", "x-request-id", "content-type", "host"];
+        let names = names.map(HeaderName::from_static);
+        let mut request = headers(&[
+            ("x-user", "admin"),
+            ("x_user", "admin"),
+            ("x.role", "admin"),
+            ("x-user-id", "7"),
+            ("x-request-id", "of the proxy"),
+            ("content-type", "json"),
+            ("host", "a.com"),
+        ]);
+        copy_headers(&headers(&[("x-role", "guest")]), &names, &mut request).unwrap();
+        let expected = [
+            ("x-user-id", "7"),
+            ("x-request-id", "of the proxy"),
+            ("content-type", "json"),
+            ("host", "a.com"),
+            ("x-role", "guest"),
+        ];
+        assert_eq!(request, headers(&expected));
+    }
+
+    #[test]
+    fn without_a_list_other_spellings_of_copied_headers_are_removed() {
+        let mut request = headers(&[("x_user", "admin"), ("x_other", "1")]);
+        copy_headers(&headers(&[("x-user", "42")]), &[], &mut request).unwrap();
+        assert_eq!(request, headers(&[("x_other", "1"), ("x-user", "42")]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::api::ObjectMeta;
 use crate::api::policy::{FromRef, TlsPolicy};
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::object_ref::{GATEWAY_GROUP, QualifiedName};
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::permissions::PolicyLevel;
 
@@ -166,7 +166,11 @@ impl Policy {
             kind,
             ..
         } = &self.name;
-        (self.created, namespace, name, kind)
+        let name = QualifiedName {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        (self.created, name, kind)
     }
 
     /// Reports whether both have the same age, so that namespace and name decide.

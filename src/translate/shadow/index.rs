@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ir::precedence::PathRank;
-use crate::ir::route::{Match, PathMatch};
+use crate::ir::route::{GrpcCall, Match, PathMatch, ValueMatch};
 use crate::ir::{AttachedRoute, Hostname, ObjectRef, Precedence, Route, Rule, RuleId};
 
 /// Matches of one path and hostname that are compared with each other. A path with more of them shadows nothing: the
@@ -225,7 +225,10 @@ impl OnHostname {
         let prefix = match path {
             PathMatch::Prefix(text) if self.priorities.len() > 1 => Some(text),
             // Of equal priority, the longer path always precedes.
-            PathMatch::Exact(_) | PathMatch::Prefix(_) | PathMatch::Regex(_) => None,
+            PathMatch::Exact(_)
+            | PathMatch::Prefix(_)
+            | PathMatch::Regex(_)
+            | PathMatch::Call(_) => None,
         };
         let exact = prefix.and_then(|text| self.get(&PathKey::exact(text)));
         let below = prefix.into_iter().flat_map(|text| {
@@ -275,6 +278,7 @@ impl PathKey {
             PathMatch::Exact(text) => Self::new(text.clone(), PathRank::Exact),
             PathMatch::Prefix(text) => Self::new(text.clone(), PathRank::Prefix),
             PathMatch::Regex(pattern) => Self::new(pattern.source().into(), PathRank::Regex),
+            PathMatch::Call(call) => Self::new(call_text(call).into(), PathRank::Regex),
         }
     }
 
@@ -301,6 +305,17 @@ impl<'a> Candidate<'a> {
     fn priority(&self) -> i16 {
         self.precedence.priority.0
     }
+}
+
+/// Returns a text that only equal conditions have. No pattern of an HTTPRoute begins with a blank and matches a path.
+fn call_text(call: &GrpcCall) -> String {
+    let part = |condition: &Option<ValueMatch>| match condition {
+        None => String::new(),
+        Some(ValueMatch::Exact(text)) => format!("={text}"),
+        Some(ValueMatch::Regex(pattern)) => format!("~{}", pattern.source()),
+    };
+    let (service, method) = (part(&call.service), part(&call.method));
+    format!(" {}{service}{method}", service.len())
 }
 
 /// Returns the value of a key in a sorted list. Adds it if the key is missing.
@@ -339,7 +354,7 @@ fn prefixes(path: &PathMatch) -> impl Iterator<Item = PathKey> {
     let (text, is_exact) = match path {
         PathMatch::Exact(text) => (&**text, true),
         PathMatch::Prefix(text) => (&**text, false),
-        PathMatch::Regex(_) => ("", false),
+        PathMatch::Regex(_) | PathMatch::Call(_) => ("", false),
     };
     let same = (is_exact && text.starts_with('/')).then_some(text.len());
     let ends = text.match_indices('/').map(|(end, _)| end);

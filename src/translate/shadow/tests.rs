@@ -322,7 +322,7 @@ fn as_grpc(route: &mut Route) {
                     service: text.len().saturating_sub(1),
                     method: 0,
                 },
-                PathMatch::Regex(_) => GrpcMatch::default(),
+                PathMatch::Regex(_) | PathMatch::Call(_) => GrpcMatch::default(),
             });
         }
         *rule = Arc::new(of);
