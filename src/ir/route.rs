@@ -181,16 +181,22 @@ impl Route {
 impl Match {
     /// Returns the patterns of all conditions.
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        let path = match &self.path {
-            PathMatch::Regex(pattern) => Some(pattern),
-            PathMatch::Exact(_) | PathMatch::Prefix(_) => None,
+        let (path, call) = match &self.path {
+            PathMatch::Regex(pattern) => (Some(pattern), None),
+            PathMatch::Call(call) => (None, Some(call)),
+            PathMatch::Exact(_) | PathMatch::Prefix(_) => (None, None),
         };
+        let call = call.into_iter();
+        let call = call.flat_map(|GrpcCall { service, method }| service.iter().chain(method));
         let headers = self.headers.iter().map(|header| &header.value);
         let query = self.query.iter().map(|parameter| &parameter.value);
-        let values = headers.chain(query).filter_map(|value| match value {
-            ValueMatch::Regex(pattern) => Some(pattern),
-            ValueMatch::Exact(_) => None,
-        });
+        let values = call
+            .chain(headers)
+            .chain(query)
+            .filter_map(|value| match value {
+                ValueMatch::Regex(pattern) => Some(pattern),
+                ValueMatch::Exact(_) => None,
+            });
         path.into_iter().chain(values)
     }
 }

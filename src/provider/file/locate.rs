@@ -223,7 +223,7 @@ spec:
     fn finds_all_fields_in_one_pass() {
         let fields = BTreeSet::from(["kind", "spec.rules", "spec.rules[0].name"]);
         let found = lines(ROUTE, &fields);
-        let found: Vec<_> = found.into_iter().map(|(_, line)| line).collect();
+        let found: Vec<_> = found.into_values().collect();
         assert_eq!(found, [1, 10, 13]);
     }
 
