@@ -153,7 +153,7 @@ mod tests {
         };
         let ours = entry(FIELD_MANAGER, "status", "Programmed");
         let other = "example.com/other";
-        assert!(is_ours(&[ours.clone()]));
+        assert!(is_ours(std::slice::from_ref(&ours)));
         assert!(is_ours(&[ours.clone(), entry(other, "status", "Other")]));
         assert!(!is_ours(&[
             ours.clone(),
