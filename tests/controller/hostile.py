@@ -9,7 +9,6 @@ so that its own work is not counted as a delay of others.
 import os
 import sys
 import threading
-import time
 
 from api import Api, Refused
 from objects import GATEWAY_API, gateway, parameters, parameters_ref, redirect

@@ -22,7 +22,7 @@ SANE = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 def prepare(cluster):
     ports = (8080, 8081, 8082)
     cluster.apply(namespace(NS), gateway(NS, "edge", ports))
-    for name, port in zip(BACKENDS, (8080, 8082)):
+    for name, port in zip(BACKENDS, (8080, 8082), strict=True):
         cluster.apply(*echo(NS, name, 2, container=SANE, terminationGracePeriodSeconds=10), to_backend(NS, name, ["edge"], name))
         cluster.api.patch("HTTPRoute", name, NS, {"spec": {"parentRefs": [{"name": "edge", "sectionName": f"http-{port}"}]}})
     route = redirect(NS, "mark", ["edge"], "before.test")
