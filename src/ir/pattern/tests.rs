@@ -144,7 +144,7 @@ fn cost_is_an_upper_bound_for_every_class_of_unicode() {
     ];
     for class in classes {
         for source in ["{}", "(?i){}", "({})+", "({}|x)*", "{}{3}", "({}){0,2}"] {
-            compare(&source.replace("{}", class).replacen("{3}", "{3}", 1));
+            compare(&source.replace("{}", class));
         }
     }
     let (cost, size) = compare("/api/(v1|v2)/users/[0-9]+/[^/]+").unwrap();

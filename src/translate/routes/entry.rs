@@ -149,14 +149,8 @@ impl Entry {
                 conditions: built.conditions(attachment, parents, object.meta().generation),
             });
         }
-        let ignored: BTreeSet<_> = attached
-            .iter()
-            .filter_map(|(_, _, built)| built.ignored_priority.clone())
-            .collect();
-        entry.notes.extend(ignored.into_iter().map(|message| Note {
-            object: entry.name.clone(),
-            message,
-        }));
+        let built = attached.iter().map(|(_, _, built)| &**built);
+        entry.notes.extend(ignored_priorities(&entry.name, built));
         for (listener, hostnames, built) in attached {
             entry.is_usable |= built.unusable.is_none();
             entry.attach(listener, hostnames, &built, former);
@@ -169,16 +163,21 @@ impl Entry {
         let same = known.filter(|known| **known == status).cloned();
         entry.status = Some(same.unwrap_or(status));
         entry.built = variants;
-        let created = entry.any_variant().and_then(|built| built.route.created);
-        let cost = entry.any_variant().map_or(0, |built| built.pattern_cost);
-        entry.demand = (cost > 0 && !gateways.is_empty()).then_some(Demand {
-            created,
-            cost,
-            gateways,
-        });
+        entry.demand = entry.demand_on(gateways);
         entry.attached.shrink_to_fit();
         entry.reached.shrink_to_fit();
         entry
+    }
+
+    /// Returns what its patterns take on these Gateways, if anything.
+    fn demand_on(&self, gateways: Vec<ObjectRef>) -> Option<Demand> {
+        let built = self.any_variant()?;
+        let is_needed = built.pattern_cost > 0 && !gateways.is_empty();
+        is_needed.then(|| Demand {
+            created: built.route.created,
+            cost: built.pattern_cost,
+            gateways,
+        })
     }
 
     /// Attaches the route to a listener, once even if two parentRefs select it. A route without rules is not attached.
@@ -221,6 +220,19 @@ impl Entry {
             *target.namespace != *key.namespace && namespaces.contains(&*target.namespace)
         })
     }
+}
+
+/// Returns a note for each reason for which the priority of a route is ignored.
+fn ignored_priorities<'a>(
+    route: &ObjectRef,
+    built: impl Iterator<Item = &'a Built>,
+) -> impl Iterator<Item = Note> {
+    let messages = built.filter_map(|built| built.ignored_priority.clone());
+    let messages: BTreeSet<_> = messages.collect();
+    messages.into_iter().map(move |message| Note {
+        object: route.clone(),
+        message,
+    })
 }
 
 /// The parents of a route, each with the listeners that it selects.
