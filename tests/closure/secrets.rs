@@ -17,7 +17,7 @@ fn secret(name: &str, kind: &str) -> Value {
 }
 
 /// A Gateway with a listener for each protocol, all of which name Secrets.
-fn gateway(listeners: Value, tls: Value) -> Value {
+fn gateway(listeners: &Value, tls: &Value) -> Value {
     let spec = json!({"gatewayClassName": "ours", "listeners": listeners, "tls": tls});
     object("Gateway", "infra", "g", spec)
 }
@@ -49,7 +49,7 @@ fn closure_includes_certificates_only_of_accepted_https_listeners() {
     let followed = Followed::new([
         class(),
         gateway(
-            json!([
+            &json!([
                 listener("https", "HTTPS", 443, "used"),
                 listener("http", "HTTP", 80, "plain"),
                 listener("tls", "TLS", 8443, "passed"),
@@ -57,7 +57,7 @@ fn closure_includes_certificates_only_of_accepted_https_listeners() {
                 listener("one", "HTTPS", 9443, "conflict"),
                 listener("two", "HTTPS", 9443, "conflict"),
             ]),
-            json!({}),
+            &json!({}),
         ),
         secret("used", "kubernetes.io/tls"),
         secret("plain", "kubernetes.io/tls"),
@@ -73,8 +73,8 @@ fn closure_includes_no_value_of_a_secret_of_another_type() {
     let followed = Followed::new([
         class(),
         gateway(
-            json!([listener("https", "HTTPS", 443, "opaque")]),
-            json!({}),
+            &json!([listener("https", "HTTPS", 443, "opaque")]),
+            &json!({}),
         ),
         secret("opaque", "Opaque"),
     ]);
@@ -91,10 +91,7 @@ fn closure_includes_only_the_authority_of_a_secret_that_clients_are_verified_by(
     map["metadata"]["annotations"] = json!({"example.com/copy": UNUSED});
     let mut followed = Followed::new([
         class(),
-        gateway(
-            json!([listener("https", "HTTPS", 443, "used")]),
-            tls.clone(),
-        ),
+        gateway(&json!([listener("https", "HTTPS", 443, "used")]), &tls),
         secret("used", "kubernetes.io/tls"),
         secret("ca", "kubernetes.io/tls"),
         map,
@@ -107,10 +104,10 @@ fn closure_includes_only_the_authority_of_a_secret_that_clients_are_verified_by(
     // One Secret may serve both purposes; which keys are sent follows each change.
     let listeners = json!([listener("https", "HTTPS", 443, "ca")]);
     let change = "g: +Secret infra/ca -Secret infra/used +Gateway infra/g";
-    assert_eq!(followed.put(&gateway(listeners, tls.clone())), [change]);
+    assert_eq!(followed.put(&gateway(&listeners, &tls)), [change]);
     assert_eq!(secrets(&followed), ["ca: ca.crt tls.crt tls.key"]);
     let plain = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
-    followed.put(&gateway(plain, tls));
+    followed.put(&gateway(&plain, &tls));
     assert!(secrets(&followed).is_empty());
 }
 
@@ -119,7 +116,10 @@ fn change_of_an_unused_value_reaches_nobody() {
     let mut changed = secret("used", "kubernetes.io/tls");
     let mut followed = Followed::new([
         class(),
-        gateway(json!([listener("https", "HTTPS", 443, "used")]), json!({})),
+        gateway(
+            &json!([listener("https", "HTTPS", 443, "used")]),
+            &json!({}),
+        ),
         changed.clone(),
     ]);
     changed["data"]["password"] = json!("b3RoZXI=");
