@@ -1,5 +1,5 @@
 //! The access log: one JSON line per request. Each worker formats lines into a buffer of its own, and
-//! passes whole buffers to a [`LineWriter`], which never blocks it.
+//! passes whole buffers to a `LineWriter`, which never blocks it.
 
 mod escape;
 mod line;

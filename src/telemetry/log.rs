@@ -1,5 +1,5 @@
 //! The log of the process on standard error. No thread waits for its reader: lines go through a
-//! [`LineWriter`]. Panics are lines of the log too.
+//! `LineWriter`. Panics are lines of the log too.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Write};
