@@ -233,7 +233,7 @@ def aborted(cluster):
     shift(cluster, 0)
     with Load(cluster.address(NS, "edge"), 8080, methods=("GET",)):
         done = command(cluster, f"{NEW}=50", f"{OLD}=50", "--force", "--watch", "--for", "40s", "--abort-above", "5%")
-    assert done.returncode == 2, done.stdout
+    assert done.returncode == 3, done.stdout
     releases = cluster.api.get("ReleaseBackend", "shop", NS)["spec"]["releases"]
     assert {one["value"]: one["weight"] for one in releases} == {OLD: 100, NEW: 0}, releases
 

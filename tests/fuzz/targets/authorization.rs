@@ -11,6 +11,7 @@ use portcullis::{filter, ir, table, upstream};
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod proxy {
     pub(crate) mod error;
+    mod forwarding;
     mod grpc;
 
     pub(crate) mod external_auth {

@@ -8,7 +8,7 @@
 use http::request::Parts;
 use http::{Method, Version};
 use libfuzzer_sys::fuzz_target;
-use portcullis::{ir, table, upstream};
+use portcullis::{filter, ir, table, upstream};
 use portcullis_fuzz::request;
 use proxy::headers::{LastHost, normalize};
 
@@ -19,6 +19,7 @@ mod proxy {
     mod forwarding;
     mod grpc;
     pub(crate) mod headers;
+    mod spelling;
     pub(crate) use portcullis::proxy::target;
 }
 
