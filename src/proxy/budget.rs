@@ -1,7 +1,7 @@
 //! Memory of a worker for bytes that outlive their turn: request bodies for another attempt or an
 //! authorization server, and queues of copies for mirrors. All of them share one budget, of which
-//! each client has a share that depends on what is free. No client can use up the budget: whoever
-//! asks for too much loses its own replay or copy.
+//! each client has a share that depends on what is free. No client can use up the budget: a
+//! client that asks for too much loses its own replay or copy.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;

@@ -201,7 +201,7 @@ impl Hub {
     /// Begins a session of a pod and ends its previous one. `None` if the Gateway does not exist.
     ///
     /// While the previous session was still connected, its last report stays until the next one: the pod serves what it
-    /// served, whoever has begun the new session with the pod's token.
+    /// served, even if another client began the new session with the pod's token.
     pub(super) fn connect(
         &self,
         gateway: &ObjectRef,

@@ -136,7 +136,7 @@ impl<T: Clone> Reviews<T> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is known of a token. `now` is in seconds since the Unix epoch.
+    /// Returns the result of an earlier review of a token. `now` is in seconds since the Unix epoch.
     pub(super) fn remembered(&self, token: &str, now: u64) -> Option<Remembered<T>> {
         let hash = self.hasher.hash_one(token);
         let memory = self.memory();

@@ -302,7 +302,7 @@ impl Endpoints {
         })
     }
 
-    /// Returns the endpoints among which `endpoint` is selected: those of its release, or all. Empty if it is gone.
+    /// Returns the endpoints among which `endpoint` is selected: those of its release, or all. Empty if it was removed.
     pub fn peers(&self, endpoint: &Endpoint) -> &[Arc<Endpoint>] {
         let has = |all: &&[Arc<Endpoint>]| all.iter().any(|one| one.id == endpoint.id);
         let Some(releases) = self.releases() else {

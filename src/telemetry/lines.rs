@@ -1,5 +1,5 @@
 //! Lines on their way to a sink that may block or fail. A thread of its own writes them from a
-//! bounded queue: whoever adds a line never waits, and lines that do not fit are dropped and counted.
+//! bounded queue: adding a line never waits, and lines that do not fit are dropped and counted.
 
 mod queue;
 mod sink;

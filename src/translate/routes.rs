@@ -164,7 +164,7 @@ impl Routes {
         for kind in &mut self.kinds {
             any |= kind.follow(change, &mut outputs);
         }
-        outputs.shadows.settle();
+        outputs.shadows.end_first_attachment();
         for route in outputs.budgets.decide() {
             for kind in &mut self.kinds {
                 kind.attach_again(change, &route, &mut outputs);

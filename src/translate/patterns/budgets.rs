@@ -105,7 +105,7 @@ impl PatternBudgets {
                 self.gateways.remove(&name);
             }
         }
-        // A route that is gone needs no new decision.
+        // A deleted route needs no new decision.
         differ.retain(|route| self.demands.contains_key(route));
         differ
     }

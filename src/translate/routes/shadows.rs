@@ -64,7 +64,7 @@ impl Shadows {
     }
 
     /// Ends the first attachment of all routes: what is replaced from now on was there before.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn end_first_attachment(&mut self) {
         self.is_new = false;
     }
 

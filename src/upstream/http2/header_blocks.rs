@@ -42,7 +42,7 @@ pub(super) struct HeaderBlocks {
     ended_with_status: Remembered,
 }
 
-/// The last streams that something is known of.
+/// The most recent streams with recorded header blocks.
 #[derive(Default)]
 struct Remembered(VecDeque<u32>);
 
