@@ -17,10 +17,9 @@ use self::request::ExplainedRequest;
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
 use super::output::{self, OutputFlag, OutputFormat};
-use crate::api::Severity;
 use crate::ir::{Ir, PortProtocol};
 use crate::location::Location;
-use crate::provider::{FileProvider, Problem};
+use crate::provider::FileProvider;
 use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
 use crate::translate::{Options, Translator};
 
@@ -65,8 +64,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..check::options(&args.permissions)
     });
     let translation = translator.translate(&load.snapshot, None);
-    let is_fault = |problem: &&Problem| problem.severity != Severity::Note;
-    let faults = load.problems.iter().filter(is_fault).count();
+    let problems = load.problems.iter();
+    let faults = problems.filter(|problem| problem.is_fault()).count();
     let faults = faults + translation.report.problems().count();
     let ir = Arc::new(translation.ir);
     let table = Table::build(ir.clone(), None);

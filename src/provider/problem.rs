@@ -58,6 +58,11 @@ impl Problem {
         }
     }
 
+    /// Reports whether something has to change.
+    pub fn is_fault(&self) -> bool {
+        self.severity != Severity::Note
+    }
+
     /// Creates a problem of an object of a cluster.
     pub fn of_object(object: ObjectRef, generation: i64, message: impl Into<String>) -> Self {
         Self {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 
 use crate::api::Severity;
-use crate::provider::{Load, Problem};
+use crate::provider::Load;
 use crate::status::StatusReport;
 
 /// The problems that have been logged.
@@ -44,18 +44,17 @@ impl Announced {
             report: report.clone(),
             reported: self.reported.saturating_add_signed(changes.increase),
         };
-        let is_fault = |problem: &&Problem| problem.severity != Severity::Note;
-        self.load.problems.iter().filter(is_fault).count() + self.reported
+        let problems = self.load.problems.iter();
+        problems.filter(|problem| problem.is_fault()).count() + self.reported
     }
 
-    /// Logs the problems of objects that no longer exist.
+    /// Logs the problems that are resolved.
     fn announce_resolved(&self, load: &Load) {
         let known: HashSet<_> = load.problems.iter().collect();
         let former = self.load.problems.iter();
+        let former = former.filter(|problem| problem.is_fault());
         for problem in former.filter(|problem| !known.contains(problem)) {
-            if problem.severity != Severity::Note {
-                tracing::info!("resolved: {problem}");
-            }
+            tracing::info!("resolved: {problem}");
         }
     }
 }

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
             self.forget(stream)
             self.on_reset(stream, int.from_bytes(payload, "big"))
         elif kind == SETTINGS and not flags & ACK:
-            self.settle(payload)
+            self.apply_settings(payload)
         elif kind == PING and not flags & ACK:
             self.transport.write(frame(PING, ACK, 0, payload))
         elif kind == GOAWAY:
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
                 self.windows[stream] += count
                 self.flush_stream(stream)
 
-    def settle(self, payload: bytes) -> None:
+    def apply_settings(self, payload: bytes) -> None:
         for at in range(0, len(payload), 6):
             key, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
             if key == INITIAL_WINDOW:
